@@ -1,0 +1,130 @@
+"""Run AI agents as A2A services, and call them.
+
+    from parley import Agent, Turn
+
+    agent = Agent("Time agent", description="Tells the time")
+
+
+    @agent.skill
+    async def current_time(turn: Turn) -> str:
+        "Returns the current time of the server."
+        return datetime.now().isoformat()
+
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parley.agent.agent import Agent, RoutedMessage
+    from parley.agent.blocking import BlockingTurn
+    from parley.agent.host import asgi, serve
+    from parley.agent.turn import Turn
+    from parley.client.agent import RemoteAgent
+    from parley.client.connect import connect
+    from parley.client.errors import ClientError
+    from parley.client.sync import connect_sync
+    from parley.model.cards import (
+        AgentCapabilities,
+        AgentCard,
+        AgentExtension,
+        AgentInterface,
+        AgentProvider,
+        AgentSkill,
+    )
+    from parley.model.errors import A2AError
+    from parley.model.parts import Artifact, Message, Part, Role
+    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.tasks import (
+        Task,
+        TaskArtifactUpdateEvent,
+        TaskState,
+        TaskStatus,
+        TaskStatusUpdateEvent,
+    )
+    from parley.server.settings import Settings
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "A2AError": "parley.model.errors",
+    "A2AService": "parley.model.service",
+    "Agent": "parley.agent.agent",
+    "AgentCapabilities": "parley.model.cards",
+    "AgentCard": "parley.model.cards",
+    "AgentExtension": "parley.model.cards",
+    "AgentInterface": "parley.model.cards",
+    "AgentProvider": "parley.model.cards",
+    "AgentSkill": "parley.model.cards",
+    "Artifact": "parley.model.parts",
+    "BlockingTurn": "parley.agent.blocking",
+    "CallContext": "parley.model.service",
+    "Caller": "parley.model.service",
+    "ClientError": "parley.client.errors",
+    "Message": "parley.model.parts",
+    "Part": "parley.model.parts",
+    "RemoteAgent": "parley.client.agent",
+    "Role": "parley.model.parts",
+    "RoutedMessage": "parley.agent.agent",
+    "Settings": "parley.server.settings",
+    "Task": "parley.model.tasks",
+    "TaskArtifactUpdateEvent": "parley.model.tasks",
+    "TaskState": "parley.model.tasks",
+    "TaskStatus": "parley.model.tasks",
+    "TaskStatusUpdateEvent": "parley.model.tasks",
+    "Turn": "parley.agent.turn",
+    "asgi": "parley.agent.host",
+    "connect": "parley.client.connect",
+    "connect_sync": "parley.client.sync",
+    "serve": "parley.agent.host",
+}
+
+__all__ = [
+    "A2AError",
+    "A2AService",
+    "Agent",
+    "AgentCapabilities",
+    "AgentCard",
+    "AgentExtension",
+    "AgentInterface",
+    "AgentProvider",
+    "AgentSkill",
+    "Artifact",
+    "BlockingTurn",
+    "CallContext",
+    "Caller",
+    "ClientError",
+    "Message",
+    "Part",
+    "RemoteAgent",
+    "Role",
+    "RoutedMessage",
+    "Settings",
+    "Task",
+    "TaskArtifactUpdateEvent",
+    "TaskState",
+    "TaskStatus",
+    "TaskStatusUpdateEvent",
+    "Turn",
+    "asgi",
+    "connect",
+    "connect_sync",
+    "serve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that ``import parley`` costs little."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'parley' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

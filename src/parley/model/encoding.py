@@ -1,0 +1,42 @@
+"""The JSON that Parley writes, and reads back from its own log: canonical ProtoJSON.
+
+Reading what others write needs more forgiveness and better words: see ``wire.protojson``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from parley.model.struct import Timestamp
+
+T = TypeVar("T")
+
+
+def to_wire(value: Any) -> Any:
+    """Return the JSON form of a value that msgspec does not know by itself."""
+    if isinstance(value, Timestamp):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+def from_wire(kind: type, value: Any) -> Any:
+    """Return the value of type ``kind`` that ``value`` stands for in JSON."""
+    if kind is Timestamp:
+        if not isinstance(value, str):
+            raise ValueError("expected a timestamp such as 2026-01-31T12:00:00.000Z")
+        return Timestamp.parse(value)
+    raise TypeError(f"a {kind.__name__} cannot be read from JSON")
+
+
+encode = msgspec.json.Encoder(enc_hook=to_wire).encode
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode(data: bytes | memoryview | msgspec.Raw, kind: type[T]) -> T:
+    """Read a value that ``encode`` wrote. Raises ``msgspec.DecodeError`` for anything else."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind, dec_hook=from_wire)
+    return decoder.decode(data)  # type: ignore[no-any-return]

@@ -1,0 +1,248 @@
+"""Everything that can go wrong in A2A, with the code that each binding uses for it.
+
+    A2AError
+    ├── JSONParseError                       -32700
+    ├── InvalidRequestError                  -32600
+    ├── MethodNotFoundError                  -32601
+    ├── InvalidParamsError                   -32602
+    ├── InternalError                        -32603
+    ├── UnauthenticatedError                 -32010   credentials missing or refused
+    ├── PermissionDeniedError                -32011   known caller, not allowed
+    ├── OverloadedError                      -32012   try again later
+    ├── TaskNotFoundError                    -32001
+    ├── TaskNotCancelableError               -32002
+    ├── PushNotificationNotSupportedError    -32003
+    ├── UnsupportedOperationError            -32004
+    ├── ContentTypeNotSupportedError         -32005
+    ├── InvalidAgentResponseError            -32006
+    ├── ExtendedAgentCardNotConfiguredError  -32007
+    ├── ExtensionSupportRequiredError        -32008
+    ├── VersionNotSupportedError             -32009
+    └── PeerError                            any      a peer's own code, unknown to A2A
+
+The table is that of specification 1.0.1 §5.4. ``reason`` is what ``google.rpc.ErrorInfo`` carries;
+several errors share a status, so peers tell them apart by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+ERROR_DOMAIN = "a2a-protocol.org"
+
+
+class FieldViolation(NamedTuple):
+    """One field of a request that is wrong: its path in wire names, and what would be right."""
+
+    field: str
+    description: str
+
+
+class A2AError(Exception):
+    """An error that a peer may see.
+
+    ``message`` says what was wrong and what would be right, and never holds internals.
+    ``metadata`` goes into the ErrorInfo detail (ids, supported values); ``details`` holds further
+    typed details as received from a peer. ``retry_after`` is in seconds.
+    """
+
+    code: int = -32603
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = "INTERNAL_ERROR"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        metadata: Mapping[str, str] | None = None,
+        violations: tuple[FieldViolation, ...] = (),
+        details: tuple[Mapping[str, Any], ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").split("\n")[0]
+        self.metadata: dict[str, str] = dict(metadata or {})
+        self.violations = violations
+        self.details = details
+        self.retry_after = retry_after
+        super().__init__(self.message)
+
+
+class JSONParseError(A2AError):
+    """The body is not valid JSON in UTF-8."""
+
+    code = -32700
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "INVALID_JSON"
+
+
+class InvalidRequestError(A2AError):
+    """The body is JSON but not a request."""
+
+    code = -32600
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "INVALID_REQUEST"
+
+
+class MethodNotFoundError(A2AError):
+    """There is no such method."""
+
+    code = -32601
+    http_status = 404
+    grpc_status = "UNIMPLEMENTED"
+    reason = "METHOD_NOT_FOUND"
+
+
+class InvalidParamsError(A2AError):
+    """A parameter is missing or wrong."""
+
+    code = -32602
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "INVALID_PARAMS"
+
+
+class InternalError(A2AError):
+    """The server failed; its log says why."""
+
+    code = -32603
+    http_status = 500
+    grpc_status = "INTERNAL"
+    reason = "INTERNAL_ERROR"
+
+
+class UnauthenticatedError(A2AError):
+    """Credentials are missing or were refused."""
+
+    code = -32010
+    http_status = 401
+    grpc_status = "UNAUTHENTICATED"
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDeniedError(A2AError):
+    """The caller is known but may not do this."""
+
+    code = -32011
+    http_status = 403
+    grpc_status = "PERMISSION_DENIED"
+    reason = "PERMISSION_DENIED"
+
+
+class OverloadedError(A2AError):
+    """The server has no room for this now; try again later."""
+
+    code = -32012
+    http_status = 503
+    grpc_status = "UNAVAILABLE"
+    reason = "OVERLOADED"
+
+
+class TaskNotFoundError(A2AError):
+    """There is no such task, or it is not the caller's."""
+
+    code = -32001
+    http_status = 404
+    grpc_status = "NOT_FOUND"
+    reason = "TASK_NOT_FOUND"
+
+
+class TaskNotCancelableError(A2AError):
+    """The task has already ended."""
+
+    code = -32002
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "TASK_NOT_CANCELABLE"
+
+
+class PushNotificationNotSupportedError(A2AError):
+    """The agent does not send push notifications."""
+
+    code = -32003
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "PUSH_NOTIFICATION_NOT_SUPPORTED"
+
+
+class UnsupportedOperationError(A2AError):
+    """The agent does not support this operation here."""
+
+    code = -32004
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "UNSUPPORTED_OPERATION"
+
+
+class ContentTypeNotSupportedError(A2AError):
+    """The agent does not take this media type."""
+
+    code = -32005
+    http_status = 400
+    grpc_status = "INVALID_ARGUMENT"
+    reason = "CONTENT_TYPE_NOT_SUPPORTED"
+
+
+class InvalidAgentResponseError(A2AError):
+    """The agent answered with something that the specification does not allow."""
+
+    code = -32006
+    http_status = 500
+    grpc_status = "INTERNAL"
+    reason = "INVALID_AGENT_RESPONSE"
+
+
+class ExtendedAgentCardNotConfiguredError(A2AError):
+    """The agent declares an extended card but has none."""
+
+    code = -32007
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+
+
+class ExtensionSupportRequiredError(A2AError):
+    """The agent requires an extension that the caller did not ask for."""
+
+    code = -32008
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "EXTENSION_SUPPORT_REQUIRED"
+
+
+class VersionNotSupportedError(A2AError):
+    """The agent does not speak this version of the protocol."""
+
+    code = -32009
+    http_status = 400
+    grpc_status = "FAILED_PRECONDITION"
+    reason = "VERSION_NOT_SUPPORTED"
+
+
+def _tree(cls: type[A2AError]) -> list[type[A2AError]]:
+    return [cls, *(leaf for child in cls.__subclasses__() for leaf in _tree(child))]
+
+
+ERRORS: tuple[type[A2AError], ...] = tuple(_tree(A2AError)[1:])
+ERRORS_BY_CODE: dict[int, type[A2AError]] = {error.code: error for error in ERRORS}
+ERRORS_BY_REASON: dict[str, type[A2AError]] = {error.reason: error for error in ERRORS}
+
+
+class PeerError(A2AError):
+    """A peer answered with a code that A2A does not define; ``code`` is the peer's.
+
+    It stands outside the tables above: nothing is ever looked up as one.
+    """
+
+    http_status = 502
+    grpc_status = "UNKNOWN"
+    reason = "PEER_ERROR"
+
+    def __init__(
+        self, message: str = "", *, code: int, details: tuple[Mapping[str, Any], ...] = ()
+    ) -> None:
+        super().__init__(message, details=details)
+        self.code = code

@@ -1,0 +1,147 @@
+"""What is said and what is made: parts, messages and artifacts (specification §4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, UnsetType
+
+from parley.model.struct import A2AStruct, NonEmpty, WrongField, freeze
+
+
+class Role(Enum):
+    """Who speaks: the client (user) or the agent (specification §4.1.5)."""
+
+    UNSPECIFIED = "ROLE_UNSPECIFIED"
+    USER = "ROLE_USER"
+    AGENT = "ROLE_AGENT"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+# What runs for every part and message that is read looks names up as rarely as it can.
+_USER, _AGENT = Role.USER, Role.AGENT
+_NONE: tuple[str, ...] = ()
+
+
+class Part(A2AStruct, frozen=True, kw_only=True):
+    """One piece of content: exactly one of ``text``, ``raw``, ``url`` or ``data`` (§4.1.6).
+
+    ``data`` may be any JSON value, ``None`` (JSON null) included, so its absence is ``UNSET``.
+    ``raw`` holds a file's bytes, ``url`` says where to fetch them.
+
+    Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is
+    not a string or bytes are not bytes.
+    """
+
+    text: str | None = None
+    raw: bytes | None = None
+    url: str | None = None
+    data: Any | UnsetType = UNSET
+    metadata: dict[str, Any] | None = None
+    filename: str = ""
+    media_type: str = ""
+
+    def __post_init__(self) -> None:
+        # The way of nearly every part comes first: this runs for each one that is read.
+        if (
+            isinstance(self.text, str)
+            and self.raw is None
+            and self.url is None
+            and self.data is UNSET
+        ):
+            return
+        content = {"text": self.text, "raw": self.raw, "url": self.url}
+        given = [name for name, value in content.items() if value is not None]
+        given += ["data"] * (self.data is not UNSET)
+        if len(given) != 1:
+            raise ValueError(
+                "a part has exactly one of text, raw, url and data; this one has "
+                + (" and ".join(given) or "none of them")
+            )
+        if given != ["data"]:
+            wanted = bytes if given == ["raw"] else str
+            if not isinstance(content[given[0]], wanted):
+                raise TypeError(
+                    f"{given[0]} is {wanted.__name__}, not {type(content[given[0]]).__name__}"
+                )
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the part is a file, by its bytes or by its address."""
+        return self.raw is not None or self.url is not None
+
+
+def text_of(parts: Sequence[Part]) -> str:
+    """Return the text of all text parts, joined as they stand."""
+    return "".join([part.text for part in parts if part.text is not None])
+
+
+class Message(A2AStruct, frozen=True, kw_only=True):
+    """One thing said by the user or the agent (specification §4.1.4).
+
+    Raises ``WrongField`` (a ``ValueError``) without an id, a role or parts.
+    """
+
+    message_id: NonEmpty
+    context_id: str = ""
+    task_id: str = ""
+    role: Role
+    parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
+    metadata: dict[str, Any] | None = None
+    extensions: tuple[str, ...] = ()
+    reference_task_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (
+            type(self.parts) is not tuple
+            or self.extensions is not _NONE
+            or self.reference_task_ids is not _NONE
+        ):
+            freeze(self, "parts", "extensions", "reference_task_ids")
+        if self.role is not _USER and self.role is not _AGENT:
+            raise WrongField("role", f"expected ROLE_USER or ROLE_AGENT, got {self.role}")
+        if not self.message_id:
+            raise WrongField("message_id", "must not be empty")
+        if not self.parts:
+            raise WrongField("parts", "must not be empty")
+
+    @property
+    def text(self) -> str:
+        """The text of all text parts, joined as they stand."""
+        return text_of(self.parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Artifact(A2AStruct, frozen=True, kw_only=True):
+    """One result of a task (specification §4.1.7). Its id is unique within the task.
+
+    Raises ``WrongField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
+    close an artifact without adding to it.
+    """
+
+    artifact_id: NonEmpty
+    name: str = ""
+    description: str = ""
+    parts: tuple[Part, ...]
+    metadata: dict[str, Any] | None = None
+    extensions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.parts) is not tuple or self.extensions is not _NONE:
+            freeze(self, "parts", "extensions")
+        if not self.artifact_id:
+            raise WrongField("artifact_id", "must not be empty")
+
+    @property
+    def text(self) -> str:
+        """The text of all text parts, joined as they stand."""
+        return text_of(self.parts)
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,134 @@
+"""The shape that every A2A value shares: frozen, keyword-only, camelCase on the wire."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated, Self
+
+import msgspec
+
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+"""A required string that means nothing when it is empty: an id, an address.
+
+Other required fields may be empty, and then ProtoJSON writers leave them out.
+"""
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""An integer as protobuf's int32 holds it."""
+
+
+class A2AStruct(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+):
+    """A value of the A2A data model.
+
+    Values are immutable; ``msgspec.structs.replace`` makes a changed copy. Two values are equal
+    when their fields are; a value can be hashed when it holds no JSON object (metadata, data).
+    Fields without a default are REQUIRED by the specification and are always written; a field
+    that equals its default is left out of the JSON, as ProtoJSON asks (specification §5.7). Names
+    are checked strictly here; ``wire.protojson`` is where unknown and differently spelled names
+    are forgiven.
+    """
+
+
+class WrongField(ValueError):
+    """A value cannot be made because of one of its fields; ``field`` is its Python name."""
+
+    def __init__(self, field: str, description: str) -> None:
+        self.field = field
+        self.description = description
+        super().__init__(f"{field}: {description}")
+
+
+def freeze(value: A2AStruct, *fields: str) -> None:
+    """Make tuples of the lists that an author gave for ``fields`` of a new value.
+
+    What is written then equals what is read back, and can no longer change. Raises ``TypeError``
+    for a single string, which would fall into letters.
+    """
+    for field in fields:
+        held = getattr(value, field)
+        if type(held) is tuple:
+            continue
+        if isinstance(held, str):
+            raise TypeError(f"{field} is a list of strings: write {field}=[{held[:40]!r}]")
+        msgspec.structs.force_setattr(value, field, tuple(held))
+
+
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+class Timestamp(datetime):
+    """A moment in UTC, in whole milliseconds (specification §5.6.1)."""
+
+    @classmethod
+    def of(cls, moment: datetime) -> Self:
+        """Return ``moment`` in UTC and whole milliseconds.
+
+        Raises ``ValueError`` for a moment without a time zone, which would be ambiguous.
+        """
+        if moment.tzinfo is None:
+            raise ValueError(
+                "a timestamp needs a time zone; use datetime.now(timezone.utc), not datetime.now()"
+            )
+        try:
+            utc = moment.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"{moment.isoformat()} has no counterpart in UTC") from None
+        return cls(
+            utc.year,
+            utc.month,
+            utc.day,
+            utc.hour,
+            utc.minute,
+            utc.second,
+            utc.microsecond // 1000 * 1000,
+            UTC,
+        )
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        """Return the present moment; always in UTC, so ``tz`` makes no difference."""
+        return cls.of(datetime.now(tz or UTC))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an RFC 3339 timestamp of any offset and precision, as ProtoJSON allows.
+
+        Raises ``ValueError`` when ``text`` is not one.
+        """
+        moment = None
+        if _RFC_3339.fullmatch(text):
+            try:
+                moment = cls.fromisoformat(text)
+            except ValueError:  # the 30th of February, the 61st minute
+                moment = None
+        if moment is None:
+            raise ValueError(f"{text[:40]!r} is not a timestamp such as 2026-01-31T12:00:00.000Z")
+        return moment if moment.tzinfo is UTC and not moment.microsecond % 1000 else cls.of(moment)
+
+    @classmethod
+    def from_milliseconds(cls, milliseconds: int) -> Self:
+        """Return the moment that lies ``milliseconds`` after 1970-01-01T00:00:00Z."""
+        return cls(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+
+    @property
+    def milliseconds(self) -> int:
+        """Whole milliseconds since 1970-01-01T00:00:00Z."""
+        return (self - _EPOCH) // timedelta(milliseconds=1)
+
+    def __str__(self) -> str:
+        moment = self if self.tzinfo is UTC else self.of(self)
+        return f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
+
+
+_EPOCH = Timestamp(1970, 1, 1, tzinfo=UTC)

@@ -1,0 +1,108 @@
+"""Tasks, their states, and the events that change them (specification §4.1.1-4.1.3, §4.2)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from parley.model.parts import Artifact, Message, text_of
+from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
+
+
+class TaskState(Enum):
+    """Where a task stands in its life (specification §4.1.3)."""
+
+    UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
+    SUBMITTED = "TASK_STATE_SUBMITTED"
+    WORKING = "TASK_STATE_WORKING"
+    COMPLETED = "TASK_STATE_COMPLETED"
+    FAILED = "TASK_STATE_FAILED"
+    CANCELED = "TASK_STATE_CANCELED"
+    INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
+    REJECTED = "TASK_STATE_REJECTED"
+    AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing can follow this state."""
+        return self in TERMINAL_STATES
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the task waits for its caller."""
+        return self in INTERRUPTED_STATES
+
+
+TERMINAL_STATES = frozenset(
+    {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED}
+)
+INTERRUPTED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED})
+
+
+class TaskStatus(A2AStruct, frozen=True, kw_only=True):
+    """A task's state, when it was entered, and what the agent said about it.
+
+    A peer may send UNSPECIFIED: an indeterminate state, neither terminal nor interrupted. Our own
+    agents never enter it (``log.fold`` refuses it), but readers must be able to hold it.
+    """
+
+    state: TaskState
+    message: Message | None = None
+    timestamp: Timestamp | None = None
+
+
+class Task(A2AStruct, frozen=True, kw_only=True):
+    """A unit of work with a life of its own (specification §4.1.1)."""
+
+    id: NonEmpty
+    context_id: str = ""
+    status: TaskStatus
+    artifacts: tuple[Artifact, ...] = ()
+    history: tuple[Message, ...] = ()
+    metadata: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.artifacts) is not tuple or type(self.history) is not tuple:
+            freeze(self, "artifacts", "history")
+
+    @property
+    def state(self) -> TaskState:
+        """The state that the task is in."""
+        return self.status.state
+
+    @property
+    def text(self) -> str:
+        """What the task has to say: the text of its artifacts, else of its status message."""
+        if self.artifacts:
+            return "\n".join([text_of(a.parts) for a in self.artifacts])
+        return self.status.message.text if self.status.message else ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
+    """A task entered a state, or spoke about the one it is in (specification §4.2.1)."""
+
+    task_id: NonEmpty
+    context_id: str
+    status: TaskStatus
+    metadata: dict[str, Any] | None = None
+
+
+class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
+    """A task made an artifact, or a further piece of one (specification §4.2.2)."""
+
+    task_id: NonEmpty
+    context_id: str
+    artifact: Artifact
+    append: bool = False
+    last_chunk: bool = False
+    metadata: dict[str, Any] | None = None
+
+
+Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+"""Anything that a stream can carry."""
