@@ -1,0 +1,267 @@
+"""How messages are taken in: checked, told from repeats, and handed to the executor."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import NoReturn
+
+import msgspec
+
+from parley.agent.agent import Agent
+from parley.agent.content import accepts, media_type_of
+from parley.agent.executor import AgentExecutor
+from parley.agent.ids import new_id
+from parley.agent.lane import ended
+from parley.agent.run import Request
+from parley.agent.ticket import Ticket
+from parley.log.events import Received
+from parley.log.store import (
+    Append,
+    Receipt,
+    Scope,
+    TaskEnded,
+    TaskRecord,
+    TaskStore,
+    UnknownTask,
+)
+from parley.model.encoding import decode, encode
+from parley.model.errors import (
+    ContentTypeNotSupportedError,
+    FieldViolation,
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotFoundError,
+)
+from parley.model.extensions import IDEMPOTENT_SEND
+from parley.model.parts import Message, Role
+from parley.model.requests import SendMessageRequest
+from parley.model.service import CallContext
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A message that was taken in; ``ticket`` will have its reply.
+
+    ``is_new`` is false for a message that is a repeat of one under way.
+    """
+
+    ticket: Ticket
+    is_new: bool = True
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """A message that was answered before: directly by ``reply``, or by a task.
+
+    ``began`` says that the message began the task.
+    """
+
+    reply: Message | None = None
+    task_id: str = ""
+    began: bool = False
+
+
+class _Sending(msgspec.Struct):
+    """A message under way, of a caller that may repeat it."""
+
+    digest: bytes
+    admitted: asyncio.Event
+    ticket: Ticket | None = None
+
+
+class Admission:
+    """Takes in the messages to one agent.
+
+    A message of a caller that asked for it (``urn:parley:idempotent-send:v1``) is taken in once,
+    however often and however simultaneously it comes; any other repeated id is a new message.
+    """
+
+    def __init__(self, agent: Agent, executor: AgentExecutor, store: TaskStore) -> None:
+        self._agent = agent
+        self._executor = executor
+        self._store = store
+        self._sends: dict[tuple[Scope, str], _Sending] = {}
+
+    async def admit(
+        self, request: SendMessageRequest, context: CallContext, scope: Scope, *, logged: bool
+    ) -> Admitted | Repeated:
+        """Take a message in, or say how it was answered before.
+
+        ``logged`` asks for a task that is in the log before its function runs.
+        Raises ``A2AError`` for a message that cannot be taken, and ``StoreError``.
+        """
+        _check(request)
+        if IDEMPOTENT_SEND not in context.extensions:
+            return Admitted(await self._take(request, context, scope, (), logged))
+        return await self._once(request, context, scope, logged)
+
+    async def _once(
+        self, request: SendMessageRequest, context: CallContext, scope: Scope, logged: bool
+    ) -> Admitted | Repeated:
+        message_id = request.message.message_id
+        digest = hashlib.sha256(encode(request)).digest()
+        key = (scope, message_id)
+        while (sending := self._sends.get(key)) is not None:
+            _check_digest(sending.digest, digest)
+            await sending.admitted.wait()
+            if sending.ticket is not None:
+                return Admitted(sending.ticket, is_new=False)
+        sending = self._sends[key] = _Sending(digest, asyncio.Event())
+        try:
+            receipt = await self._store.receipt(scope, message_id)
+            if receipt is not None:
+                _check_digest(receipt.digest, digest)
+                if receipt.reply:
+                    return Repeated(reply=decode(receipt.reply, Message))
+                return Repeated(task_id=receipt.task_id, began=receipt.turn == 1)
+            receipts = (Receipt(message_id=message_id, digest=digest),)
+            ticket = await self._take(request, context, scope, receipts, logged)
+            sending.ticket = ticket
+            if not ticket.done:
+                ticket.forget = lambda: self._sends.pop(key, None)
+            return Admitted(ticket)
+        finally:
+            if sending.ticket is None or sending.ticket.done:
+                del self._sends[key]
+            sending.admitted.set()
+
+    async def _take(
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        receipts: Sequence[Receipt],
+        logged: bool,
+    ) -> Ticket:
+        if request.message.task_id:
+            return await self._join(request.message, scope, receipts)
+        return await self._begin(request, context, scope, receipts, logged)
+
+    async def _begin(
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        receipts: Sequence[Receipt],
+        logged: bool,
+    ) -> Ticket:
+        """Start the turn of a message that names no task."""
+        message = request.message
+        skill = self._agent.pick(message, request.metadata)
+        if skill is None:
+            skill = await self._agent.route(message, request.metadata, context.caller)
+        _check_modes(message, skill.input_modes or self._agent.input_modes)
+        configuration = request.configuration
+        return self._executor.begin(
+            Request(
+                message=message,
+                skill=skill,
+                caller=context.caller,
+                tenant=context.tenant,
+                accepted_output_modes=configuration.accepted_output_modes if configuration else (),
+                metadata=request.metadata,
+                extensions=context.extensions,
+            ),
+            scope=scope,
+            context_id=message.context_id or new_id(),
+            logged=skill.replies == "task" or (logged and skill.replies is None),
+            receipts=receipts,
+        )
+
+    async def _join(self, message: Message, scope: Scope, receipts: Sequence[Receipt]) -> Ticket:
+        """Log a message for the task that it names (E2)."""
+        task_id = message.task_id
+        record = await owned(self._store, task_id, scope)
+        if message.context_id and message.context_id != record.task.context_id:
+            invalid(
+                "message.contextId",
+                f"the task {task_id} belongs to another context; "
+                "leave contextId out, or give the task's own",
+            )
+        if record.task.state.is_terminal:
+            raise ended(task_id)
+        _check_modes(message, self._agent.input_modes)
+        self._executor.check_room()
+        entry = new_id()
+        message = msgspec.structs.replace(message, context_id=record.task.context_id)
+        append = Append(
+            task_id=task_id,
+            events=(Received(entry=entry, message=message),),
+            expected_seq=None,
+            turn=record.turn,
+            scope=scope,
+            receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
+        )
+        try:
+            await self._store.append(append)
+        except TaskEnded:
+            raise ended(task_id) from None
+        except UnknownTask:
+            raise not_found(task_id) from None
+        ticket = Ticket(task_id=task_id, entry=entry)
+        ticket.is_logged = True
+        self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
+        return ticket
+
+
+async def owned(store: TaskStore, task_id: str, scope: Scope) -> TaskRecord:
+    """Return a task of this scope. Raises ``TaskNotFoundError`` for any other."""
+    record = await store.load(task_id)
+    if record is None or record.scope != scope:
+        raise not_found(task_id)
+    return record
+
+
+def invalid(field: str, description: str) -> NoReturn:
+    """Refuse a request because of one field, named as on the wire."""
+    raise InvalidParamsError(
+        f"{field}: {description}", violations=(FieldViolation(field, description),)
+    )
+
+
+def not_found(task_id: str) -> TaskNotFoundError:
+    """Return the error for a task that is not there, or not the caller's."""
+    return TaskNotFoundError(
+        f"there is no task {task_id[:100]!r} here for this caller",
+        metadata={"taskId": task_id[:100]},
+    )
+
+
+def check_history(length: int | None, field: str) -> None:
+    """Refuse a history length that is none (specification §3.2.4)."""
+    if length is not None and length < 0:
+        invalid(field, "0 for none, a positive number for the last messages, or left out for all")
+
+
+def _check(request: SendMessageRequest) -> None:
+    if request.message.role is not Role.USER:
+        invalid("message.role", "a message to an agent has the role ROLE_USER")
+    configuration = request.configuration
+    if configuration is not None:
+        check_history(configuration.history_length, "configuration.historyLength")
+        if configuration.task_push_notification_config is not None:
+            raise PushNotificationNotSupportedError(
+                "this agent sends no push notifications; leave out "
+                "configuration.taskPushNotificationConfig"
+            )
+
+
+def _check_digest(before: bytes, now: bytes) -> None:
+    if before != now:
+        invalid(
+            "message.messageId",
+            "this id was used for another message; a repeated message is the same in all "
+            "fields, a new one has an id of its own",
+        )
+
+
+def _check_modes(message: Message, modes: Sequence[str]) -> None:
+    if not modes:
+        return
+    for index, part in enumerate(message.parts):
+        media_type = media_type_of(part)
+        if not accepts(modes, media_type):
+            raise ContentTypeNotSupportedError(
+                f"message.parts[{index}] is {media_type}; this agent takes {', '.join(modes)}",
+                metadata={"mediaType": media_type, "supported": ", ".join(modes)},
+            )

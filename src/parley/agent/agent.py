@@ -1,0 +1,347 @@
+"""An agent: a description, and the functions that are its skills."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import msgspec
+
+from parley.agent.executor import Options
+from parley.agent.skill import Replies, Skill, form_of, hints_of, takes_of
+from parley.model.cards import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+)
+from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.model.extensions import EXTENSIONS
+from parley.model.parts import Message
+from parley.model.service import Caller
+
+if TYPE_CHECKING:
+    from parley.server.app import App
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SKILL_KEY = "skill"
+"""The metadata key by which a message names the skill that it is for, by its id."""
+
+ANYTHING = ("text/plain", "application/json", "*/*")
+
+
+class RoutedMessage(msgspec.Struct, frozen=True):
+    """What a router decides by."""
+
+    message: Message
+    metadata: dict[str, Any]
+    caller: Caller
+
+    @property
+    def text(self) -> str:
+        """The message's text."""
+        return self.message.text
+
+
+class Agent:
+    """An agent, described for its card and given its skills.
+
+    ``input_modes`` and ``output_modes`` are media types. With input modes given (here or on a
+    skill), a message with a part of another type is refused; without, everything is taken.
+    ``key`` is the name under which the agent's tasks are stored; it defaults to the slug of its
+    name, so give one before you rename an agent that has tasks.
+    ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever.
+    ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
+    The other options are those of ``Options``.
+
+    Raises ``ValueError`` for an option that makes no sense.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        version: str = "0.1.0",
+        key: str | None = None,
+        provider: AgentProvider | None = None,
+        documentation_url: str | None = None,
+        icon_url: str | None = None,
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = ("text/plain",),
+        extensions: Iterable[AgentExtension] = (),
+        keep_for: timedelta | None = timedelta(days=7),
+        moment: float = 1.0,
+        wait_ceiling: float = 300.0,
+        cancel_grace: float = 5.0,
+        on_crash: Literal["rerun", "fail"] = "rerun",
+        max_attempts: int = 5,
+        max_running: int = 1000,
+        max_queued: int = 10_000,
+        threads: int = 40,
+        keeps_history: bool = False,
+    ) -> None:
+        if not name.strip():
+            raise ValueError("an agent has a name")
+        if keep_for is not None and keep_for <= timedelta(0):
+            raise ValueError("keep_for is a positive timedelta, or None for ever")
+        if threads < 1:
+            raise ValueError("threads is 1 or more")
+        self.name = name
+        self.description = description
+        self.version = version
+        self.provider = provider
+        self.documentation_url = documentation_url
+        self.icon_url = icon_url
+        self.input_modes = _modes(input_modes)
+        self.output_modes = _modes(output_modes) or ("text/plain",)
+        self.extensions = (*EXTENSIONS, *extensions)
+        self.keep_for = keep_for
+        self.threads = threads
+        self.options = Options(
+            moment=moment,
+            wait_ceiling=wait_ceiling,
+            cancel_grace=cancel_grace,
+            on_crash=on_crash,
+            max_attempts=max_attempts,
+            max_running=max_running,
+            max_queued=max_queued,
+            keeps_history=keeps_history,
+        )
+        self.key = key or slug(name)
+        self.skills: dict[str, Skill] = {}
+        self._default: Skill | None = None
+        self._router: Callable[[RoutedMessage], Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, skills={list(self.skills)})"
+
+    # -- what an author writes -----------------------------------------------------------------
+
+    @overload
+    def skill(self, function: F, /) -> F: ...
+
+    @overload
+    def skill(
+        self,
+        function: None = None,
+        /,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        replies: Replies | None = None,
+        default: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def skill(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        replies: Replies | None = None,
+        default: bool = False,
+    ) -> F | Callable[[F], F]:
+        """Make a function a skill; use it as a decorator.
+
+        The id defaults to the function's name, the description to its docstring. ``replies``
+        settles how it answers: ``"message"`` always directly, ``"task"`` always with a task, which
+        is durable before the function runs. Without it the function decides by what it does.
+        ``default`` makes it the skill of messages that name none.
+
+        Raises ``ValueError`` and ``TypeError`` for what cannot work.
+        """
+
+        def register(target: F) -> F:
+            self._register(
+                target,
+                id=id,
+                name=name,
+                description=description,
+                tags=_strings(tags, "tags"),
+                examples=_strings(examples, "examples"),
+                input_modes=_modes(input_modes),
+                output_modes=_modes(output_modes),
+                replies=replies,
+                default=default,
+            )
+            return target
+
+        return register if function is None else register(function)
+
+    def _register(
+        self,
+        function: Callable[..., Any],
+        *,
+        id: str | None,
+        name: str | None,
+        description: str | None,
+        replies: Replies | None,
+        default: bool,
+        **described: tuple[str, ...],
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"a skill is a function, not {function!r}")
+        called = getattr(function, "__name__", type(function).__name__)
+        skill_id = id or called
+        if skill_id in self.skills:
+            raise ValueError(f"the agent {self.name!r} has a skill {skill_id!r} already")
+        if replies not in (None, "message", "task"):
+            raise ValueError(f"replies is 'message', 'task' or None, not {replies!r}")
+        form = form_of(function)
+        if replies == "message" and form.streams:
+            raise TypeError(
+                f"the skill {skill_id!r} yields, which needs a task; replies='message' cannot be"
+            )
+        if default and any(skill.default for skill in self.skills.values()):
+            raise ValueError(f"the agent {self.name!r} has a default skill already")
+        self._default = None
+        documented = description if description is not None else inspect.getdoc(function) or ""
+        self.skills[skill_id] = Skill(
+            id=skill_id,
+            name=name or called.replace("_", " ").strip().capitalize(),
+            description=documented or self.description or skill_id,
+            replies=replies,
+            default=default,
+            function=function,
+            form=form,
+            takes=takes_of(function),
+            returns=hints_of(function).get("return", Any),
+            tags=described["tags"] or (self.key,),
+            examples=described["examples"],
+            input_modes=described["input_modes"],
+            output_modes=described["output_modes"],
+        )
+
+    def router(self, function: F) -> F:
+        """Make a function choose the skill: it takes a ``RoutedMessage`` and returns a skill's id.
+
+        It is asked for messages that name no skill in their metadata (``"skill"``). ``None`` means
+        the default skill. Use it as a decorator.
+        """
+        if self._router is not None:
+            raise ValueError(f"the agent {self.name!r} has a router already")
+        self._router = function
+        return function
+
+    # -- which skill -----------------------------------------------------------------------------
+
+    def pick(self, message: Message, metadata: Mapping[str, Any] | None) -> Skill | None:
+        """Return the skill of a message, or nothing when the router is to be asked.
+
+        Raises ``InvalidParamsError`` when the message names a skill that there is none of.
+        """
+        wanted = (message.metadata or {}).get(SKILL_KEY)
+        if wanted is None and metadata:
+            wanted = metadata.get(SKILL_KEY)
+        if wanted is not None:
+            skill = self.skills.get(wanted) if isinstance(wanted, str) else None
+            if skill is None:
+                raise InvalidParamsError(
+                    f"this agent has no skill {str(wanted)[:100]!r}; "
+                    f"it has {', '.join(self.skills)}",
+                    violations=(
+                        FieldViolation(
+                            f"message.metadata.{SKILL_KEY}", f"one of {', '.join(self.skills)}"
+                        ),
+                    ),
+                )
+            return skill
+        return self.default_skill if self._router is None else None
+
+    async def route(
+        self, message: Message, metadata: Mapping[str, Any] | None, caller: Caller
+    ) -> Skill:
+        """Return the skill that the router chooses."""
+        assert self._router is not None
+        chosen = self._router(RoutedMessage(message, dict(metadata or {}), caller))
+        if inspect.isawaitable(chosen):
+            chosen = await chosen
+        if chosen is None:
+            return self.default_skill
+        if chosen not in self.skills:
+            raise RuntimeError(
+                f"the router of {self.name!r} chose {chosen!r}; there are {list(self.skills)}"
+            )
+        return self.skills[chosen]
+
+    @property
+    def default_skill(self) -> Skill:
+        """The skill of messages that name none: the one declared so, else the first."""
+        if not self.skills:
+            raise ValueError(
+                f"the agent {self.name!r} has no skill; decorate a function with @agent.skill"
+            )
+        if self._default is None:
+            first = next(iter(self.skills.values()))
+            self._default = next((s for s in self.skills.values() if s.default), first)
+        return self._default
+
+    # -- the card, the app -----------------------------------------------------------------------
+
+    def card(self, url: str) -> AgentCard:
+        """Return the card of the agent at ``url``."""
+        return AgentCard(
+            name=self.name,
+            description=self.description or self.default_skill.description,
+            supported_interfaces=(
+                AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),
+            ),
+            provider=self.provider,
+            version=self.version,
+            documentation_url=self.documentation_url,
+            icon_url=self.icon_url,
+            capabilities=AgentCapabilities(
+                streaming=True,
+                push_notifications=False,
+                extended_agent_card=False,
+                extensions=self.extensions,
+            ),
+            default_input_modes=self.input_modes or ANYTHING,
+            default_output_modes=self.output_modes,
+            skills=tuple(skill.described for skill in self.skills.values()),
+        )
+
+    def asgi(self, **options: Any) -> App:
+        """Return the agent as an ASGI app, for a server of your own or to mount under a prefix.
+
+        Takes the options of ``parley.asgi``.
+        """
+        from parley.agent.host import asgi
+
+        return asgi(self, **options)
+
+
+def slug(name: str) -> str:
+    """Return a name as it can stand in a path."""
+    return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
+
+
+def _strings(values: Iterable[str], what: str) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise TypeError(f"{what} is a list of strings, such as [{values!r}]")
+    return tuple(values)
+
+
+def _modes(values: Iterable[str]) -> tuple[str, ...]:
+    modes = _strings(values, "modes")
+    for mode in modes:
+        if mode.count("/") != 1:
+            raise ValueError(f"{mode!r} is not a media type such as text/plain")
+    return modes

@@ -1,0 +1,231 @@
+"""The turn as plain functions see it: the same methods, which block."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from parley.agent.stream import ArtifactStream
+from parley.agent.turn import Turn
+from parley.model.parts import Message, Part
+from parley.model.service import Caller
+from parley.model.tasks import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class BlockingStream:
+    """An artifact that grows, written from a thread."""
+
+    def __init__(self, stream: ArtifactStream, wait: Callable[[Any], Any]) -> None:
+        self._stream = stream
+        self._wait = wait
+        self.artifact_id = stream.artifact_id
+
+    def write(self, chunk: object) -> None:
+        """Add a chunk. Blocks while the store is behind."""
+        self._wait(self._stream.write(chunk))
+
+
+class BlockingTurn:
+    """One turn, for a function that runs in a thread. See ``Turn`` for what everything means.
+
+    When the task is canceled, or a question parks it, the next call of any method raises
+    ``CancelledError``; let it pass.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        run = self._turn.run
+
+        async def called() -> T:
+            task = asyncio.current_task()
+            assert task is not None
+            if run.over:
+                coroutine.close()
+                raise asyncio.CancelledError
+            run.calls.add(task)
+            try:
+                return await coroutine
+            finally:
+                run.calls.discard(task)
+
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result()
+
+    @property
+    def message(self) -> Message:
+        """The message that began the task."""
+        return self._turn.message
+
+    @property
+    def latest(self) -> Message:
+        """The newest message that a turn took."""
+        return self._turn.latest
+
+    @property
+    def text(self) -> str:
+        """The text of the message that began the task."""
+        return self._turn.text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the message that began the task."""
+        return self._turn.parts
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """Its file parts."""
+        return self._turn.files
+
+    @property
+    def data(self) -> Any:
+        """The value of its first data part, ``None`` without one."""
+        return self._turn.data
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the request and of its message."""
+        return self._turn.metadata
+
+    @property
+    def accepted_output_modes(self) -> tuple[str, ...]:
+        """The media types that the caller accepts; none means any."""
+        return self._turn.accepted_output_modes
+
+    @property
+    def skill_id(self) -> str:
+        """The id of the skill that runs."""
+        return self._turn.skill_id
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        return self._turn.caller
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the request named."""
+        return self._turn.tenant
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The URIs of the extensions that are in force."""
+        return self._turn.extensions
+
+    @property
+    def task(self) -> Task | None:
+        """The task as it stands, ``None`` while there is none."""
+        return self._turn.task
+
+    @property
+    def task_id(self) -> str:
+        """The id that the task has, or will have if one is made."""
+        return self._turn.task_id
+
+    @property
+    def context_id(self) -> str:
+        """The context that the message belongs to."""
+        return self._turn.context_id
+
+    @property
+    def number(self) -> int:
+        """Which turn of the task this is, from 1."""
+        return self._turn.number
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this turn this is, from 1."""
+        return self._turn.attempt
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the task and the skill."""
+        return self._turn.log
+
+    def references(self) -> tuple[Task, ...]:
+        """Return the tasks that the newest message refers to."""
+        return self._wait(self._turn.references())
+
+    def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
+        """Return the other tasks of this context, the last updated first."""
+        return self._wait(self._turn.other_tasks(limit))
+
+    def working(self, content: object = None, *, metadata: Any = None) -> None:
+        """Say how the work goes."""
+        self._wait(self._turn.working(content, metadata=metadata))
+
+    def artifact(self, content: object, **options: Any) -> str:
+        """Make a whole artifact and return its id."""
+        return self._wait(self._turn.artifact(content, **options))
+
+    def stream(self, name: str = "", **options: Any) -> AbstractContextManager[BlockingStream]:
+        """Return an artifact to be written chunk by chunk: ``with turn.stream() as out``."""
+        return self._streaming(name, options)
+
+    @contextmanager
+    def _streaming(self, name: str, options: dict[str, Any]) -> Iterator[BlockingStream]:
+        async def opened() -> ArtifactStream:
+            return await self._turn.stream(name, **options).__aenter__()
+
+        async def left(stream: ArtifactStream, error: BaseException | None) -> None:
+            await stream.__aexit__(type(error) if error else None, error, None)
+
+        stream = self._wait(opened())
+        try:
+            yield BlockingStream(stream, self._wait)
+        except BaseException as error:
+            self._wait(left(stream, error))
+            raise
+        self._wait(left(stream, None))
+
+    def ask(self, question: object, *, key: str | None = None) -> Message:
+        """Ask the caller, and return the message that answers."""
+        return self._wait(self._turn.ask(question, key=key))
+
+    def require_auth(self, content: object, *, key: str | None = None) -> Message:
+        """Ask the caller to authorise something, and return the message that says so."""
+        answer: Message = self._wait(self._turn.require_auth(content, key=key))
+        return answer
+
+    def step(
+        self,
+        key: str,
+        function: Callable[P, Awaitable[R] | R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Do something once in the life of the task, and return its result."""
+        return self._wait(self._turn.step(key, function, *args, **kwargs))
+
+    def reject(self, why: object) -> NoReturn:
+        """End the task as REJECTED."""
+        self._turn.reject(why)
+
+    def fail(self, why: object) -> NoReturn:
+        """End the task as FAILED, with a reason that the caller may read."""
+        self._turn.fail(why)
+
+    def messages(self) -> Iterator[Message]:
+        """Yield messages to this task as they arrive while the turn runs."""
+        while True:
+            yield self._wait(self._turn.run.take())
+
+    def history(self, limit: int = 50) -> Sequence[Message]:
+        """Return the last messages of this context, the oldest first."""
+        return self._wait(self._turn.history(limit))
+
+    def recall(self, key: str, default: Any = None) -> Any:
+        """Return what ``remember`` kept in this context under ``key``."""
+        return self._wait(self._turn.recall(key, default))
+
+    def remember(self, key: str, value: Any) -> None:
+        """Keep a JSON value in this context; ``None`` removes it."""
+        self._wait(self._turn.remember(key, value))

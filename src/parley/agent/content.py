@@ -1,0 +1,118 @@
+"""From what an author's function returns to what the protocol carries."""
+
+from __future__ import annotations
+
+import dataclasses
+import mimetypes
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley.model.parts import Artifact, Message, Part
+
+PLAIN = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
+
+
+class UnusableValue(TypeError):
+    """A function gave something that has no form as a part."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {PLAIN}"
+        )
+
+
+def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
+    """Return ``value`` as one part.
+
+    Text becomes a text part; bytes and a path a file part, with the path's name and the media type
+    that its suffix suggests; any other structured value a data part.
+
+    Raises ``UnusableValue`` for anything else, ``OSError`` when a path cannot be read.
+    """
+    if isinstance(value, str):
+        return Part(text=value, media_type=media_type, filename=filename)
+    if isinstance(value, Part):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Part(
+            raw=bytes(value),
+            media_type=media_type or _guess(filename),
+            filename=filename,
+        )
+    if isinstance(value, Path):
+        name = filename or value.name
+        return Part(raw=value.read_bytes(), media_type=media_type or _guess(name), filename=name)
+    return Part(data=to_data(value), media_type=media_type, filename=filename)
+
+
+def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tuple[Part, ...]:
+    """Return ``value`` as parts: a list made only of parts is that list, else one part."""
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Part) for item in value):
+        return tuple(value)
+    if isinstance(value, Message | Artifact):
+        return tuple(value.parts)
+    return (to_part(value, media_type=media_type, filename=filename),)
+
+
+def to_data(value: object) -> Any:
+    """Return ``value`` as plain JSON data.
+
+    Raises ``UnusableValue`` when it has no such form, numbers that JSON lacks included.
+    """
+    dump = getattr(value, "model_dump", None)
+    if dump is not None and not isinstance(value, type):
+        value = dump(mode="json")
+    if not _is_structured(value):
+        raise UnusableValue(value)
+    try:
+        data = msgspec.to_builtins(value, str_keys=True)
+    except (TypeError, RecursionError) as error:
+        raise UnusableValue(value) from error
+    _refuse_numbers_that_json_lacks(data)
+    return data
+
+
+def _is_structured(value: object) -> bool:
+    return value is None or (
+        isinstance(value, dict | list | tuple | bool | int | float | msgspec.Struct)
+        or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    )
+
+
+def _refuse_numbers_that_json_lacks(value: object) -> None:
+    pending: list[object] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            raise ValueError(f"JSON has no {item}; send a string or null instead")
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+
+
+def _guess(filename: str) -> str:
+    return mimetypes.guess_type(filename)[0] or "application/octet-stream"
+
+
+def accepts(modes: Iterable[str], media_type: str) -> bool:
+    """Whether one of ``modes`` covers ``media_type``; parameters and case do not matter."""
+    wanted = media_type.partition(";")[0].strip().lower()
+    kind = wanted.partition("/")[0]
+    for mode in modes:
+        offered = mode.partition(";")[0].strip().lower()
+        if offered in (wanted, "*/*", f"{kind}/*"):
+            return True
+    return False
+
+
+def media_type_of(part: Part) -> str:
+    """Return the part's media type: its own, or the one that its kind implies."""
+    if part.media_type:
+        return part.media_type
+    if part.text is not None:
+        return "text/plain"
+    return "application/octet-stream" if part.is_file else "application/json"

@@ -1,0 +1,60 @@
+"""What an agent remembers of a context, for one caller (specification §3.4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from parley.agent.content import to_data
+from parley.log.store import Scope, TaskQuery, TaskStore
+from parley.model.parts import Message
+from parley.model.tasks import Task
+
+
+class AgentContext:
+    """State and history of one context. Another caller's context of the same id is another one."""
+
+    def __init__(
+        self, store: TaskStore, scope: Scope, context_id: str, *, keeps_history: bool
+    ) -> None:
+        self._store = store
+        self._scope = scope
+        self._context_id = context_id
+        self._keeps_history = keeps_history
+
+    async def history(self, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages, the oldest first."""
+        if not self._keeps_history:
+            raise RuntimeError(
+                "this agent keeps no history of its contexts; make it with "
+                "Agent(..., keeps_history=True)"
+            )
+        return await self._store.history(self._scope, self._context_id, limit)
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Return the value kept under ``key``."""
+        value = await self._store.get_value(self._scope, self._context_id, key)
+        return default if value is None else msgspec.json.decode(value)
+
+    async def set(self, key: str, value: Any) -> None:
+        """Keep ``value`` under ``key``; ``None`` removes it."""
+        data = None
+        if value is not None:
+            data = msgspec.json.encode(value if isinstance(value, str) else to_data(value))
+        await self._store.set_value(self._scope, self._context_id, key, data)
+
+    async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
+        """Return those of the tasks that the caller owns."""
+        records = [await self._store.load(task_id) for task_id in task_ids]
+        return tuple(r.task for r in records if r is not None and r.scope == self._scope)
+
+    async def others(self, task_id: str, limit: int) -> tuple[Task, ...]:
+        """Return the context's tasks but one, the last updated first."""
+        page = await self._store.list(
+            TaskQuery(
+                scope=self._scope, context_id=self._context_id, limit=limit + 1, artifacts=True
+            )
+        )
+        return tuple(task for task in page.tasks if task.id != task_id)[:limit]

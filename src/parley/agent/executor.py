@@ -1,0 +1,276 @@
+"""Runs the turns of one agent in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Literal
+
+import msgspec
+
+from parley.agent.context import AgentContext
+from parley.agent.ids import new_id
+from parley.agent.lane import Lane
+from parley.agent.run import Request, Run
+from parley.agent.skill import Skill
+from parley.agent.ticket import Ticket
+from parley.log.store import Receipt, Scope, StoreError, TaskStore
+from parley.model.encoding import encode
+from parley.model.errors import A2AError, OverloadedError
+
+log = logging.getLogger("parley.agent")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent's turns are run. Times are in seconds.
+
+    ``moment``: how long a function may take to answer with a direct message.
+    ``wait_ceiling``: how long a blocking send waits before it answers with the task as it stands.
+    ``cancel_grace``: how long a function may take to end once it is told to.
+    ``on_crash``: whether a turn that a dead process left open is run again or failed.
+    ``max_attempts``: how often a turn is attempted in all.
+    ``max_running``: how many turns run at once; ``max_queued``: how many more may wait.
+    """
+
+    moment: float = 1.0
+    wait_ceiling: float = 300.0
+    cancel_grace: float = 5.0
+    on_crash: Literal["rerun", "fail"] = "rerun"
+    max_attempts: int = 5
+    max_running: int = 1000
+    max_queued: int = 10_000
+    keeps_history: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("moment", "cancel_grace"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is a number of seconds, 0 or more")
+        if self.wait_ceiling <= 0:
+            raise ValueError("wait_ceiling is a number of seconds above 0")
+        for name in ("max_attempts", "max_running"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is 1 or more")
+        if self.max_queued < 0:
+            raise ValueError("max_queued is 0 or more")
+        if self.on_crash not in ("rerun", "fail"):
+            raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
+
+
+class AgentExecutor:
+    """Owns every lane of one agent: starts, queues, wakes, cancels and recovers them."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        *,
+        skills: Mapping[str, Skill],
+        default_skill: Skill,
+        options: Options,
+        threads: ThreadPoolExecutor,
+    ) -> None:
+        self.store = store
+        self.skills = skills
+        self.default_skill = default_skill
+        self.options = options
+        self.encode = encode
+        self.closing = False
+        self.troubled = False
+        self._threads = threads
+        self._lanes: dict[str, Lane] = {}
+        self._active: set[Lane] = set()
+        self._queue: deque[tuple[Lane, Callable[[], Coroutine[Any, Any, None]]]] = deque()
+        self._backlog: deque[str] = deque()
+        self._empty: asyncio.Event | None = None
+
+    # -- new work ------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        request: Request,
+        *,
+        scope: Scope,
+        context_id: str,
+        logged: bool,
+        receipts: Sequence[Receipt] = (),
+    ) -> Ticket:
+        """Start the turn of a message that has no task yet.
+
+        ``logged`` makes its task durable before its function runs.
+        Raises ``OverloadedError`` when there is no room.
+        """
+        self._refuse_when_closing()
+        lane = Lane(self, task_id=new_id(), context_id=context_id, scope=scope)
+        lane.receipts = [
+            msgspec.structs.replace(receipt, task_id=lane.task_id, turn=1) for receipt in receipts
+        ]
+        ticket = Ticket(task_id=lane.task_id)
+        lane.tickets.append(ticket)
+        run = Run(lane, request)
+        has_room = len(self._active) < self.options.max_running
+        if not has_room:
+            self._refuse_when_full()
+            if request.skill.replies == "message":
+                raise OverloadedError(
+                    f"the agent runs {self.options.max_running} turns already", retry_after=1
+                )
+        if logged or not has_room:
+            lane.log(request)
+        moment = None if request.skill.replies == "message" else self.options.moment
+        self._start(lane, lambda: lane.first(run, moment=moment))
+        return ticket
+
+    def deliver(self, ticket: Ticket, *, scope: Scope, context_id: str) -> None:
+        """Say that a message was logged for a task, and that ``ticket`` waits for its turn."""
+        lane = self._lanes.get(ticket.task_id)
+        if lane is None:
+            lane = Lane(self, task_id=ticket.task_id, context_id=context_id, scope=scope)
+            self._lanes[lane.task_id] = lane
+            lane.waiting[ticket.entry] = ticket
+            self._start(lane, lane.more)
+        else:
+            lane.waiting[ticket.entry] = ticket
+            lane.wake()
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing:
+            raise OverloadedError("the server is shutting down", retry_after=1)
+
+    def _refuse_when_full(self) -> None:
+        if len(self._queue) >= self.options.max_queued:
+            raise OverloadedError(f"{self.options.max_queued} turns wait already", retry_after=1)
+
+    def check_room(self) -> None:
+        """Raise ``OverloadedError`` when a message to an existing task has no room."""
+        self._refuse_when_closing()
+        self._refuse_when_full()
+
+    def _start(self, lane: Lane, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if len(self._active) < self.options.max_running:
+            self._active.add(lane)
+            lane.start(main())
+        else:
+            self._queue.append((lane, main))
+
+    # -- what lanes tell -----------------------------------------------------------------------
+
+    def adopt(self, lane: Lane) -> None:
+        """Know a lane by its task, from now on."""
+        self._lanes[lane.task_id] = lane
+
+    def left(self, lane: Lane) -> None:
+        """Forget a lane that has nothing more to do, and start what waited for its place."""
+        self._active.discard(lane)
+        if self._lanes.get(lane.task_id) is lane:
+            del self._lanes[lane.task_id]
+        if self.closing:
+            if self._empty is not None and not self._active:
+                self._empty.set()
+            return
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and len(self._active) < self.options.max_running:
+            lane, main = self._queue.popleft()
+            self._active.add(lane)
+            lane.start(main())
+        while self._backlog and len(self._active) < self.options.max_running:
+            self._recover(self._backlog.popleft())
+
+    def replace(self, lane: Lane) -> None:
+        """Put a fresh lane in the place of one whose function does not end."""
+        self._active.discard(lane)
+        fresh = Lane(self, task_id=lane.task_id, context_id=lane.context_id, scope=lane.scope)
+        fresh.tickets, lane.tickets = lane.tickets, []
+        fresh.waiting, lane.waiting = lane.waiting, {}
+        fresh.ended, lane.ended = lane.ended, None
+        fresh.cancel_asked = lane.cancel_asked
+        self._lanes[lane.task_id] = fresh
+        self._active.add(fresh)
+        fresh.start(fresh.more())
+
+    def unavailable(self, error: StoreError) -> A2AError:
+        """Return what a sender is told when the log could not be written."""
+        self.troubled = True
+        return OverloadedError(
+            "the server cannot write its task log now; nothing of this was kept", retry_after=5
+        )
+
+    # -- cancel, recover, drain ----------------------------------------------------------------
+
+    async def cancel(self, task_id: str, *, scope: Scope, context_id: str) -> None:
+        """See a logged cancellation through: return when the task's lane has ended."""
+        self._refuse_when_closing()
+        lane = self._lanes.get(task_id)
+        if lane is None:
+            lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
+            self._lanes[task_id] = lane
+            self._active.add(lane)
+            lane.start(lane.more())
+        else:
+            queued = next((item for item in self._queue if item[0] is lane), None)
+            if queued is not None:
+                self._queue.remove(queued)
+                self._active.add(lane)
+                lane.start(lane.more())
+        ended = lane.ended = lane.ended or asyncio.Event()
+        lane.cancel()
+        await ended.wait()
+
+    async def recover(self, agent: str) -> int:
+        """Take up every task that a dead process left open; return how many there are."""
+        tasks = [t for t in await self.store.unfinished(agent) if t not in self._lanes]
+        self._backlog.extend(tasks)
+        self._fill()
+        self.troubled = False
+        return len(tasks)
+
+    def _recover(self, task_id: str) -> None:
+        if task_id in self._lanes:
+            return
+        lane = Lane(self, task_id=task_id, context_id="", scope=Scope(agent=""))
+        self._lanes[task_id] = lane
+        self._active.add(lane)
+        lane.start(lane.more())
+
+    async def drain(self, grace: float) -> None:
+        """Accept nothing more; give turns ``grace`` seconds to end; release the rest (E3)."""
+        self.closing = True
+        self._backlog.clear()
+        queued, self._queue = self._queue, deque()
+        for lane, _ in queued:
+            lane.dismiss()
+        for seconds in (grace, self.options.cancel_grace):
+            if not self._active:
+                return
+            self._empty = asyncio.Event()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
+            except TimeoutError:
+                for lane in list(self._active):
+                    lane.release()
+        if self._active:
+            log.warning("%d turns did not end when told to", len(self._active))
+
+    @property
+    def running(self) -> int:
+        """How many turns run now."""
+        return len(self._active)
+
+    # -- what runs need ------------------------------------------------------------------------
+
+    def context(self, lane: Lane) -> AgentContext:
+        """Return what the agent remembers of the lane's context."""
+        return AgentContext(
+            self.store, lane.scope, lane.context_id, keeps_history=self.options.keeps_history
+        )
+
+    async def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a plain function in a thread of the agent's pool."""
+        call = functools.partial(copy_context().run, function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

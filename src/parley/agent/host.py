@@ -1,0 +1,212 @@
+"""Agents put on a server: their store, their executors, their paths."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from parley.agent.agent import Agent, slug
+from parley.agent.executor import AgentExecutor
+from parley.agent.service import AgentService
+from parley.agent.watchdog import Watchdog
+from parley.log.hints import LocalHints
+from parley.log.memory import MemoryTaskStore
+from parley.log.store import StoreError, TaskStore
+from parley.model.service import Caller
+from parley.server.app import App, Endpoint, Settings, create_app
+
+log = logging.getLogger("parley.agent")
+
+Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
+Identify = Callable[[Any], Caller | Awaitable[Caller]]
+
+DRAIN_SECONDS = 10.0
+SWEEP_SECONDS = 5.0
+PRUNE_SECONDS = 60.0
+PRUNE_BATCH = 500
+
+
+def open_store(url: str | TaskStore) -> TaskStore:
+    """Return the store that a URL names: ``memory:`` or ``sqlite:///path/to/tasks.db``.
+
+    After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
+    absolute. Raises ``ValueError`` for anything else.
+    """
+    if not isinstance(url, str):
+        return url
+    if url in ("memory:", "memory://"):
+        return MemoryTaskStore()
+    path = url.removeprefix("sqlite:///")
+    if path == url or not path:
+        raise ValueError(
+            f"{url!r} names no store; use memory: or sqlite:///path/to/tasks.db "
+            "(four slashes for an absolute path)"
+        )
+    from parley.log.sqlite import SqliteTaskStore
+
+    return SqliteTaskStore(path)
+
+
+def placed(agents: Agents) -> dict[str, Agent]:
+    """Return agents by path: one alone at the root, several each under the slug of its name.
+
+    Raises ``ValueError`` when there are none, or two that cannot be told apart.
+    """
+    if isinstance(agents, Agent):
+        paths = {"": agents}
+    elif isinstance(agents, Mapping):
+        paths = {path.rstrip("/"): agent for path, agent in agents.items()}
+    else:
+        listed = list(agents)
+        paths = {f"/{slug(agent.name)}": agent for agent in listed}
+        if len(paths) < len(listed):
+            raise ValueError("two agents have the same name; give a mapping of paths to agents")
+    if not paths:
+        raise ValueError("there is no agent to serve")
+    keys = [agent.key for agent in paths.values()]
+    if len(set(keys)) < len(keys):
+        raise ValueError(
+            "two agents on one server have the same key, under which their tasks are kept; "
+            "give them different names, or different keys (Agent(..., key=...))"
+        )
+    for agent in paths.values():
+        _ = agent.default_skill  # raises when there is none
+    return paths
+
+
+class Host:
+    """Runs agents on one store.
+
+    ``start`` opens the store and takes up what a dead process left; ``stop`` drains.
+    """
+
+    def __init__(
+        self, agents: Mapping[str, Agent], store: TaskStore, *, drain: float = DRAIN_SECONDS
+    ) -> None:
+        self.store = store
+        self.hints = LocalHints()
+        self._drain = drain
+        self._agents = list(agents.values())
+        self._executors: list[AgentExecutor] = []
+        self._pools: list[ThreadPoolExecutor] = []
+        self._watchdog = Watchdog()
+        self._keeper: asyncio.Task[None] | None = None
+        self.services: dict[str, AgentService] = {}
+        for path, agent in agents.items():
+            pool = ThreadPoolExecutor(agent.threads, thread_name_prefix=f"parley-{agent.key}")
+            executor = AgentExecutor(
+                store,
+                skills=agent.skills,
+                default_skill=agent.default_skill,
+                options=agent.options,
+                threads=pool,
+            )
+            self._pools.append(pool)
+            self._executors.append(executor)
+            self.services[path] = AgentService(
+                agent, executor=executor, store=store, hints=self.hints
+            )
+
+    async def start(self) -> None:
+        """Open the store, and take up the tasks that a dead process left open."""
+        await self.store.open(self.hints.publish)
+        self._watchdog.start()
+        for agent, executor in zip(self._agents, self._executors, strict=True):
+            executor.closing = False
+            found = await executor.recover(agent.key)
+            if found:
+                log.info("%s: %d unfinished tasks are taken up again", agent.name, found)
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Let turns end, release those that do not, and close the store."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        await asyncio.gather(*(executor.drain(self._drain) for executor in self._executors))
+        self._watchdog.stop()
+        await self.store.close()
+
+    def drain_soon(self) -> None:
+        """Accept nothing new from now on."""
+        for executor in self._executors:
+            executor.closing = True
+
+    async def _keep(self) -> None:
+        """Take up what a failing store interrupted; remove what was kept long enough."""
+        prune_at = 0.0
+        while True:
+            for agent, executor in zip(self._agents, self._executors, strict=True):
+                try:
+                    if executor.troubled:
+                        await executor.recover(agent.key)
+                    if time.monotonic() >= prune_at:
+                        await self._prune(agent)
+                except StoreError as error:
+                    log.error("%s: the store does not work: %s", agent.name, error)
+            if time.monotonic() >= prune_at:
+                prune_at = time.monotonic() + PRUNE_SECONDS
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _prune(self, agent: Agent) -> None:
+        if agent.keep_for is None:
+            return
+        before = int((time.time() - agent.keep_for.total_seconds()) * 1000)
+        while await self.store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH:
+            pass
+
+
+def asgi(
+    agents: Agents,
+    *,
+    store: str | TaskStore = "memory:",
+    url: str | None = None,
+    caller: Identify | None = None,
+    settings: Settings | None = None,
+    drain: float = DRAIN_SECONDS,
+) -> App:
+    """Return one or more agents as an ASGI app.
+
+    ``agents`` is an agent (served at the root), a mapping of paths to agents, or a list (each
+    under the slug of its name). ``store`` keeps their tasks: ``memory:`` loses them with the
+    process, ``sqlite:///tasks.db`` loses nothing. ``url`` is the app's public address, where
+    requests do not tell it. ``caller`` says who sends a request, from its ASGI scope; tasks belong
+    to their caller. ``drain`` is how many seconds turns get to end when the server stops.
+
+    Mounted in another app, pass ``lifespan=app.lifespan`` to that one, so that agents start and
+    stop with it. Raises ``ValueError`` for what cannot be served.
+    """
+    paths = placed(agents)
+    host = Host(paths, open_store(store), drain=drain)
+    return create_app(
+        {path: Endpoint(host.services[path], agent.card) for path, agent in paths.items()},
+        settings=settings,
+        identify=caller,
+        url=url,
+        startup=host.start,
+        shutdown=host.stop,
+        on_drain=host.drain_soon,
+    )
+
+
+def serve(
+    agents: Agents,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9999,
+    store: str | TaskStore = "sqlite:///parley.db",
+    **options: Any,
+) -> None:
+    """Serve agents until the process is told to stop. Takes the options of ``asgi`` besides.
+
+    Listens on this machine alone unless ``host`` says otherwise; tasks are durable unless
+    ``store`` says otherwise.
+    """
+    from parley.server.run import run
+
+    run(asgi(agents, store=store, **options), host=host, port=port)

@@ -1,0 +1,558 @@
+"""A task while it is active in this process: its turns, one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from parley.agent.call import call
+from parley.agent.content import to_parts
+from parley.agent.ids import new_id
+from parley.agent.outcome import Direct, Ending, of_failure, of_value
+from parley.agent.resume import (
+    attempts_of,
+    latest_of,
+    pending_question,
+    request_of,
+    waiting_messages,
+)
+from parley.agent.run import Request, Run
+from parley.agent.ticket import Ticket
+from parley.agent.writer import TaskWriter, now
+from parley.log.events import Received, TurnStarted
+from parley.log.fold import Fold
+from parley.log.store import (
+    Fenced,
+    Memory,
+    Receipt,
+    Scope,
+    StoreError,
+    TaskEnded,
+    TaskRecord,
+    UnknownTask,
+)
+from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
+from parley.model.parts import Message, Role
+from parley.model.tasks import Task, TaskState, TaskStatus
+
+if TYPE_CHECKING:
+    from parley.agent.executor import AgentExecutor
+
+log = logging.getLogger("parley.agent")
+
+ATTEMPT_KEY = "urn:parley:attempt"
+"""The metadata key of a status update that says which attempt at the turn is at work."""
+
+
+class Lane:
+    """One active task: at most one exists for a task, so turns never overlap (E1).
+
+    A lane begins with a new message, whose task need not be in the log yet, or with a task that is
+    there and has something to do: a message waiting, a turn that a dead process left open, a
+    cancellation. It goes on until there is nothing to do; the task then costs a row.
+    """
+
+    def __init__(
+        self, executor: AgentExecutor, *, task_id: str, context_id: str, scope: Scope
+    ) -> None:
+        self.executor = executor
+        self.task_id = task_id
+        self.context_id = context_id
+        self.scope = scope
+        self.writer: TaskWriter | None = None
+        self.run: Run | None = None
+        self.tickets: list[Ticket] = []
+        self.waiting: dict[str, Ticket] = {}
+        self.woken = False
+        self.cancel_asked = False
+        self.releasing = False
+        self.abandoned = False
+        self.ended: asyncio.Event | None = None
+        self.receipts: Sequence[Receipt] = ()
+        self._taken: set[str] = set()
+        self._arrival: asyncio.Future[None] | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._in_function = False
+        self._moment: asyncio.TimerHandle | None = None
+        self._grace: asyncio.TimerHandle | None = None
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def start(self, main: Any) -> None:
+        """Let the lane run; ``main`` is ``first`` or ``more``."""
+        self._main = asyncio.get_running_loop().create_task(main)
+
+    async def first(self, run: Run, *, moment: float | None) -> None:
+        """Run a new message's turn, then whatever else comes for its task.
+
+        ``moment`` is how many seconds the function has to answer without a task, ``None`` for no
+        limit.
+        """
+        try:
+            if self.writer is not None:
+                await self.writer.flush()
+            elif moment is not None:
+                self._moment = asyncio.get_running_loop().call_later(moment, self._promote)
+            await self._turn(run)
+            if self.writer is not None:
+                await self._more()
+        except StoreError as error:
+            self._store_failed(error)
+        except asyncio.CancelledError:
+            if not (self.abandoned or self.releasing):
+                raise
+        finally:
+            self._leave()
+
+    async def more(self) -> None:
+        """Take up a task that is in the log."""
+        try:
+            await self._more()
+        except StoreError as error:
+            self._store_failed(error)
+        except asyncio.CancelledError:
+            if not (self.abandoned or self.releasing):
+                raise
+        finally:
+            self._leave()
+
+    async def _more(self) -> None:
+        while not (self.abandoned or self.releasing):
+            if self.writer is not None and self.writer.fold.task.state.is_terminal:
+                self._refuse_waiting()
+                return
+            self.woken = False
+            record = await self.executor.store.load(self.task_id)
+            if record is None or record.task.state.is_terminal:
+                self._refuse_waiting()
+                return
+            self.context_id, self.scope = record.task.context_id, record.scope
+            run = await self._next(record)
+            if run is not None:
+                await self._turn(run)
+            elif not self.woken:
+                return
+
+    async def _next(self, record: TaskRecord) -> Run | None:
+        """Return the next run of the task, after what precedes it is written."""
+        if not (record.cancel_requested or record.turn_open or record.waiting):
+            return None
+        if self.writer is None:
+            try:
+                epoch = await self.executor.store.claim(self.task_id)
+            except (TaskEnded, UnknownTask):
+                return None
+            self.writer = TaskWriter(
+                self.executor.store,
+                task_id=self.task_id,
+                context_id=self.context_id,
+                scope=self.scope,
+                fold=Fold(record.task, strict=True),
+                seq=record.seq,
+                turn=record.turn,
+                epoch=epoch,
+                failed=self._failed,
+            )
+        if record.cancel_requested or self.cancel_asked:
+            await self._end(TaskState.CANCELED)
+            return None
+        memory = await self.executor.store.memory(self.task_id)
+        if record.turn_open:
+            return await self._again(record, memory)
+        waiting = [r for r in waiting_messages(memory) if r.entry not in self._taken]
+        if not waiting:
+            return None
+        received, question = waiting[0], pending_question(memory)
+        run = self._resumed(record, memory, turn=record.turn + 1, latest=received.message)
+        if question:
+            run.answers[question] = received.message
+        self.took(received, run.turn)
+        self.writer.turn = run.turn
+        self.writer.write(
+            TurnStarted(
+                turn=run.turn,
+                entries=(received.entry,),
+                messages=(received.message,),
+                answers=question,
+            )
+        )
+        self.writer.status(TaskState.WORKING)
+        self.writer.open_turn(taken=1)
+        return run
+
+    async def _again(self, record: TaskRecord, memory: Memory) -> Run | None:
+        """Return a further attempt at a turn that a dead process left open (E3)."""
+        assert self.writer is not None
+        attempts, released = attempts_of(record, memory)
+        options = self.executor.options
+        if options.on_crash == "fail":
+            await self._end(TaskState.FAILED, "The server stopped while it worked on this task.")
+            return None
+        if attempts - released >= options.max_attempts:
+            said = f"The agent did not survive {options.max_attempts} attempts at this task."
+            await self._end(TaskState.FAILED, said)
+            return None
+        run = self._resumed(
+            record,
+            memory,
+            turn=record.turn,
+            latest=latest_of(record, memory),
+            attempt=attempts + 1,
+        )
+        self.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt))
+        self.writer.status(TaskState.WORKING, metadata={ATTEMPT_KEY: run.attempt})
+        self.writer.open_turn()
+        return run
+
+    def _resumed(
+        self,
+        record: TaskRecord,
+        memory: Memory,
+        *,
+        turn: int,
+        latest: Message | None,
+        attempt: int = 1,
+    ) -> Run:
+        request = request_of(record, memory, self.executor.skills, self.executor.default_skill)
+        run = Run(self, request, turn=turn, attempt=attempt, latest=latest)
+        run.recall(memory)
+        return run
+
+    # -- the task comes to be ------------------------------------------------------------------
+
+    def log(self, request: Request | None = None) -> TaskWriter:
+        """Write the task's first event, and return the writer."""
+        if request is None:
+            assert self.run is not None
+            request = self.run.request
+        if request.skill.replies == "message":
+            raise RuntimeError(
+                f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
+                "to use; declare replies='task', or neither"
+            )
+        if self._moment is not None:
+            self._moment.cancel()
+            self._moment = None
+        writer = self.writer = TaskWriter(
+            self.executor.store,
+            task_id=self.task_id,
+            context_id=self.context_id,
+            scope=self.scope,
+            fold=Fold(strict=True),
+            seq=0,
+            turn=1,
+            begun=self._begun,
+            failed=self._failed,
+        )
+        message = msgspec.structs.replace(
+            request.message, task_id=self.task_id, context_id=self.context_id
+        )
+        writer.write(
+            Task(
+                id=self.task_id,
+                context_id=self.context_id,
+                status=TaskStatus(state=TaskState.SUBMITTED, timestamp=now()),
+                history=(message,),
+            )
+        )
+        facts = TurnStarted(
+            turn=1,
+            skill=request.skill.id if len(self.executor.skills) > 1 else "",
+            accepted_output_modes=request.accepted_output_modes,
+            metadata=request.metadata,
+            extensions=tuple(sorted(request.extensions)),
+        )
+        if facts != TurnStarted(turn=1):
+            writer.write(facts)
+        writer.open_turn(receipts=self.receipts)
+        self.executor.adopt(self)
+        for ticket in self.tickets:
+            ticket.turn = 1
+        return writer
+
+    def _begun(self) -> None:
+        for ticket in self.tickets:
+            ticket.mark_logged()
+
+    def _promote(self) -> None:
+        """Make a task of what is taking longer than the moment."""
+        self._moment = None
+        if self.writer is None and self.run is not None and not self.run.over:
+            self.run.working()
+
+    # -- one turn ------------------------------------------------------------------------------
+
+    async def _turn(self, run: Run) -> None:
+        self.run = run
+        failure: BaseException | None = None
+        value: object = None
+        self._in_function = True
+        try:
+            value = await call(run, self.executor)
+        except BaseException as error:
+            failure = error
+        finally:
+            self._in_function = False
+            for task in run.calls:
+                task.cancel()
+            if self._grace is not None:
+                self._grace.cancel()
+                self._grace = None
+            if self._moment is not None:
+                self._moment.cancel()
+                self._moment = None
+        await _absorb_cancellation()
+        if self.abandoned or run.parked:
+            run.over = True
+            self.run = None
+            return
+        writer = self.writer
+        if writer is not None and writer.error is not None:
+            raise writer.error
+        if self.releasing:
+            await self._release(run)
+            return
+        if self.cancel_asked:
+            await self._end(TaskState.CANCELED)
+        else:
+            await self._settle(run, self._outcome(run, value, failure))
+        self.run = None
+
+    def _outcome(self, run: Run, value: object, failure: BaseException | None) -> Direct | Ending:
+        is_logged = self.writer is not None
+        if failure is None:
+            try:
+                return of_value(run, value, is_logged=is_logged)
+            except Exception as error:  # what the function returned cannot be sent
+                failure = error
+        return of_failure(run, failure, is_logged=is_logged)
+
+    async def _settle(self, run: Run, outcome: Direct | Ending) -> None:
+        """End the turn, and tell everyone how."""
+        if isinstance(outcome, Ending):
+            if outcome.artifact is not None:
+                run.write_artifact(outcome.artifact, last=True)
+            elif outcome.state is TaskState.COMPLETED:
+                run.working()
+            else:
+                run.writer()
+            await self._end(outcome.state, outcome.said)
+            return
+        run.over = True
+        if isinstance(outcome.reply, A2AError):
+            self._refuse(outcome.reply)
+            return
+        await self._keep(run, outcome.reply)
+        self._resolve(outcome.reply)
+
+    async def _keep(self, run: Run, reply: Message) -> None:
+        exchange = (run.latest, reply) if self.executor.options.keeps_history else ()
+        if exchange or self.receipts:
+            receipt = self.receipts[0] if self.receipts else None
+            if receipt is not None:
+                receipt = msgspec.structs.replace(
+                    receipt, task_id="", turn=0, reply=self.executor.encode(reply)
+                )
+            await self.executor.store.keep(
+                self.scope, self.context_id, receipt=receipt, exchange=exchange
+            )
+
+    async def _end(self, state: TaskState, said: Message | str | None = None) -> None:
+        """Write the task's last event, wait until it is durable, and answer everyone."""
+        writer, run = self.writer, self.run
+        assert writer is not None
+        if isinstance(said, str):
+            said = Message(
+                message_id=new_id(),
+                role=Role.AGENT,
+                parts=to_parts(said),
+                task_id=self.task_id,
+                context_id=self.context_id,
+            )
+        if run is not None:
+            run.writer()
+            run.over = True
+        writer.status(state, said)
+        writer.close_turn(exchange=self.exchange(run, said) if run else ())
+        await writer.flush()
+        self._resolve(writer.fold.task)
+        self._refuse_waiting()
+
+    def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
+        """Return what the turn adds to the context's history."""
+        if not self.executor.options.keeps_history:
+            return ()
+        if closing is not None:
+            return (run.latest, closing)
+        assert self.writer is not None
+        parts = [
+            part
+            for artifact in self.writer.fold.task.artifacts
+            if artifact.artifact_id in run.made
+            for part in artifact.parts
+        ]
+        if not parts:
+            return (run.latest,)
+        return (run.latest, run.message(parts))
+
+    async def park(self) -> None:
+        """Make the turn's end durable, answer its senders, and interrupt the function."""
+        assert self.writer is not None
+        await self.writer.flush()
+        self._resolve(self.writer.fold.task)
+        self._interrupt()
+        self._grace = asyncio.get_running_loop().call_later(
+            self.executor.options.cancel_grace, self._abandon
+        )
+
+    def answer(self) -> None:
+        """Answer the turn's senders with the task as it stands; the turn goes on."""
+        assert self.writer is not None
+        self._resolve(self.writer.fold.task)
+
+    def _interrupt(self) -> None:
+        if self._main is not None and self._in_function:
+            self._main.cancel()
+
+    # -- messages that arrive while a turn runs ------------------------------------------------
+
+    def wake(self) -> None:
+        """Say that the log has something new for this task."""
+        self.woken = True
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    async def received(self) -> Received:
+        """Return the next message that no turn has taken, waiting for it."""
+        while True:
+            self._arrival = asyncio.get_running_loop().create_future()
+            if self.writer is not None:
+                await self.writer.flush()
+            memory = await self.executor.store.memory(self.task_id)
+            for received in waiting_messages(memory):
+                if received.entry not in self._taken:
+                    return received
+            await self._arrival
+
+    def took(self, received: Received, turn: int) -> None:
+        """Note that ``turn`` takes a message: its sender gets that turn's reply."""
+        self._taken.add(received.entry)
+        ticket = self.waiting.pop(received.entry, None)
+        if ticket is not None:
+            ticket.turn = turn
+            self.tickets.append(ticket)
+
+    # -- cancelling, letting go ----------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Cancel the task: the function is told, and has the grace period to end (E4)."""
+        self.cancel_asked = True
+        self.wake()
+        if self._in_function:
+            self._interrupt()
+            if self._grace is None:
+                self._grace = asyncio.get_running_loop().call_later(
+                    self.executor.options.cancel_grace, self._abandon
+                )
+
+    def _abandon(self) -> None:
+        """Go on without a function that does not end."""
+        self._grace = None
+        run = self.run
+        if run is None or self.abandoned or not self._in_function:
+            return
+        log.warning(
+            "the skill %r does not end after it was told to; the task goes on without it",
+            run.request.skill.id,
+        )
+        self.abandoned = True
+        run.over = True
+        self.executor.replace(self)
+
+    def release(self) -> None:
+        """Let the task go, for another process to take up: this one shuts down."""
+        self.releasing = True
+        self.wake()
+        if self._in_function:
+            self._interrupt()
+        elif self.run is None and self._main is not None:
+            self._main.cancel()
+
+    async def _release(self, run: Run) -> None:
+        run.over = True
+        if self.writer is None:
+            self._refuse(OverloadedError("the server is shutting down", retry_after=1))
+            return
+        self.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt, released=True))
+        await self.writer.flush()
+        self._resolve(self.writer.fold.task)
+
+    # -- answering -----------------------------------------------------------------------------
+
+    def _resolve(self, reply: Task | Message) -> None:
+        tickets, self.tickets = self.tickets, []
+        for ticket in tickets:
+            ticket.resolve(reply)
+
+    def _refuse(self, error: A2AError) -> None:
+        tickets, self.tickets = self.tickets, []
+        for ticket in tickets:
+            ticket.refuse(error)
+
+    def _refuse_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, {}
+        for ticket in waiting.values():
+            ticket.refuse(ended(self.task_id))
+
+    def _failed(self, error: StoreError) -> None:
+        """The store refused what the lane wrote: stop the function."""
+        self._interrupt()
+
+    def _store_failed(self, error: StoreError) -> None:
+        if isinstance(error, Fenced):
+            log.warning("task %s was taken over: %s", self.task_id, error)
+        else:
+            log.error("task %s: the log could not be written: %s", self.task_id, error)
+        failure = self.executor.unavailable(error)
+        self._refuse(failure)
+        waiting, self.waiting = self.waiting, {}
+        for ticket in waiting.values():
+            ticket.refuse(failure)
+
+    def _leave(self) -> None:
+        self.executor.left(self)
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Tell those who still wait that this process does no more for the task."""
+        if self.ended is not None:
+            self.ended.set()
+        if self.tickets or self.waiting:
+            failure = OverloadedError("the server is shutting down", retry_after=1)
+            self._refuse(failure)
+            for ticket in self.waiting.values():
+                ticket.refuse(failure)
+
+
+async def _absorb_cancellation() -> None:
+    """Forget the cancellations by which a lane interrupted its own function."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        return
+    while task.uncancel():
+        pass
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)  # one that the function never came to see
+
+
+def ended(task_id: str) -> UnsupportedOperationError:
+    """Return the error for a message to a task that has ended (FIELD rule 8)."""
+    return UnsupportedOperationError(
+        "the task has ended and takes no more messages; start a new one in the same context",
+        metadata={"taskId": task_id},
+    )

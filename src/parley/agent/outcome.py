@@ -1,0 +1,105 @@
+"""How a turn ends: from what a function returned or raised to what its caller is told."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from parley.agent.content import to_parts
+from parley.agent.ids import new_id
+from parley.agent.run import Failed, Rejected, Run
+from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
+from parley.model.parts import Artifact, Message, Role
+from parley.model.tasks import TaskState
+
+log = logging.getLogger("parley.agent")
+
+
+class Direct(msgspec.Struct, frozen=True):
+    """The turn ends without a task: with a message, or an error."""
+
+    reply: Message | A2AError
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The turn ends its task in ``state``, saying ``said``, after a last artifact."""
+
+    state: TaskState
+    said: Message | None = None
+    artifact: Artifact | None = None
+
+
+def of_value(run: Run, value: object, *, is_logged: bool) -> Direct | Ending:
+    """Return how a turn ends whose function returned ``value``.
+
+    Raises ``UnusableValue`` and ``ValueError`` for what cannot be sent.
+    """
+    skill = run.request.skill
+    needs_task = skill.replies is None and (value is None or isinstance(value, Artifact))
+    if not (is_logged or needs_task or skill.replies == "task"):
+        return Direct(_direct(run, value))
+    if isinstance(value, Message):
+        return Ending(TaskState.COMPLETED, said=run.message(value))
+    artifact: Artifact | None = None
+    if isinstance(value, Artifact):
+        artifact = value
+        if not value.artifact_id:
+            artifact = msgspec.structs.replace(value, artifact_id=run.next_artifact_id())
+    elif value is not None:
+        artifact = Artifact(
+            artifact_id=run.next_artifact_id(), name=skill.name, parts=to_parts(value)
+        )
+    return Ending(TaskState.COMPLETED, artifact=artifact)
+
+
+def _direct(run: Run, value: object) -> Message:
+    own = value if isinstance(value, Message) else None
+    return Message(
+        message_id=(own.message_id if own else "") or new_id(),
+        context_id=run.lane.context_id,
+        role=Role.AGENT,
+        parts=to_parts("" if value is None else value),
+        metadata=own.metadata if own else None,
+        extensions=own.extensions if own else (),
+        reference_task_ids=own.reference_task_ids if own else (),
+    )
+
+
+def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Direct | Ending:
+    """Return how a turn ends whose function raised.
+
+    What the author said with ``reject``, ``fail`` or an ``A2AError`` reaches the caller; of any
+    other exception only a reference does, and the server's log has the rest.
+    """
+    reason = _reason(failure)
+    refused = isinstance(reason, Rejected)
+    if isinstance(reason, Rejected | Failed | A2AError):
+        said = str(reason)
+    else:
+        reference = new_id()[-12:]
+        log.error(
+            "the skill %r failed (reference %s)",
+            run.request.skill.id,
+            reference,
+            exc_info=failure,
+        )
+        said = f"The agent failed while it worked on this. Reference: {reference}"
+    if not is_logged:
+        if isinstance(reason, A2AError):
+            return Direct(reason)
+        if run.request.skill.replies == "message":
+            return Direct(UnsupportedOperationError(said) if refused else InternalError(said))
+    state = TaskState.REJECTED if refused else TaskState.FAILED
+    return Ending(state, said=run.message(said))
+
+
+def _reason(failure: BaseException) -> BaseException:
+    """Return what the function meant to say, out of the groups that it may be wrapped in."""
+    if not isinstance(failure, BaseExceptionGroup):
+        return failure
+    for error in failure.exceptions:
+        reason = _reason(error)
+        if isinstance(reason, Rejected | Failed | A2AError):
+            return reason
+    return failure

@@ -1,0 +1,69 @@
+"""What a task has to do next, read from its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from parley.agent.run import Request
+from parley.agent.skill import Skill
+from parley.log.events import Received, Remembered, TurnStarted
+from parley.log.store import Memory, TaskRecord
+from parley.model.parts import Message, Role
+from parley.model.service import Caller
+
+
+def turns_of(memory: Memory) -> list[TurnStarted]:
+    """Return what the log says of the task's turns."""
+    return [record.event for record in memory.turns if isinstance(record.event, TurnStarted)]
+
+
+def request_of(
+    record: TaskRecord, memory: Memory, skills: Mapping[str, Skill], default: Skill
+) -> Request:
+    """Return what the task was asked, as far as the log knows."""
+    facts = next(
+        (t for t in turns_of(memory) if t.turn == t.attempt == 1 and not (t.live or t.released)),
+        TurnStarted(turn=1),
+    )
+    return Request(
+        message=next(m for m in record.task.history if m.role is Role.USER),
+        skill=skills.get(facts.skill, default),
+        caller=Caller(id=record.scope.owner, authenticated=bool(record.scope.owner)),
+        tenant=record.scope.tenant,
+        accepted_output_modes=facts.accepted_output_modes,
+        metadata=facts.metadata,
+        extensions=frozenset(facts.extensions),
+    )
+
+
+def latest_of(record: TaskRecord, memory: Memory) -> Message | None:
+    """Return the message that the last turn took, nothing for a task's first."""
+    taken = [turn.messages[0] for turn in turns_of(memory) if turn.messages and not turn.live]
+    return taken[-1] if taken else None
+
+
+def attempts_of(record: TaskRecord, memory: Memory) -> tuple[int, int]:
+    """Return how often the open turn was attempted, and how often without a fault of its own."""
+    same = [turn for turn in turns_of(memory) if turn.turn == record.turn]
+    return max((t.attempt for t in same), default=1), sum(t.released for t in same)
+
+
+def pending_question(memory: Memory) -> str:
+    """Return the key of the question that the task waits on, or nothing."""
+    asked = [
+        record.event.key.removeprefix("ask:")
+        for record in memory.remembered
+        if isinstance(record.event, Remembered) and record.event.key.startswith("ask:")
+    ]
+    answered = {turn.answers for turn in turns_of(memory)}
+    return next((key for key in reversed(asked) if key not in answered), "")
+
+
+def waiting_messages(memory: Memory) -> list[Received]:
+    """Return the messages that no turn has taken yet, the oldest first."""
+    taken = {entry for turn in turns_of(memory) for entry in turn.entries}
+    return [
+        record.event
+        for record in memory.received
+        if isinstance(record.event, Received) and record.event.entry not in taken
+    ]

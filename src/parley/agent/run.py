@@ -1,0 +1,236 @@
+"""One run of an author's function: what it was asked, what it remembers, and what it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from parley.agent.content import to_parts
+from parley.agent.ids import new_id
+from parley.agent.skill import Skill
+from parley.log.events import Remembered, TurnStarted
+from parley.log.store import Memory
+from parley.model.parts import Artifact, Message, Role
+from parley.model.service import Caller
+from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
+
+if TYPE_CHECKING:
+    from parley.agent.lane import Lane
+    from parley.agent.stream import ArtifactStream
+    from parley.agent.writer import TaskWriter
+
+log = logging.getLogger("parley.agent")
+
+
+class TurnOver(RuntimeError):
+    """The turn has ended; nothing more can be said in it."""
+
+
+class Rejected(Exception):
+    """The function will not do what it was asked (``turn.reject``)."""
+
+
+class Failed(Exception):
+    """The function could not do what it was asked (``turn.fail``)."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn was asked: the message that began the task, and what came beside it."""
+
+    message: Message
+    skill: Skill
+    caller: Caller
+    tenant: str = ""
+    accepted_output_modes: tuple[str, ...] = ()
+    metadata: dict[str, Any] | None = None
+    extensions: frozenset[str] = frozenset()
+
+
+class Run:
+    """One attempt at one turn.
+
+    It knows what the task remembers: the answers to its questions, the results of its steps, the
+    messages that earlier runs took in passing. Everything that it writes goes through its lane's
+    writer, in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        request: Request,
+        *,
+        turn: int = 1,
+        attempt: int = 1,
+        latest: Message | None = None,
+    ) -> None:
+        self.lane = lane
+        self.request = request
+        self.turn = turn
+        self.attempt = attempt
+        self.latest = latest or request.message
+        self.over = False
+        self.parked = False
+        self.answers: dict[str, Message] = {}
+        self.remembered: dict[str, msgspec.Raw] = {}
+        self.passed: deque[Message] = deque()
+        self.used_keys: set[str] = set()
+        self.questions = 0
+        self.artifacts = 0
+        self.made: dict[str, None] = {}
+        self.streams: list[ArtifactStream] = []
+        self.calls: set[asyncio.Task[Any]] = set()
+
+    def recall(self, memory: Memory) -> None:
+        """Take in what the log remembers of the task."""
+        for record in memory.turns:
+            started = record.event
+            assert isinstance(started, TurnStarted)
+            if started.answers and started.messages:
+                self.answers[started.answers] = started.messages[0]
+            if started.live:
+                self.passed.extend(started.messages)
+        for record in memory.remembered:
+            remembered = record.event
+            assert isinstance(remembered, Remembered)
+            self.remembered[remembered.key] = remembered.value
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def writer(self) -> TaskWriter:
+        """Return the task's writer, making the task if there is none yet.
+
+        Raises ``TurnOver`` after the turn's end.
+        """
+        if self.over:
+            raise TurnOver("this turn has ended; what it says now would reach nobody")
+        writer = self.lane.writer
+        if writer is None:
+            writer = self.lane.log()
+        for stream in self.streams:
+            stream.release()
+        return writer
+
+    def working(self) -> TaskWriter:
+        """Return the writer of a task that is known to be at work."""
+        writer = self.writer()
+        if writer.fold.state is TaskState.SUBMITTED:
+            writer.status(TaskState.WORKING)
+        return writer
+
+    def message(self, content: object) -> Message:
+        """Return ``content`` as a message of the agent in this task."""
+        if isinstance(content, Message):
+            return msgspec.structs.replace(
+                content,
+                role=Role.AGENT,
+                message_id=content.message_id or new_id(),
+                task_id=self.lane.task_id,
+                context_id=self.lane.context_id,
+            )
+        return Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=to_parts(content),
+            task_id=self.lane.task_id,
+            context_id=self.lane.context_id,
+        )
+
+    def next_artifact_id(self) -> str:
+        """Return the id of the next artifact of this run.
+
+        It depends on the task and the artifact's place alone, so that a further run replaces what
+        this one made.
+        """
+        self.artifacts += 1
+        return f"{self.lane.task_id[-12:]}-{self.artifacts}"
+
+    def write_artifact(
+        self, artifact: Artifact, *, append: bool = False, last: bool = False
+    ) -> TaskWriter:
+        """Write an artifact, or a further piece of one."""
+        writer = self.working()
+        self.write_chunk(writer, artifact, append=append, last=last)
+        return writer
+
+    def write_chunk(
+        self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool
+    ) -> None:
+        """Write through ``writer`` without regard to what streams hold back."""
+        self.made[artifact.artifact_id] = None
+        writer.artifact(
+            TaskArtifactUpdateEvent(
+                task_id=self.lane.task_id,
+                context_id=self.lane.context_id,
+                artifact=artifact,
+                append=append,
+                last_chunk=last,
+            )
+        )
+
+    # -- parking -------------------------------------------------------------------------------
+
+    async def ask(self, state: TaskState, content: object, key: str | None) -> Message:
+        """Return the answer to a question, or park the task until there is one."""
+        if key is None:
+            self.questions += 1
+            key = str(self.questions)
+        self._use(f"ask:{key}", "question")
+        answer = self.answers.get(key)
+        if answer is not None:
+            return answer
+        writer = self.writer()
+        message = self.message(content)
+        writer.write(Remembered(key=f"ask:{key}", value=msgspec.Raw(b"null")))
+        writer.status(state, message)
+        writer.close_turn(exchange=self.lane.exchange(self, message))
+        self.over = self.parked = True
+        await self.lane.park()
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never  # the lane cancels us here
+
+    def _use(self, key: str, what: str) -> None:
+        if key in self.used_keys:
+            raise ValueError(
+                f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
+                f"a key names one {what}, so that its result can be found again"
+            )
+        self.used_keys.add(key)
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def recalled(self, key: str) -> msgspec.Raw | None:
+        """Return the JSON that a step left, if it was done before."""
+        self._use(f"step:{key}", "step")
+        return self.remembered.get(f"step:{key}")
+
+    async def keep(self, key: str, value: bytes) -> None:
+        """Log a step's result and wait until it is durable."""
+        writer = self.working()
+        writer.write(Remembered(key=f"step:{key}", value=msgspec.Raw(value)))
+        await writer.flush()
+
+    # -- messages in passing -------------------------------------------------------------------
+
+    async def take(self) -> Message:
+        """Return the next message that arrives while the turn runs."""
+        if self.passed:
+            return self.passed.popleft()
+        writer = self.working()
+        received = await self.lane.received()
+        writer.write(
+            TurnStarted(
+                turn=self.turn,
+                attempt=self.attempt,
+                live=True,
+                entries=(received.entry,),
+                messages=(received.message,),
+            )
+        )
+        writer.open_turn(taken=1)
+        self.lane.took(received, self.turn)
+        await writer.flush()
+        return received.message

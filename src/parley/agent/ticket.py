@@ -1,0 +1,115 @@
+"""What a sender holds while its message is worked on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from parley.model.errors import A2AError
+from parley.model.parts import Message
+from parley.model.tasks import Task
+
+
+class Ticket:
+    """One sender's interest in one turn.
+
+    The reply is a direct message, or the task as the turn left it, or the error that refused the
+    message. ``is_logged`` says that a new task for the message is in the log; ``entry`` names the
+    message among those that a task received. ``turn`` is the number of the turn that took it, 0
+    before. Several senders of one repeated message may share a ticket; none can spoil it for
+    another by going away.
+    """
+
+    __slots__ = (
+        "_error",
+        "_reply",
+        "_waiters",
+        "done",
+        "entry",
+        "forget",
+        "is_logged",
+        "task_id",
+        "turn",
+    )
+
+    def __init__(self, *, task_id: str, entry: str = "") -> None:
+        self.task_id = task_id
+        self.entry = entry
+        self.turn = 0
+        self.is_logged = False
+        self.done = False
+        self.forget: Callable[[], object] | None = None
+        self._reply: Task | Message | None = None
+        self._error: A2AError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def resolve(self, reply: Task | Message) -> None:
+        """Give the reply, unless there is one."""
+        if not self.done:
+            self._reply = reply
+            self._finish()
+
+    def refuse(self, error: A2AError) -> None:
+        """Give an error for a reply, unless there is one."""
+        if not self.done:
+            self._error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self.forget is not None:
+            self.forget()
+        self._wake()
+
+    def mark_logged(self) -> None:
+        """Tell those who wait that the message's task is in the log."""
+        self.is_logged = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _wait(self) -> asyncio.Future[None]:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    @property
+    def reply(self) -> Task | Message:
+        """The reply. Raises the error that refused the message."""
+        if self._error is not None:
+            raise self._error
+        assert self._reply is not None, "the reply is not there yet"
+        return self._reply
+
+    async def begun(self) -> None:
+        """Wait until there is a task in the log, or a reply."""
+        while not (self.is_logged or self.done):
+            await self._wait()
+
+    async def answered(self, timeout: float) -> bool:
+        """Wait for the reply, and return whether it is there.
+
+        Once there is a task in the log the wait is ``timeout`` seconds at most: before, nobody
+        could find what it would give up on.
+        """
+        await self.begun()
+        if self.done:
+            return True
+        tired = False
+
+        def give_up() -> None:
+            nonlocal tired
+            tired = True
+            self._wake()
+
+        timer = asyncio.get_running_loop().call_later(timeout, give_up)
+        try:
+            while not (self.done or tired):
+                await self._wait()
+        finally:
+            timer.cancel()
+        return self.done

@@ -1,0 +1,313 @@
+"""What an author's function is given: one turn of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import typing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import msgspec
+
+from parley.agent.content import to_data, to_parts
+from parley.agent.context import AgentContext
+from parley.agent.run import Failed, Rejected, Run, log
+from parley.agent.stream import ArtifactStream
+from parley.model.encoding import from_wire, to_wire
+from parley.model.parts import Artifact, Message, Part
+from parley.model.service import Caller
+from parley.model.tasks import Task, TaskState
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Turn:
+    """One run of an agent's function for one message.
+
+    The function runs from the top for every turn of a task: for the message that begins it, for
+    the answer to each question, and again after a crash. ``ask`` and ``step`` return what they
+    returned before, so the same code serves all three. ``message`` is always the message that
+    began the task; ``latest`` is the one that this turn is about.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @property
+    def _context(self) -> AgentContext:
+        return self.run.lane.executor.context(self.run.lane)
+
+    # -- what was asked ------------------------------------------------------------------------
+
+    @property
+    def message(self) -> Message:
+        """The message that began the task."""
+        return self.run.request.message
+
+    @property
+    def latest(self) -> Message:
+        """The newest message that a turn took: the one that this turn is about."""
+        return self.run.latest
+
+    @property
+    def text(self) -> str:
+        """The text of the message that began the task."""
+        return self.message.text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the message that began the task."""
+        return self.message.parts
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """Its file parts, by bytes or by address."""
+        return tuple(part for part in self.message.parts if part.is_file)
+
+    @property
+    def data(self) -> Any:
+        """The value of its first data part, ``None`` without one."""
+        for part in self.message.parts:
+            if part.data is not msgspec.UNSET:
+                return part.data
+        return None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the request and of its message; the message's win."""
+        return {**(self.run.request.metadata or {}), **(self.message.metadata or {})}
+
+    @property
+    def accepted_output_modes(self) -> tuple[str, ...]:
+        """The media types that the caller accepts; none means any."""
+        return self.run.request.accepted_output_modes
+
+    @property
+    def skill_id(self) -> str:
+        """The id of the skill that runs."""
+        return self.run.request.skill.id
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks. In a run after a restart only the id is known."""
+        return self.run.request.caller
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the request named."""
+        return self.run.request.tenant
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The URIs of the extensions that are in force."""
+        return self.run.request.extensions
+
+    # -- where we are --------------------------------------------------------------------------
+
+    @property
+    def task(self) -> Task | None:
+        """The task as it stands, ``None`` while there is none."""
+        writer = self.run.lane.writer
+        return writer.fold.task if writer is not None else None
+
+    @property
+    def task_id(self) -> str:
+        """The id that the task has, or will have if one is made."""
+        return self.run.lane.task_id
+
+    @property
+    def context_id(self) -> str:
+        """The context that the message belongs to."""
+        return self.run.lane.context_id
+
+    @property
+    def number(self) -> int:
+        """Which turn of the task this is, from 1."""
+        return self.run.turn
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this turn this is, from 1."""
+        return self.run.attempt
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the task and the skill. What it is told never leaves the server."""
+        return logging.LoggerAdapter(
+            log, {"task_id": self.task_id, "context_id": self.context_id, "skill": self.skill_id}
+        )
+
+    async def references(self) -> tuple[Task, ...]:
+        """Return the tasks that the newest message refers to, as far as its caller owns them."""
+        return await self._context.tasks(self.latest.reference_task_ids)
+
+    async def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
+        """Return the other tasks of this context, the last updated first."""
+        return await self._context.others(self.task_id, limit)
+
+    # -- what it says --------------------------------------------------------------------------
+
+    async def working(self, content: object = None, *, metadata: Any = None) -> None:
+        """Say how the work goes: a status update with a message, or without."""
+        writer = self.run.writer()
+        writer.status(
+            TaskState.WORKING,
+            None if content is None else self.run.message(content),
+            metadata,
+        )
+        await writer.room()
+
+    async def artifact(
+        self,
+        content: object,
+        *,
+        name: str = "",
+        description: str = "",
+        artifact_id: str | None = None,
+        media_type: str = "",
+        filename: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> str:
+        """Make a whole artifact and return its id.
+
+        ``content`` is text, bytes, a path, data, a part or a list of parts. An artifact of the
+        same id is replaced.
+        """
+        if isinstance(content, Artifact):
+            artifact = content
+        else:
+            artifact = Artifact(
+                artifact_id=artifact_id or self.run.next_artifact_id(),
+                name=name or filename,
+                description=description,
+                parts=to_parts(content, media_type=media_type, filename=filename),
+                metadata=metadata,
+            )
+        writer = self.run.write_artifact(artifact, last=True)
+        await writer.room()
+        return artifact.artifact_id
+
+    def stream(
+        self,
+        name: str = "",
+        *,
+        description: str = "",
+        artifact_id: str | None = None,
+        media_type: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> ArtifactStream:
+        """Return an artifact to be written chunk by chunk: ``async with turn.stream() as out``."""
+        return ArtifactStream(
+            self.run,
+            name=name,
+            description=description,
+            artifact_id=artifact_id,
+            media_type=media_type,
+            metadata=metadata,
+        )
+
+    async def ask(self, question: object, *, key: str | None = None) -> Message:
+        """Ask the caller, and return the message that answers.
+
+        The task waits as INPUT_REQUIRED and costs nothing meanwhile: the function ends here, and
+        runs again from the top when the answer comes. Questions are told apart by their order, or
+        by ``key``.
+        """
+        return await self.run.ask(TaskState.INPUT_REQUIRED, question, key)
+
+    async def require_auth(
+        self, content: object, *, key: str | None = None, until: Awaitable[R] | None = None
+    ) -> Message | R:
+        """Ask the caller to authorise something, and return the message that says so.
+
+        The task waits as AUTH_REQUIRED. With ``until`` the turn stays alive and goes on with its
+        result, for authorisation that arrives by another way (specification §7.6).
+        """
+        if until is None:
+            return await self.run.ask(TaskState.AUTH_REQUIRED, content, key)
+        writer = self.run.writer()
+        writer.status(TaskState.AUTH_REQUIRED, self.run.message(content))
+        await writer.flush()
+        self.run.lane.answer()
+        result = await until
+        self.run.writer().status(TaskState.WORKING)
+        return result
+
+    async def step(
+        self,
+        key: str,
+        function: Callable[P, Awaitable[R] | R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Do something once in the life of the task, and return its result, then and ever after.
+
+        The result is logged before it is returned; a later run gets it from the log. It must have
+        a JSON form, and is read back as the type that ``function`` says it returns. A function
+        that raises is not remembered. A plain function runs in a thread. A crash between the end
+        of the function and its logging runs it again: make it idempotent where that matters, by
+        ``turn.task_id`` and ``key`` for instance.
+
+        Raises ``ValueError`` for a key that was used before in this turn.
+        """
+        kind = _returned(function)
+        kept = self.run.recalled(key)
+        if kept is None:
+            result: Any
+            if asyncio.iscoroutinefunction(function):
+                result = await function(*args, **kwargs)
+            else:
+                result = await self.run.lane.executor.in_thread(function, *args, **kwargs)
+                if isinstance(result, Awaitable):
+                    result = await result
+            kept = (
+                msgspec.Raw(msgspec.json.encode(to_data(result), enc_hook=to_wire))
+                if (result is None or not isinstance(result, str | bytes))
+                else msgspec.Raw(msgspec.json.encode(result))
+            )
+            await self.run.keep(key, bytes(kept))
+        return msgspec.json.decode(kept, type=kind, dec_hook=from_wire)  # type: ignore[no-any-return]
+
+    def reject(self, why: object) -> NoReturn:
+        """End the task as REJECTED: the agent will not do this."""
+        raise Rejected(str(why))
+
+    def fail(self, why: object) -> NoReturn:
+        """End the task as FAILED, with a reason that the caller may read."""
+        raise Failed(str(why))
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Yield messages to this task as they arrive while the turn runs.
+
+        Each belongs to this turn: its sender gets this turn's reply. The iterator does not end by
+        itself; leave it when enough was said.
+        """
+        while True:
+            yield await self.run.take()
+
+    # -- what the context remembers ------------------------------------------------------------
+
+    async def history(self, limit: int = 50) -> Sequence[Message]:
+        """Return the last messages of this context, both sides', the oldest first.
+
+        Raises ``RuntimeError`` unless the agent was made with ``keeps_history=True``.
+        """
+        return await self._context.history(limit)
+
+    async def recall(self, key: str, default: Any = None) -> Any:
+        """Return what ``remember`` kept in this context under ``key``."""
+        return await self._context.get(key, default)
+
+    async def remember(self, key: str, value: Any) -> None:
+        """Keep a JSON value in this context, across tasks and restarts; ``None`` removes it."""
+        await self._context.set(key, value)
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    try:
+        kind = typing.get_type_hints(function).get("return", Any)
+    except (NameError, TypeError):
+        return Any
+    return Any if isinstance(kind, TypeVar) else kind

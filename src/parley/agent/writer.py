@@ -1,0 +1,214 @@
+"""The one who writes to a task's log while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parley.log.events import PrivateEvent, TaskEvent, kind_of
+from parley.log.fold import Fold
+from parley.log.store import Append, Receipt, Scope, StoreError, TaskStore
+from parley.model.parts import Message, Part
+from parley.model.struct import Timestamp
+from parley.model.tasks import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+WINDOW = 256
+"""How many events may be under way before a writer waits for the store."""
+
+SNAPSHOT_BYTES = 64 * 1024
+"""The least growth of a task that makes a new snapshot of it worth its price."""
+
+
+class TaskWriter:
+    """Writes one task's log, in order, several appends at a time.
+
+    ``write`` never waits: events are folded at once, gathered for one pass of the event loop, and
+    appended together. ``room`` waits while too much is under way, ``flush`` until all of it is
+    durable; both raise the ``StoreError`` that stopped the log. After such an error nothing more
+    is written, because what the store lacks cannot be skipped.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore,
+        *,
+        task_id: str,
+        context_id: str,
+        scope: Scope,
+        fold: Fold,
+        seq: int,
+        turn: int,
+        epoch: int = 1,
+        begun: Callable[[], None] | None = None,
+        failed: Callable[[StoreError], None] | None = None,
+    ) -> None:
+        self.task_id = task_id
+        self.context_id = context_id
+        self.scope = scope
+        self.fold = fold
+        self.seq = seq
+        self.turn = turn
+        self.epoch = epoch
+        self.error: StoreError | None = None
+        self._store = store
+        self._begun = begun
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[TaskEvent | PrivateEvent] = []
+        self._options: dict[str, Any] = {}
+        self._gathering = False
+        self._appends: list[asyncio.Future[int]] = []
+        self._under_way = 0
+        self._progress: asyncio.Future[None] | None = None
+        self._grown = 0
+        self._snapshot_size = size_of(fold.task) if seq else 0
+
+    def write(self, *events: TaskEvent | PrivateEvent) -> None:
+        """Add events to the log. Raises ``IllegalEvent`` for what may not follow."""
+        if self.error is not None:
+            raise self.error
+        for event in events:
+            self.fold.apply(event)
+            self._pending.append(event)
+        if not self._gathering:
+            self._gathering = True
+            self._loop.call_soon(self._gathered)
+
+    def status(
+        self,
+        state: TaskState,
+        message: Message | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        """Write a status update that is stamped with the present moment."""
+        self.write(
+            TaskStatusUpdateEvent(
+                task_id=self.task_id,
+                context_id=self.context_id,
+                status=TaskStatus(state=state, message=message, timestamp=now()),
+                metadata=metadata,
+            )
+        )
+
+    def artifact(self, update: TaskArtifactUpdateEvent) -> None:
+        """Write an artifact update."""
+        self._grown += size_of_parts(update.artifact.parts)
+        self.write(update)
+
+    def close_turn(
+        self, *, exchange: Sequence[Message] = (), receipts: Sequence[Receipt] = ()
+    ) -> None:
+        """Say that what was written so far ends the turn, and keep a snapshot with it."""
+        self._options.update(turn_open=False, task=self.fold.task)
+        self._option("exchange", exchange)
+        self._option("receipts", receipts)
+
+    def open_turn(self, *, taken: int = 0, receipts: Sequence[Receipt] = ()) -> None:
+        """Say that what is written now belongs to an open turn, which took waiting messages."""
+        self._options["turn_open"] = True
+        self._options["taken"] = self._options.get("taken", 0) + taken
+        self._option("receipts", receipts)
+
+    def _option(self, name: str, values: Sequence[Any]) -> None:
+        if values:
+            self._options[name] = (*self._options.get(name, ()), *values)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a writer should wait for ``room``."""
+        return self._under_way + len(self._pending) >= WINDOW
+
+    async def room(self) -> None:
+        """Wait until less than a window of events is under way."""
+        while self.is_full and self.error is None:
+            await self._wait()
+        if self.error is not None:
+            raise self.error
+
+    async def flush(self) -> None:
+        """Wait until everything written is durable."""
+        while (self._under_way or self._pending) and self.error is None:
+            await self._wait()
+        if self.error is not None:
+            raise self.error
+
+    async def _wait(self) -> None:
+        if self._gathering:
+            self._gathered()
+        if self._progress is None or self._progress.done():
+            self._progress = self._loop.create_future()
+        await asyncio.shield(self._progress)
+
+    def _gathered(self) -> None:
+        if not self._gathering:
+            return
+        self._gathering = False
+        events, self._pending = self._pending, []
+        if not events or self.error is not None:
+            return
+        options, self._options = self._options, {}
+        if "task" not in options and self._grown > max(SNAPSHOT_BYTES, self._snapshot_size):
+            options["task"] = self.fold.task
+            self._snapshot_size += self._grown
+            self._grown = 0
+        public = sum(kind_of(event).is_public for event in events)
+        creates = self.seq == 0
+        append = Append(
+            task_id=self.task_id,
+            events=events,
+            expected_seq=self.seq,
+            turn=self.turn,
+            epoch=self.epoch,
+            scope=self.scope if creates else None,
+            context_id=self.context_id if creates else "",
+            **options,
+        )
+        self.seq += public
+        self._under_way += len(events)
+        future = asyncio.ensure_future(self._store.append(append))
+        count = len(events)
+        future.add_done_callback(lambda done: self._appended(done, count))
+
+    def _appended(self, done: asyncio.Future[int], count: int) -> None:
+        self._under_way -= count
+        error = StoreError("the append was given up") if done.cancelled() else done.exception()
+        if error is not None and self.error is None:
+            self.error = error if isinstance(error, StoreError) else StoreError(str(error))
+            if self._failed is not None:
+                self._failed(self.error)
+        if self._begun is not None and error is None:
+            self._begun()
+            self._begun = None
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+
+def now() -> Timestamp:
+    """Return the present moment."""
+    return Timestamp.from_milliseconds(time.time_ns() // 1_000_000)
+
+
+def size_of(task: Task) -> int:
+    """Return about how many bytes the task's artifacts take."""
+    return sum(size_of_parts(artifact.parts) for artifact in task.artifacts)
+
+
+def size_of_parts(parts: Sequence[Part]) -> int:
+    """Return about how many bytes ``parts`` take in the log."""
+    size = 0
+    for part in parts:
+        if part.text is not None:
+            size += len(part.text)
+        elif part.raw is not None:
+            size += len(part.raw) * 4 // 3
+        else:
+            size += 200
+    return size + 100

@@ -1,0 +1,96 @@
+"""Agents in process: their service on each store, without a server between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from parley.agent.agent import Agent
+from parley.agent.host import Host, placed
+from parley.agent.service import AgentService
+from parley.log.memory import MemoryTaskStore
+from parley.log.sqlite import SqliteTaskStore
+from parley.log.store import TaskStore
+from parley.model.parts import Message, Part, Role
+from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.service import CallContext, StreamItem
+from parley.model.tasks import Task
+
+
+class Talk:
+    """A caller of one agent, in process."""
+
+    def __init__(self, service: AgentService, host: Host) -> None:
+        self.service = service
+        self.host = host
+        self.store = host.store
+        self.context = CallContext()
+
+    def request(self, said: str | Message, **options: Any) -> SendMessageRequest:
+        """Return a request to send what is said."""
+        configuration = {
+            name: options.pop(name)
+            for name in ("return_immediately", "history_length", "accepted_output_modes")
+            if name in options
+        }
+        request_metadata = options.pop("request_metadata", None)
+        message = (
+            said
+            if isinstance(said, Message)
+            else Message(
+                message_id=options.pop("message_id", uuid4().hex),
+                role=Role.USER,
+                parts=(Part(text=said),),
+                **options,
+            )
+        )
+        return SendMessageRequest(
+            message=message,
+            configuration=SendMessageConfiguration(**configuration) if configuration else None,
+            metadata=request_metadata,
+        )
+
+    async def send(self, said: str | Message, **options: Any) -> Task | Message:
+        """Send a message and return the reply."""
+        context = options.pop("context", self.context)
+        return await self.service.send_message(self.request(said, **options), context)
+
+    async def task(self, said: str | Message, **options: Any) -> Task:
+        """Send a message and return the reply, which is a task."""
+        reply = await self.send(said, **options)
+        assert isinstance(reply, Task), reply
+        return reply
+
+    def stream(self, said: str | Message, **options: Any) -> AsyncIterator[StreamItem]:
+        """Send a message and return its stream."""
+        context = options.pop("context", self.context)
+        return self.service.send_streaming_message(self.request(said, **options), context)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TaskStore]:
+    """A maker of stores that share what they keep, as far as they keep it."""
+    if request.param == "sqlite":
+        return lambda: SqliteTaskStore(tmp_path / "tasks.db", synchronous="OFF")
+    return MemoryTaskStore
+
+
+@pytest.fixture
+def talk(new_store: Callable[[], TaskStore]) -> Callable[..., Any]:
+    """A maker of hosts: ``async with talk(agent) as caller``."""
+
+    @asynccontextmanager
+    async def opened(agent: Agent, store: TaskStore | None = None, drain: float = 0.0) -> Any:
+        host = Host(placed(agent), store or new_store(), drain=drain)
+        await host.start()
+        try:
+            yield Talk(host.services[""], host)
+        finally:
+            await host.stop()
+
+    return opened

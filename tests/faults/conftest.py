@@ -1,0 +1,62 @@
+"""Servers in processes of their own, to be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+SERVED = Path(__file__).with_name("served.py")
+
+
+class Served:
+    """A server on a port and a store that stay the same over its deaths."""
+
+    def __init__(self, store: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.store = store
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: asyncio.subprocess.Process | None = None
+        self.log = store.with_suffix(".log")
+
+    async def start(self) -> None:
+        """Start the server and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, SERVED, str(self.port), f"sqlite:///{self.store}",
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        async with asyncio.timeout(20):
+            while True:
+                assert self.process.returncode is None, self.log.read_text()
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    writer.close()
+                    return
+                await asyncio.sleep(0.01)
+
+    async def end(self, how: int = signal.SIGKILL) -> int:
+        """End the server by a signal; its exit status."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(how)
+        return await asyncio.wait_for(self.process.wait(), 20)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    server = Served(tmp_path / "tasks.db")
+    await server.start()
+    try:
+        yield server
+    finally:
+        if server.process is not None and server.process.returncode is None:
+            await server.end()

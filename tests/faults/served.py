@@ -1,0 +1,57 @@
+"""The agents that the fault tests serve in a process of their own: ``served.py PORT STORE``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+from parley import Agent, Turn, serve
+
+CHUNKS = 500
+
+agent = Agent("Served", cancel_grace=0.5)
+
+
+@agent.skill
+async def report(turn: Turn) -> AsyncIterator[str]:
+    """Streams many chunks, slowly enough to be interrupted."""
+    for n in range(CHUNKS):
+        yield f"{n} "
+        if n % 5 == 0:
+            await asyncio.sleep(0.002)
+
+
+@agent.skill(replies="task")
+async def steps(turn: Turn) -> str:
+    """Does several things once each, and says how often each was begun."""
+    done = []
+    for n in range(10):
+        done.append(await turn.step(f"step-{n}", act, turn.task_id, n))
+        await asyncio.sleep(0.005)
+    return " ".join(done)
+
+
+async def act(task_id: str, n: int) -> str:
+    """Leave a trace outside the log, as a payment would."""
+    with open(f"{sys.argv[2].removeprefix('sqlite:///')}.acts", "a") as acts:
+        acts.write(f"{task_id} {n}\n")
+    return str(n)
+
+
+@agent.skill
+async def chat(turn: Turn) -> str:
+    """Asks three questions."""
+    return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(3)])
+
+
+@agent.skill(replies="task")
+async def forever(turn: Turn) -> str:
+    """Never ends by itself."""
+    await turn.working("waiting")
+    await asyncio.Event().wait()
+    return "never"
+
+
+if __name__ == "__main__":
+    serve(agent, port=int(sys.argv[1]), store=sys.argv[2], drain=2.0)

@@ -1,0 +1,157 @@
+"""Nothing is lost, doubled or reordered when the server is killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import parley
+from parley import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.log.fold import fold
+from parley.log.sqlite import SqliteTaskStore
+from tests.faults.conftest import Served
+from tests.faults.served import CHUNKS
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+KILLS = int(os.environ.get("PARLEY_KILLS", "20"))
+WHOLE = "".join(f"{n} " for n in range(CHUNKS))
+
+
+async def read(agent: Any, text: str, skill: str, numbers: list[int]) -> list[Any]:
+    """Read a stream to its end, noting the number of every event."""
+    events = []
+    stream = agent.stream(text, metadata={"skill": skill})
+    async for event in stream:
+        events.append(event)
+        numbers.append(stream.seq)
+    return events
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+async def test_a_stream_survives_kills_at_random_moments(served: Served, seed: int) -> None:
+    chance = random.Random(seed)
+    numbers: list[int] = []
+    async with parley.connect(served.url) as agent:
+        reader = asyncio.create_task(read(agent, "go", "report", numbers))
+        for _ in range(chance.randint(1, 3)):
+            await asyncio.sleep(chance.uniform(0.0, 0.35))
+            await served.end()
+            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            await served.start()
+        events = await asyncio.wait_for(reader, 60)
+        assert numbers == list(range(1, len(events) + 1))
+        task_id = events[0].id
+        assert sum(isinstance(event, Task) for event in events) == 1
+        statuses = [e.status.state for e in events if isinstance(e, TaskStatusUpdateEvent)]
+        assert [s for s in statuses if s.is_terminal] == [TaskState.COMPLETED]
+        assert text_of(events) == WHOLE
+        task = await agent.get(task_id)
+        assert "".join(a.text for a in task.artifacts) == WHOLE
+        again = [event async for event in agent.subscribe(task_id, after=0)]
+        assert again == events
+    await served.end()
+    await check_log(served, task_id)
+
+
+def text_of(events: list[Any]) -> str:
+    """Return what a reader has who replaces and appends as the updates say."""
+    artifacts: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            before = artifacts.get(event.artifact.artifact_id, "") if event.append else ""
+            artifacts[event.artifact.artifact_id] = before + event.artifact.text
+    return "".join(artifacts.values())
+
+
+async def check_log(served: Served, task_id: str) -> None:
+    """The log has no gap, one end, and a snapshot that is its fold (L1, L3, L4)."""
+    store = SqliteTaskStore(served.store)
+    await store.open(lambda _: None)
+    try:
+        events: list[Any] = []
+        while page := await store.events(task_id, len(events), 500):
+            events += page
+        assert [e.seq for e in events] == list(range(1, len(events) + 1))
+        record = await store.load(task_id)
+        assert record is not None
+        assert record.seq == len(events)
+        assert not record.turn_open
+        assert record.task == fold(e.event for e in events)
+    finally:
+        await store.close()
+
+
+async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
+    chance = random.Random(7)
+    async with parley.connect(served.url) as agent:
+        tasks = [
+            await agent.send("go", metadata={"skill": "steps"}, return_immediately=True)
+            for _ in range(3)
+        ]
+        for _ in range(3):
+            await asyncio.sleep(chance.uniform(0.01, 0.05))
+            await served.end()
+            await served.start()
+        for task in tasks:
+            assert isinstance(task, Task)
+            done = await agent.wait(task.id, timeout=30)
+            assert done.state is TaskState.COMPLETED
+            assert done.text == "0 1 2 3 4 5 6 7 8 9"
+    acts = Counter(served.store.with_name("tasks.db.acts").read_text().split("\n")[:-1])
+    # A kill between an act and its entry in the log repeats that one act, and no other.
+    assert sum(acts.values()) - len(acts) <= 3 * len(tasks)
+    assert len(acts) == 10 * len(tasks)
+
+
+async def test_a_conversation_goes_on_over_kills(served: Served) -> None:
+    async with parley.connect(served.url) as agent:
+        task = await agent.send("go", metadata={"skill": "chat"})
+        for answer in ("a", "b", "c"):
+            assert isinstance(task, Task)
+            assert task.state is TaskState.INPUT_REQUIRED
+            await served.end()
+            await served.start()
+            task = await agent.send(answer, task=task)
+        assert isinstance(task, Task)
+        assert task.state is TaskState.COMPLETED
+        assert task.text == "a b c"
+        said = [m.text for m in task.history]
+        assert said == ["go", "Question 0?", "a", "Question 1?", "b", "Question 2?", "c"]
+
+
+async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> None:
+    async with parley.connect(served.url) as agent:
+        sender = asyncio.create_task(agent.send("go", metadata={"skill": "report"}))
+        await asyncio.sleep(0.15)
+        await served.end()
+        await served.start()
+        task = await asyncio.wait_for(sender, 30)
+        assert isinstance(task, Task)
+        assert task.text == WHOLE
+        page = await agent.list()
+        assert page.total_size == 1
+
+
+async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Served) -> None:
+    numbers: list[int] = []
+    async with parley.connect(served.url) as agent:
+        endless = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
+        assert isinstance(endless, Task)
+        reader = asyncio.create_task(read(agent, "go", "report", numbers))
+        await asyncio.sleep(0.1)
+        assert await served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+        await served.start()
+        events = await asyncio.wait_for(reader, 30)
+        assert numbers == list(range(1, len(events) + 1))
+        assert text_of(events) == WHOLE
+        assert (await agent.get(endless.id)).state is TaskState.WORKING
+        assert (await agent.cancel(endless.id)).state is TaskState.CANCELED
+    await served.end()
+    await check_log(served, endless.id)
