@@ -1,0 +1,1 @@
+"""Codecs: bytes in, model out. No I/O."""

@@ -1,0 +1,117 @@
+"""Errors as typed details, the form that every binding carries them in (specification §3.3.2).
+
+A list of objects, each with its ``@type``: always an ErrorInfo first, whose reason says which
+error it is; a BadRequest when fields are wrong; a RetryInfo when a later try may succeed; then
+whatever else a peer had to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from parley.model.errors import (
+    ERROR_DOMAIN,
+    ERRORS_BY_CODE,
+    ERRORS_BY_REASON,
+    A2AError,
+    FieldViolation,
+    PeerError,
+)
+
+_TYPES = "type.googleapis.com/google.rpc."
+ERROR_INFO = _TYPES + "ErrorInfo"
+BAD_REQUEST = _TYPES + "BadRequest"
+RETRY_INFO = _TYPES + "RetryInfo"
+STRUCT = "type.googleapis.com/google.protobuf.Struct"
+
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
+
+
+def details_of(error: A2AError) -> list[dict[str, Any]]:
+    """Return the typed details of ``error``."""
+    details: list[dict[str, Any]] = [
+        {
+            "@type": ERROR_INFO,
+            "reason": error.reason,
+            "domain": ERROR_DOMAIN,
+            "metadata": error.metadata,
+        }
+    ]
+    if error.violations:
+        violations = [{"field": v.field, "description": v.description} for v in error.violations]
+        details.append({"@type": BAD_REQUEST, "fieldViolations": violations})
+    if error.retry_after is not None:
+        details.append({"@type": RETRY_INFO, "retryDelay": _duration(error.retry_after)})
+    details.extend(
+        dict(detail) if "@type" in detail else {"@type": STRUCT, "value": dict(detail)}
+        for detail in error.details
+    )
+    return details
+
+
+def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AError:
+    """Return the error that a peer means by a code, a message and typed details.
+
+    The reason decides, because several errors share a code or a status in some bindings, then the
+    code; what A2A does not define becomes a ``PeerError``. Details that are not understood are
+    kept in ``error.details``; nothing that a peer sends makes this fail.
+    """
+    kind: type[A2AError] | None = None
+    metadata: dict[str, str] = {}
+    violations: list[FieldViolation] = []
+    retry_after: float | None = None
+    others: list[Mapping[str, Any]] = []
+    for detail in details:
+        if not isinstance(detail, dict):
+            others.append({"@type": STRUCT, "value": {"data": detail}})
+            continue
+        match _short_name(detail):
+            case "ErrorInfo" if kind is None and detail.get("domain") in (ERROR_DOMAIN, "", None):
+                kind = ERRORS_BY_REASON.get(str(detail.get("reason")))
+                metadata = _metadata(detail.get("metadata"))
+                others += [detail] * (kind is None)
+            case "BadRequest":
+                violations += _violations(detail.get("fieldViolations"))
+            case "RetryInfo" if given := _DURATION.fullmatch(str(detail.get("retryDelay"))):
+                retry_after = float(given[1])
+            case _:
+                others.append(detail)
+    if kind is None and code is not None:
+        kind = ERRORS_BY_CODE.get(code)
+    error = kind(message) if kind else PeerError(message, code=-32603 if code is None else code)
+    error.metadata = metadata
+    error.violations = tuple(violations)
+    error.retry_after = retry_after
+    error.details = tuple(others)
+    return error
+
+
+def _short_name(detail: dict[Any, Any]) -> str:
+    name = detail.get("@type")
+    return name.removeprefix(_TYPES) if isinstance(name, str) else ""
+
+
+def _duration(seconds: float) -> str:
+    whole = f"{max(seconds, 0):.3f}".rstrip("0").rstrip(".")
+    return f"{whole}s"
+
+
+def _metadata(given: object) -> dict[str, str]:
+    if not isinstance(given, dict):
+        return {}
+    return {
+        str(key): value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for key, value in given.items()
+    }
+
+
+def _violations(given: object) -> list[FieldViolation]:
+    return [
+        FieldViolation(str(item.get("field", "")), str(item.get("description", "")))
+        for item in (given if isinstance(given, list) else [])
+        if isinstance(item, dict)
+    ]

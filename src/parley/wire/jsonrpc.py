@@ -1,0 +1,207 @@
+"""The JSON-RPC 2.0 envelope (specification §9): what is around the parameters and the result.
+
+Nothing here looks into parameters or results: they pass as the bytes that they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from parley.model.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    InvalidRequestError,
+)
+from parley.wire.errors import details_of, error_of
+from parley.wire.syntax import not_json
+
+Member = Literal["task", "message", "statusUpdate", "artifactUpdate"]
+Id = msgspec.Raw | bytes | None
+
+_ABSENT = msgspec.Raw()
+_NULL = msgspec.Raw(b"null")
+
+
+class RpcRequest(msgspec.Struct, frozen=True, gc=False):
+    """One call.
+
+    ``id`` is echoed byte for byte; ``None`` when the request has none, ``null`` when it is null.
+    ``params`` is ``None`` when they are absent or null.
+    """
+
+    id: msgspec.Raw | None
+    method: str
+    params: msgspec.Raw | None
+
+    @property
+    def is_notification(self) -> bool:
+        """Whether nobody waits for an answer: none may be sent."""
+        return self.id is None
+
+
+class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: msgspec.Raw = _ABSENT
+    params: msgspec.Raw = _ABSENT
+
+
+class _Response(msgspec.Struct, gc=False):
+    jsonrpc: Literal["2.0"]
+    result: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+
+class _Error(msgspec.Struct):
+    code: int
+    message: str = ""
+    data: Any = None
+
+
+_request = msgspec.json.Decoder(_Request).decode
+_response = msgspec.json.Decoder(_Response).decode
+_error = msgspec.json.Decoder(_Error).decode
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def parse_request(body: bytes) -> RpcRequest:
+    """Read a request.
+
+    Raises ``JSONParseError`` when the body is not JSON in UTF-8, ``InvalidRequestError`` when it
+    is not one JSON-RPC 2.0 request. ``request_id`` then finds the id to answer under.
+    """
+    try:
+        call = _request(body)
+    except (ValueError, RecursionError):
+        call = _explain(body)
+    return RpcRequest(
+        id=_check_id(call.id, body),
+        method=call.method,
+        params=call.params if call.params and call.params != _NULL else None,
+    )
+
+
+def request_id(body: bytes) -> msgspec.Raw | None:
+    """Return the id of a request that ``parse_request`` refused, where it can be read."""
+    try:
+        return _check_id(_members(body).get("id", _ABSENT), body)
+    except (ValueError, RecursionError, A2AError):
+        return None
+
+
+def response(id: Id, result: bytes) -> bytes:
+    """Return the answer to a request, around a result that is already JSON."""
+    return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"result":', result, b"}"))
+
+
+def stream_frame(id: Id, member: Member, payload: bytes) -> bytes:
+    """Return one answer of a stream, around an event that is already JSON (§3.2.3)."""
+    return b"".join(
+        (
+            b'{"jsonrpc":"2.0","id":',
+            id or b"null",
+            b',"result":{"',
+            member.encode(),
+            b'":',
+            payload,
+            b"}}",
+        )
+    )
+
+
+def error_response(id: Id, error: A2AError) -> bytes:
+    """Return the refusal of a request (§9.5). ``id`` is ``None`` where it could not be read."""
+    body = _encode({"code": error.code, "message": error.message, "data": details_of(error)})
+    return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"error":', body, b"}"))
+
+
+def request(id: int | str, method: str, params: bytes) -> bytes:
+    """Return a request, around parameters that are already JSON."""
+    return b"".join(
+        (
+            b'{"jsonrpc":"2.0","id":',
+            _encode(id),
+            b',"method":',
+            _encode(method),
+            b',"params":',
+            params,
+            b"}",
+        )
+    )
+
+
+def parse_response(body: bytes) -> msgspec.Raw:
+    """Return the result of an answer, as the JSON that it is.
+
+    Raises the error that the answer holds, as ``wire.errors.error_of`` reads it, and
+    ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
+    """
+    try:
+        answer = _response(body)
+        if not answer.error or answer.error == _NULL:
+            if not answer.result:
+                raise InvalidAgentResponseError("the answer has neither a result nor an error")
+            return answer.result
+        error = _error(answer.error)
+    except (ValueError, RecursionError) as problem:
+        raise InvalidAgentResponseError(
+            f"the answer is not a JSON-RPC 2.0 response: {problem}"
+        ) from None
+    data = error.data
+    raise error_of(
+        error.code, error.message, data if isinstance(data, list) else [data] * (data is not None)
+    )
+
+
+def _explain(body: bytes) -> _Request:
+    """Read a request again, with room for members that we do not know, and say what is wrong."""
+    try:
+        members = _members(body)
+    except RecursionError:
+        raise InvalidRequestError("the request is nested too deeply") from None
+    except msgspec.ValidationError:
+        if bytes(body).lstrip().startswith(b"["):
+            raise InvalidRequestError("A2A has no batches: send each request alone") from None
+        raise InvalidRequestError("a request must be a JSON object") from None
+    except ValueError as error:
+        raise not_json(body, error) from None
+    if _value(members.get("jsonrpc", _ABSENT)) != "2.0":
+        raise InvalidRequestError('jsonrpc must be the string "2.0"')
+    method = _value(members.get("method", _ABSENT))
+    if not isinstance(method, str):
+        raise InvalidRequestError("method must be the name of an operation, such as SendMessage")
+    return _Request(
+        jsonrpc="2.0",
+        method=method,
+        id=members.get("id", _ABSENT),
+        params=members.get("params", _ABSENT),
+    )
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """Return what ``raw`` holds, ``None`` when it cannot be read."""
+    try:
+        return _any(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_id(raw: msgspec.Raw, body: bytes) -> msgspec.Raw | None:
+    if not raw:
+        return None
+    # A copy, because a view would keep the whole body alive for as long as a stream is.
+    id = bytes(raw)
+    if id.isdigit() or id == b"null" or (id.startswith(b'"') and id.isascii()):
+        return msgspec.Raw(id)
+    value = _value(raw)
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return msgspec.Raw(id)
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise not_json(body, error) from None
+    raise InvalidRequestError("id must be a string, an integer or null")

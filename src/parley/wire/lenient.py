@@ -1,0 +1,287 @@
+"""Reading JSON with ProtoJSON's forgiveness, and finding every field that is wrong.
+
+For each type of the data model a reader is made once from its struct. Readers take what a JSON
+parser returns and either return the value or raise ``Wrong``, which collects what is wrong below.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from msgspec import inspect
+
+from parley.model.struct import Timestamp, WrongField
+from parley.model.tasks import TaskState
+
+Read = Callable[[Any], Any]
+
+MAX_PROBLEMS = 20
+"""How many problems are worth telling: a body full of them must not make a huge answer."""
+
+
+class Wrong(Exception):
+    """What is wrong with a value: pairs of the path below it and what would be right."""
+
+    def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
+        self.problems = list(problems)[:MAX_PROBLEMS]
+        super().__init__(self.problems)
+
+    def under(self, name: str) -> list[tuple[str, str]]:
+        """Return the problems as seen from the value that holds this one as ``name``."""
+        return [
+            (f"{name}{path}" if not path or path[0] == "[" else f"{name}.{path}", description)
+            for path, description in self.problems
+        ]
+
+
+def expected(what: str, value: object) -> Wrong:
+    """Return the complaint that ``value`` is of another kind than ``what``."""
+    return Wrong([("", f"expected {what}, got {_name_of(value)}")])
+
+
+_readers: dict[Any, Read] = {}
+
+
+def reader(kind: Any) -> Read:
+    """Return the reader of a type of the data model."""
+    if kind not in _readers:
+        _readers[kind] = _reader(inspect.type_info(kind))
+    return _readers[kind]
+
+
+def _reader(info: inspect.Type) -> Read:
+    match info:
+        case inspect.StructType():
+            return _struct(info)
+        case inspect.UnionType(types=types):
+            one_of = [case for case in types if not isinstance(case, inspect.NoneType)]
+            if len(one_of) == 1:  # the field is optional; nulls are dropped by its struct
+                return _reader(one_of[0])
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return _tuple(_reader(item), least or 0)
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return _object
+        case inspect.DictType(value_type=item):
+            return _map(_reader(item))
+        case inspect.EnumType(cls=cls):
+            return _enum(cls)
+        case inspect.StrType(min_length=least):
+            return _non_empty_string if least else _string
+        case inspect.IntType(ge=lowest, le=highest):
+            return _int(lowest or 0, highest or 0)
+        case inspect.BoolType():
+            return _bool
+        case inspect.BytesType():
+            return _bytes
+        case inspect.CustomType(cls=cls) if cls is Timestamp:
+            return _timestamp
+        case inspect.AnyType():
+            return lambda value: value
+    raise TypeError(f"the data model has no fields like {info!r}")
+
+
+class _Field(NamedTuple):
+    name: str
+    wire: str
+    read: Read
+    takes_null: bool
+
+
+def _struct(info: inspect.StructType) -> Read:
+    make = info.cls
+    fields: dict[str, _Field] = {}
+    required: list[tuple[_Field, Callable[[], Any] | None]] = []
+    for each in info.fields:
+        takes_null = isinstance(each.type, inspect.AnyType)  # google.protobuf.Value has a null
+        field = _Field(each.name, each.encode_name, _reader(each.type), takes_null)
+        fields[field.wire] = fields[field.name] = field
+        if each.required:
+            required.append((field, _empty(each.type)))
+
+    def hint(value: dict[str, Any]) -> str:
+        unknown = [repr(key[:40]) for key in value if key not in fields]
+        return f" (unknown here: {', '.join(unknown[:5])})" if unknown else ""
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise expected("an object", value)
+        given: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for key, item in value.items():
+            field = fields.get(key)
+            if field is None:
+                continue
+            name, wire, read_item, takes_null = field
+            if item is None and not takes_null:
+                continue
+            if name in given:
+                problems.append((wire, f"given twice, also as {name}"))
+                continue
+            try:
+                given[name] = read_item(item)
+            except Wrong as wrong:
+                given[name] = None
+                problems += wrong.under(wire)
+        for field, empty in required:
+            if field.name not in given:
+                if empty is None:
+                    problems.append((field.wire, f"required, but missing{hint(value)}"))
+                else:
+                    given[field.name] = empty()
+        if not problems:
+            try:
+                return make(**given)
+            except WrongField as wrong:
+                problems.append((fields[wrong.field].wire, wrong.description))
+            except ValueError as wrong:
+                problems.append(("", f"{wrong}{hint(value)}"))
+        raise Wrong(problems)
+
+    return read
+
+
+def _empty(info: inspect.Type) -> Callable[[], Any] | None:
+    """Return what makes a required field that ProtoJSON writers leave out for being empty."""
+    match info:
+        case inspect.StrType(min_length=None):
+            return str
+        case inspect.VarTupleType(min_length=None):
+            return tuple
+        case inspect.DictType():
+            return dict
+        case inspect.IntType():
+            return int
+        case inspect.EnumType(cls=cls) if cls is TaskState:
+            return lambda: TaskState.UNSPECIFIED
+    return None
+
+
+def _tuple(read_item: Read, least: int) -> Read:
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise expected("an array", value)
+        if len(value) < least:
+            raise Wrong([("", "must not be empty")])
+        items = []
+        problems: list[tuple[str, str]] = []
+        for place, item in enumerate(value):
+            try:
+                items.append(read_item(item))
+            except Wrong as wrong:
+                problems += wrong.under(f"[{place}]")
+                if len(problems) >= MAX_PROBLEMS:
+                    break
+        if problems:
+            raise Wrong(problems)
+        return tuple(items)
+
+    return read
+
+
+def _map(read_item: Read) -> Read:
+    def read(value: Any) -> dict[str, Any]:
+        items = {}
+        problems: list[tuple[str, str]] = []
+        for key, item in _object(value).items():
+            try:
+                items[key] = read_item(item)
+            except Wrong as wrong:
+                problems += wrong.under(key[:40])
+                if len(problems) >= MAX_PROBLEMS:
+                    break
+        if problems:
+            raise Wrong(problems)
+        return items
+
+    return read
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise expected("an object", value)
+    return value
+
+
+def _enum(cls: type[Enum]) -> Read:
+    members = {member.value: member for member in cls}
+    numbers = dict(enumerate(cls))  # the order of definition is that of the proto's numbers
+    allowed = ", ".join([name for name in members if not name.endswith("_UNSPECIFIED")])
+
+    def read(value: Any) -> Enum:
+        member = None
+        if isinstance(value, str):
+            member = members.get(value)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            member = numbers.get(int(value)) if value == int(value) else None
+        if member is None:
+            got = f"{value[:40]!r}" if isinstance(value, str) else _name_of(value)
+            raise Wrong([("", f"expected one of {allowed}; got {got}")])
+        return member
+
+    return read
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise expected("a string", value)
+    return value
+
+
+def _non_empty_string(value: Any) -> str:
+    text = _string(value)
+    if not text:
+        raise Wrong([("", "must not be empty")])
+    return text
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def _int(lowest: int, highest: int) -> Read:
+    def read(value: Any) -> int:
+        number = value
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            number = float(value)  # exact, as int32 fits into it
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if type(number) is not int or not lowest <= number <= highest:
+            what = f"an integer from {lowest} to {highest}"
+            raise Wrong([("", f"expected {what}, got {str(value)[:40]}")])
+        return number
+
+    return read
+
+
+def _bool(value: Any) -> bool:
+    if type(value) is not bool:
+        raise expected("true or false", value)
+    return value
+
+
+_TO_STANDARD = str.maketrans("-_", "+/")
+
+
+def _bytes(value: Any) -> bytes:
+    text = _string(value).translate(_TO_STANDARD).rstrip("=")
+    try:
+        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+    except ValueError:
+        raise Wrong([("", "expected base64, but it is malformed")]) from None
+
+
+def _timestamp(value: Any) -> Timestamp:
+    try:
+        return Timestamp.parse(_string(value))
+    except ValueError as error:
+        raise Wrong([("", str(error))]) from None
+
+
+def _name_of(value: object) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", str: "a string", list: "an array", dict: "an object"}
+    return names.get(type(value), "a number")

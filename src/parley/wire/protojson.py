@@ -1,0 +1,87 @@
+"""The JSON of the data model, as others may write it (specification §5.5-5.7).
+
+Canonical ProtoJSON is read by msgspec in one step. What is not canonical (original proto names,
+enum numbers, nulls, unknown fields, ...) takes a second, slower look in ``wire.lenient``, which
+reads what ProtoJSON allows and names the fields that are wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from math import inf
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from parley.model import encoding
+from parley.model.encoding import encode
+from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.wire import lenient
+from parley.wire.limits import check_limits
+from parley.wire.syntax import Bytes, not_json
+
+__all__ = ["check_limits", "decode", "encode"]
+
+T = TypeVar("T")
+
+_parse = msgspec.json.Decoder().decode
+
+
+def decode(data: Bytes, kind: type[T]) -> T:
+    """Read a value of the data model.
+
+    Numbers in data and metadata stay what they are: integers of any size integers, floats floats.
+    Unknown fields are passed over. Required fields must be there; one whose empty value means
+    something (an empty list of tasks) may be missing, because ProtoJSON writers leave it out.
+
+    Raises ``JSONParseError`` when ``data`` is not JSON in UTF-8, ``InvalidParamsError`` when it
+    is not a ``kind``: ``violations`` then name the fields, in wire names.
+    """
+    try:
+        return encoding.decode(data, kind)
+    except (ValueError, RecursionError):  # msgspec's errors and Unicode's are ValueErrors
+        value = _parse_or_refuse(data)
+    try:
+        return lenient.reader(kind)(value)  # type: ignore[no-any-return]
+    except lenient.Wrong as wrong:
+        _refuse([FieldViolation(path, description) for path, description in wrong.problems])
+
+
+def _parse_or_refuse(data: Bytes) -> Any:
+    try:
+        return _parse(data)
+    except RecursionError:
+        raise InvalidParamsError("nested too deeply") from None
+    except msgspec.ValidationError:  # a number is the only thing that can be invalid here
+        description = "the number is too large to be kept; send it as a string"
+        paths = list(islice(_outsized(data), lenient.MAX_PROBLEMS))
+        _refuse([FieldViolation(path, description) for path in paths or [""]])
+    except ValueError as error:
+        raise not_json(data, error) from None
+
+
+def _refuse(violations: list[FieldViolation]) -> NoReturn:
+    field, description = violations[0]
+    message = f"{field}: {description}" if field else description
+    if len(violations) > 1:
+        message += f" (and {len(violations) - 1} more)"
+    raise InvalidParamsError(message, violations=tuple(violations)) from None
+
+
+def _outsized(data: Bytes) -> Iterator[str]:
+    """Yield the paths of numbers that no float, or no integer of 4,300 digits, can hold."""
+    try:
+        value = json.loads(bytes(data), parse_int=lambda n: int(n) if len(n) <= 4300 else inf)
+    except (ValueError, RecursionError):
+        return
+    pending = [("", value)]
+    while pending:
+        path, value = pending.pop()
+        if value in (inf, -inf):
+            yield path
+        elif isinstance(value, dict):
+            pending += [(f"{path}.{key[:40]}".lstrip("."), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(f"{path}[{place}]", item) for place, item in enumerate(value)]

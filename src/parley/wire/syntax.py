@@ -1,0 +1,26 @@
+"""What to say about bytes that are not JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from parley.model.errors import JSONParseError
+
+Bytes = bytes | memoryview | msgspec.Raw
+
+
+def not_json(data: Bytes, error: ValueError) -> JSONParseError:
+    """Return the error that says why ``data`` could not be parsed; ``error`` is the parser's."""
+    body = bytes(data)
+    try:
+        body.decode()
+    except UnicodeDecodeError as flaw:
+        return JSONParseError(f"not UTF-8: {flaw.reason} at byte {flaw.start}")
+    if not body.strip():
+        return JSONParseError("not JSON: it is empty")
+    why = str(error).removeprefix("JSON is malformed: ")
+    if why == "Input data was truncated":
+        why = "it ends too early"
+        if b"\\u" in body:
+            why += ", or has half of a surrogate pair"
+    return JSONParseError(f"not JSON: {why}")

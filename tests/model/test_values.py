@@ -1,0 +1,208 @@
+"""What values of the model are like to hold: equal, hashable, immutable, forgiving of lists."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from msgspec import inspect
+
+from parley.model.cards import AgentSkill
+from parley.model.encoding import decode, encode
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.requests import SendMessageResponse, StreamResponse
+from parley.model.schemes import OAuthFlows, SecurityScheme
+from parley.model.struct import WrongField
+from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from tests.strategies import MESSAGES, any_message, value_of
+
+HELLO = Message(message_id="m-1", role=Role.USER, parts=(Part(text="hello"),))
+WORKING = TaskStatus(state=TaskState.WORKING)
+
+
+@given(any_message())
+def test_what_is_written_reads_back_equal(value):
+    assert decode(encode(value), type(value)) == value
+
+
+def test_a_list_may_be_given_for_a_tuple():
+    given_lists = Message(
+        message_id="m-1", role=Role.USER, parts=[Part(text="hello")], extensions=[]
+    )
+    assert given_lists == HELLO
+    assert hash(given_lists) == hash(HELLO)
+    assert encode(given_lists) == encode(HELLO)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_message_takes_lists_for_its_tuples(name):
+    kind = MESSAGES[name]
+    tuples = {
+        f.name for f in inspect.type_info(kind).fields if isinstance(f.type, inspect.VarTupleType)
+    }
+
+    @settings(max_examples=20)
+    @given(value_of(kind))
+    def check(value):
+        fields = {
+            field: list(held) if field in tuples else held
+            for field, held in msgspec.structs.asdict(value).items()
+        }
+        assert kind(**fields) == value
+
+    check()
+
+
+def test_a_string_is_not_taken_for_a_list_of_strings():
+    with pytest.raises(TypeError, match=r"write tags=\['time'\]"):
+        AgentSkill(id="x", name="x", description="x", tags="time")
+
+
+def test_a_value_without_json_objects_can_be_hashed():
+    assert len({HELLO, Message(message_id="m-1", role=Role.USER, parts=[Part(text="hello")])}) == 1
+    assert hash(Part(raw=b"x")) == hash(Part(raw=b"x"))
+    assert hash(Task(id="t", status=WORKING, history=[HELLO]))
+
+
+def test_a_value_with_a_json_object_says_that_it_cannot_be_hashed():
+    with pytest.raises(TypeError, match="unhashable type: 'dict'"):
+        hash(Part(data={"a": 1}))
+
+
+def test_values_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        HELLO.message_id = "other"
+    changed = msgspec.structs.replace(HELLO, message_id="m-2")
+    assert (changed.message_id, HELLO.message_id) == ("m-2", "m-1")
+
+
+def test_values_can_be_copied_and_pickled():
+    task = Task(id="t", status=WORKING, history=(HELLO,), metadata={"a": [1]})
+    assert copy.deepcopy(task) == task
+    assert pickle.loads(pickle.dumps(task)) == task
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "this one has none of them"),
+        ({"text": "a", "raw": b"a"}, "this one has text and raw"),
+        ({"text": "a", "data": None}, "this one has text and data"),
+        ({"url": "u", "raw": b"", "data": 1}, "this one has raw and url and data"),
+    ],
+)
+def test_a_part_has_exactly_one_content(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Part(**fields)
+
+
+@pytest.mark.parametrize("fields", [{"text": ""}, {"raw": b""}, {"url": ""}, {"data": None}])
+def test_content_that_is_empty_is_content(fields):
+    part = Part(**fields)
+    assert decode(encode(part), Part) == part
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"text": 5}, "text is str, not int"),
+        ({"raw": "text"}, "raw is bytes, not str"),
+        ({"url": b"u"}, "url is str, not bytes"),
+    ],
+)
+def test_a_part_does_not_hold_what_it_cannot_be_read_back_with(fields, message):
+    with pytest.raises(TypeError, match=message):
+        Part(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"message_id": ""}, "message_id"),
+        ({"parts": ()}, "parts"),
+        ({"parts": []}, "parts"),
+        ({"role": Role.UNSPECIFIED}, "role"),
+        ({"role": "user"}, "role"),
+    ],
+)
+def test_a_message_has_an_id_a_role_and_parts(fields, field):
+    whole = {"message_id": "m", "role": Role.USER, "parts": (Part(text="x"),)}
+    with pytest.raises(WrongField) as caught:
+        Message(**(whole | fields))
+    assert caught.value.field == field
+
+
+def test_an_artifact_may_close_without_parts():
+    assert Artifact(artifact_id="a", parts=[]).parts == ()
+
+
+def test_an_artifact_has_an_id():
+    with pytest.raises(WrongField, match="artifact_id: must not be empty"):
+        Artifact(artifact_id="", parts=[])
+
+
+@pytest.mark.parametrize("kind", [SendMessageResponse, StreamResponse, SecurityScheme, OAuthFlows])
+def test_a_choice_is_not_left_open(kind):
+    with pytest.raises(ValueError, match="exactly one of"):
+        kind()
+
+
+def test_a_choice_is_made_once():
+    task = Task(id="t", status=WORKING)
+    with pytest.raises(ValueError, match="exactly one of"):
+        SendMessageResponse(task=task, message=HELLO)
+    with pytest.raises(ValueError, match="exactly one of"):
+        StreamResponse(task=task, message=HELLO)
+
+
+@pytest.mark.parametrize(
+    ("event", "member"),
+    [
+        (HELLO, "message"),
+        (Task(id="t", status=WORKING), "task"),
+        (TaskStatusUpdateEvent(task_id="t", context_id="c", status=WORKING), "status_update"),
+    ],
+)
+def test_an_event_is_wrapped_under_its_name(event, member):
+    wrapped = StreamResponse.of(event)
+    assert getattr(wrapped, member) is event
+    assert wrapped.payload is event
+
+
+def test_the_text_of_a_message_is_that_of_its_text_parts():
+    message = Message(
+        message_id="m",
+        role=Role.AGENT,
+        parts=[Part(text="one "), Part(data=1), Part(text="two")],
+    )
+    assert message.text == str(message) == "one two"
+
+
+def test_the_text_of_a_task_is_that_of_its_artifacts_or_else_of_its_status():
+    saying = Task(id="t", status=TaskStatus(state=TaskState.COMPLETED, message=HELLO))
+    assert saying.text == "hello"
+    made = msgspec.structs.replace(
+        saying,
+        artifacts=[
+            Artifact(artifact_id="a", parts=[Part(text="first")]),
+            Artifact(artifact_id="b", parts=[Part(text="second")]),
+        ],
+    )
+    assert str(made) == "first\nsecond"
+    assert Task(id="t", status=WORKING).text == ""
+
+
+def test_terminal_and_interrupted_states_are_those_of_the_specification():
+    assert {s for s in TaskState if s.is_terminal} == {
+        TaskState.COMPLETED,
+        TaskState.FAILED,
+        TaskState.CANCELED,
+        TaskState.REJECTED,
+    }
+    assert {s for s in TaskState if s.is_interrupted} == {
+        TaskState.INPUT_REQUIRED,
+        TaskState.AUTH_REQUIRED,
+    }

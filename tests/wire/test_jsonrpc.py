@@ -1,0 +1,278 @@
+"""The JSON-RPC envelope: ids come back byte for byte, and what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.model.errors import (
+    ERRORS,
+    A2AError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    InvalidRequestError,
+    JSONParseError,
+    PeerError,
+    TaskNotFoundError,
+)
+from parley.model.parts import Message, Part, Role
+from parley.model.requests import StreamResponse
+from parley.wire import jsonrpc
+from parley.wire.protojson import decode, encode
+from tests.strategies import json_values, texts
+
+
+def call(id: str = "1", **members: str) -> bytes:
+    """Return a request; members are JSON."""
+    whole = {"jsonrpc": '"2.0"', "id": id, "method": '"GetTask"'} | members
+    return ("{" + ",".join(f'"{name}":{json}' for name, json in whole.items()) + "}").encode()
+
+
+def test_a_request_is_taken_apart_and_its_parameters_left_as_they_are():
+    request = jsonrpc.parse_request(call(params='{"id" : "t", "x":1.50}'))
+    assert request.method == "GetTask"
+    assert bytes(request.params) == b'{"id" : "t", "x":1.50}'
+    assert not request.is_notification
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "1",
+        "0",
+        "-5",
+        "9007199254740993",
+        "123456789012345678901234567890",
+        '"a"',
+        '""',
+        '"\\u00e9\\n"',
+        '"é"',
+        "null",
+    ],
+)
+def test_an_id_is_echoed_byte_for_byte(id):
+    request = jsonrpc.parse_request(call(id))
+    answer = jsonrpc.response(request.id, b"{}")
+    assert answer == b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id.encode()
+    assert not request.is_notification
+
+
+def test_a_request_without_an_id_is_a_notification():
+    request = jsonrpc.parse_request(b'{"jsonrpc":"2.0","method":"CancelTask"}')
+    assert request.is_notification
+    assert request.id is None
+
+
+@pytest.mark.parametrize("params", [{}, {"params": "null"}])
+def test_parameters_may_be_absent_or_null(params):
+    assert jsonrpc.parse_request(call(**params)).params is None
+
+
+def test_members_that_are_unknown_are_passed_over():
+    request = jsonrpc.parse_request(call(params="[]", trace='{"a":[1]}'))
+    assert (request.method, bytes(request.params), bytes(request.id)) == ("GetTask", b"[]", b"1")
+
+
+def test_an_id_does_not_keep_the_body_alive():
+    body = call(params='{"data":"' + "x" * 100_000 + '"}')
+    request = jsonrpc.parse_request(body)
+    assert memoryview(request.id).obj is not memoryview(request.params).obj
+    assert memoryview(request.id).nbytes == 1
+
+
+VERSION = 'jsonrpc must be the string "2.0"'
+METHOD = "method must be the name of an operation, such as SendMessage"
+ID = "id must be a string, an integer or null"
+BATCH = "A2A has no batches: send each request alone"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message", "id"),
+    [
+        (b"", JSONParseError, "not JSON: it is empty", None),
+        (b"{", JSONParseError, "not JSON: it ends too early", None),
+        (b"\xff", JSONParseError, "not UTF-8: invalid start byte at byte 0", None),
+        (
+            b'{"id":1,"x":"\xff"',
+            JSONParseError,
+            "not UTF-8: invalid start byte at byte 13",
+            None,
+        ),
+        (
+            call('"\\ud800"'),
+            JSONParseError,
+            "not JSON: unexpected end of hex escape (byte 29)",
+            None,
+        ),
+        (b"nul", JSONParseError, "not JSON: it ends too early", None),
+        (call() + b"x", JSONParseError, "not JSON: trailing characters (byte 44)", None),
+        (b"[]", InvalidRequestError, BATCH, None),
+        (b" \n[" + call() + b"]", InvalidRequestError, BATCH, None),
+        (b"5", InvalidRequestError, "a request must be a JSON object", None),
+        (b'"GetTask"', InvalidRequestError, "a request must be a JSON object", None),
+        (b"null", InvalidRequestError, "a request must be a JSON object", None),
+        (b"{}", InvalidRequestError, VERSION, None),
+        (call("7", jsonrpc='"1.0"'), InvalidRequestError, VERSION, b"7"),
+        (call('"a"', jsonrpc="2.0"), InvalidRequestError, VERSION, b'"a"'),
+        (call(jsonrpc="null"), InvalidRequestError, VERSION, b"1"),
+        (b'{"jsonrpc":"2.0","id":"\xc3\xa9"}', InvalidRequestError, METHOD, '"é"'.encode()),
+        (call(method="5"), InvalidRequestError, METHOD, b"1"),
+        (call(method="null"), InvalidRequestError, METHOD, b"1"),
+        (call("1.5"), InvalidRequestError, ID, None),
+        (call("1.0"), InvalidRequestError, ID, None),
+        (call("1e3"), InvalidRequestError, ID, None),
+        (call("1e400"), InvalidRequestError, ID, None),
+        (call("true"), InvalidRequestError, ID, None),
+        (call("[1]"), InvalidRequestError, ID, None),
+        (call("{}"), InvalidRequestError, ID, None),
+        (
+            call("[" * 2000 + "]" * 2000),
+            InvalidRequestError,
+            "the request is nested too deeply",
+            None,
+        ),
+        (
+            call(params="[" * 2000 + "]" * 2000),
+            InvalidRequestError,
+            "the request is nested too deeply",
+            None,
+        ),
+    ],
+)
+def test_what_is_no_request_is_refused_with_its_id_where_it_can_be_read(body, error, message, id):
+    with pytest.raises(error) as caught:
+        jsonrpc.parse_request(body)
+    assert type(caught.value) is error
+    assert caught.value.message == message
+    found = jsonrpc.request_id(body)
+    assert (found and bytes(found)) == id
+    answer = json.loads(jsonrpc.error_response(found, caught.value))
+    assert answer["id"] == (json.loads(id) if id else None)
+    assert answer["error"]["code"] == error.code
+
+
+def test_an_id_that_is_not_utf8_is_a_parse_error():
+    body = b'{"jsonrpc":"2.0","id":"\xff","method":"GetTask"}'
+    with pytest.raises(JSONParseError, match="invalid start byte at byte 23"):
+        jsonrpc.parse_request(body)
+    assert jsonrpc.request_id(body) is None
+
+
+@given(
+    st.binary(max_size=60)
+    | json_values.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(
+        st.sampled_from(["jsonrpc", "id", "method", "params"]),
+        json_values | st.sampled_from(["2.0", "GetTask"]),
+    ).map(lambda value: json.dumps(value).encode())
+)
+def test_no_bytes_whatever_raise_anything_but_a2a_errors(body):
+    with suppress(A2AError):
+        request = jsonrpc.parse_request(body)
+        assert json.loads(jsonrpc.response(request.id, b"1"))["id"] == json.loads(body).get("id")
+    jsonrpc.request_id(body)
+    with suppress(A2AError):
+        jsonrpc.parse_response(body)
+
+
+@given(st.integers() | texts, texts, json_values)
+def test_a_request_that_we_write_is_read_back(id, method, params):
+    request = jsonrpc.parse_request(jsonrpc.request(id, method, msgspec.json.encode(params)))
+    assert msgspec.json.decode(request.id) == id
+    assert request.method == method
+    assert (msgspec.json.decode(request.params) if request.params else None) == params
+
+
+@given(json_values)
+def test_a_result_is_passed_as_the_bytes_that_it_is(result):
+    written = msgspec.json.encode(result)
+    assert bytes(jsonrpc.parse_response(jsonrpc.response(b"1", written))) == written
+
+
+@pytest.mark.parametrize("member", ["task", "message", "statusUpdate", "artifactUpdate"])
+def test_an_event_is_wrapped_without_being_written_again(member):
+    frame = jsonrpc.stream_frame(b'"s"', member, b'{"as" : "is"}')
+    assert frame == b'{"jsonrpc":"2.0","id":"s","result":{"%b":{"as" : "is"}}}' % member.encode()
+
+
+def test_a_frame_of_a_stream_is_read_back_as_its_event():
+    event = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"),))
+    frame = jsonrpc.stream_frame(None, "message", encode(event))
+    assert decode(jsonrpc.parse_response(frame), StreamResponse).payload == event
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: e.__name__)
+def test_an_error_arrives_as_itself(error):
+    sent = error("what was wrong", metadata={"taskId": "t"}, retry_after=1.5)
+    with pytest.raises(error) as caught:
+        jsonrpc.parse_response(jsonrpc.error_response(b"1", sent))
+    assert type(caught.value) is error
+    assert caught.value.message == "what was wrong"
+    assert caught.value.metadata == {"taskId": "t"}
+    assert caught.value.retry_after == 1.5
+
+
+def test_an_error_is_written_as_the_specification_shows_it():
+    answer = jsonrpc.error_response(b"2", TaskNotFoundError("Task not found", metadata={"a": "b"}))
+    assert json.loads(answer) == {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "error": {
+            "code": -32001,
+            "message": "Task not found",
+            "data": [
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "TASK_NOT_FOUND",
+                    "domain": "a2a-protocol.org",
+                    "metadata": {"a": "b"},
+                }
+            ],
+        },
+    }
+
+
+def test_a_code_that_a2a_does_not_know_is_kept():
+    body = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32050,"message":"odd","data":"why"}}'
+    with pytest.raises(PeerError, match="odd") as caught:
+        jsonrpc.parse_response(body)
+    assert caught.value.code == -32050
+    assert caught.value.details[0]["value"] == {"data": "why"}
+    again = json.loads(jsonrpc.error_response(b"1", caught.value))
+    assert again["error"]["code"] == -32050
+
+
+def test_an_error_without_details_is_told_by_its_code():
+    with pytest.raises(InvalidParamsError):
+        jsonrpc.parse_response(b'{"jsonrpc":"2.0","error":{"code":-32602,"message":"no"}}')
+
+
+def test_an_error_that_is_null_is_none():
+    assert bytes(jsonrpc.parse_response(b'{"jsonrpc":"2.0","result":1,"error":null}')) == b"1"
+    assert bytes(jsonrpc.parse_response(b'{"jsonrpc":"2.0","result":null}')) == b"null"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"jsonrpc":"2.0","id":1}',
+        b'{"jsonrpc":"1.0","result":1}',
+        b'{"jsonrpc":"2.0","error":"no"}',
+        b'{"jsonrpc":"2.0","error":{}}',
+        b'{"jsonrpc":"2.0","error":{"code":"x","message":"y"}}',
+        b'{"jsonrpc":"2.0","result":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    ],
+)
+def test_what_is_no_answer_is_the_agents_fault(body):
+    with pytest.raises(InvalidAgentResponseError, match="the answer"):
+        jsonrpc.parse_response(body)
