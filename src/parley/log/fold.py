@@ -1,0 +1,197 @@
+"""From events to the task: the only place that knows which event may follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from parley.log.events import PrivateEvent, TaskEvent, TurnStarted
+from parley.model.parts import Artifact, Message
+from parley.model.tasks import (
+    TERMINAL_STATES,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+_TERMINAL = tuple(TERMINAL_STATES)  # found by identity; an enum's hash is slow
+_NEVER_ENTERED = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
+_NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
+
+
+class IllegalEvent(ValueError):
+    """An event that cannot follow those before it. The message says what would be right."""
+
+
+def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
+    """Raise ``IllegalEvent`` when ``event`` cannot follow a log whose task is in ``state``.
+
+    ``None`` is the state of an empty log. A log begins with its Task and has no second one;
+    nothing follows a terminal state; a task is submitted only at its beginning (§4.1.3).
+    """
+    if state is None:
+        if not isinstance(event, Task):
+            raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
+        if event.status.state is TaskState.UNSPECIFIED:
+            raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
+    elif state in _TERMINAL:
+        raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
+    elif isinstance(event, TaskStatusUpdateEvent):
+        if event.status.state in _NEVER_ENTERED:
+            raise IllegalEvent(
+                f"a task does not go from {state.value} to {event.status.state.value}; "
+                "it may go to any state but submitted and unspecified"
+            )
+    elif isinstance(event, Task):
+        raise IllegalEvent("the log has its Task; what changes it is a status or artifact update")
+
+
+class Fold:
+    """The task that the events so far make.
+
+    ``task`` is built when it is asked for, and kept; adding a chunk to an artifact costs the
+    chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk for an artifact
+    that was never begun, and one after an artifact's last chunk. Otherwise, as for what others
+    send, the first begins the artifact and the second is added (§4.2.2 leaves both open). Which
+    artifacts are complete is known only from events, not from a ``task`` to start with.
+    """
+
+    __slots__ = ("_artifacts", "_begun", "_complete", "_history", "_status", "_strict", "_task")
+
+    def __init__(self, task: Task | None = None, *, strict: bool = False) -> None:
+        self._strict = strict
+        self._complete: set[str] = set()
+        self._begun: Task | None = None
+        self._task: Task | None = None
+        self._status = _NO_STATUS
+        self._history: list[Message] = []
+        self._artifacts: dict[str, _Growing] = {}
+        if task is not None:
+            self._begin(task)
+
+    @property
+    def state(self) -> TaskState | None:
+        """The state that the task is in; ``None`` before the first event."""
+        return None if self._begun is None else self._status.state
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands. Raises ``IllegalEvent`` before the first event."""
+        if self._begun is None:
+            raise IllegalEvent("there is no task: the log is empty, and begins with its Task")
+        if self._task is None:
+            self._task = replace(
+                self._begun,
+                status=self._status,
+                artifacts=tuple([growing.artifact for growing in self._artifacts.values()]),
+                history=tuple(self._history),
+            )
+        return self._task
+
+    def apply(self, event: TaskEvent | PrivateEvent) -> None:
+        """Add the next event. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
+        check(self.state, event)
+        if isinstance(event, Task):
+            self._begin(event)
+        elif isinstance(event, TaskArtifactUpdateEvent):
+            self._check_task(event.task_id)
+            self._update_artifact(event)
+            self._task = None
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._check_task(event.task_id)
+            self._leave_message()
+            self._status = event.status
+            self._task = None
+        elif isinstance(event, TurnStarted) and event.messages:
+            self._leave_message()
+            self._history.extend(event.messages)
+            self._task = None
+
+    def _begin(self, task: Task) -> None:
+        self._begun = self._task = task
+        self._status = task.status
+        self._history.extend(task.history)
+        self._artifacts = {artifact.artifact_id: _Growing(artifact) for artifact in task.artifacts}
+
+    def _leave_message(self) -> None:
+        """Move what the status says into the history, where late readers look for it."""
+        if self._status.message is not None:
+            self._history.append(self._status.message)
+            self._status = replace(self._status, message=None)
+
+    def _check_task(self, task_id: str) -> None:
+        if self._begun is not None and task_id != self._begun.id:
+            raise IllegalEvent(f"an event of task {task_id} is not part of task {self._begun.id}")
+
+    def _update_artifact(self, event: TaskArtifactUpdateEvent) -> None:
+        artifact_id = event.artifact.artifact_id
+        if event.append:
+            growing = self._artifacts.get(artifact_id)
+            if self._strict and growing is None:
+                raise IllegalEvent(
+                    f"append to artifact {artifact_id}, which does not exist; "
+                    "the first update of an artifact has append=false"
+                )
+            if self._strict and artifact_id in self._complete:
+                raise IllegalEvent(
+                    f"append to artifact {artifact_id} after its last chunk; "
+                    "replace it with append=false, or give the new artifact an id of its own"
+                )
+        else:
+            growing = None
+            self._complete.discard(artifact_id)
+        if growing is None:
+            self._artifacts[artifact_id] = _Growing(event.artifact)
+        else:
+            growing.append(event.artifact)
+        if event.last_chunk:
+            self._complete.add(artifact_id)
+
+
+class _Growing:
+    """An artifact to which chunks can be added."""
+
+    __slots__ = ("_artifact", "_first", "_parts")
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._first = artifact
+        self._artifact: Artifact | None = artifact
+        self._parts = list(artifact.parts)
+
+    @property
+    def artifact(self) -> Artifact:
+        if self._artifact is None:
+            self._artifact = replace(self._first, parts=tuple(self._parts))
+        return self._artifact
+
+    def append(self, chunk: Artifact) -> None:
+        self._parts.extend(chunk.parts)
+        self._artifact = None
+        first = self._first
+        if (
+            chunk.metadata
+            or chunk.extensions
+            or (chunk.name and not first.name)
+            or (chunk.description and not first.description)
+        ):
+            self._first = replace(
+                first,
+                name=first.name or chunk.name,
+                description=first.description or chunk.description,
+                metadata={**(first.metadata or {}), **(chunk.metadata or {})} or None,
+                extensions=tuple(dict.fromkeys(first.extensions + chunk.extensions)),
+            )
+
+
+def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) -> Task:
+    """Return the task that ``events`` make, after ``start`` when there is one.
+
+    Raises ``IllegalEvent`` for events that cannot follow one another.
+    """
+    folding = Fold(start)
+    for event in events:
+        folding.apply(event)
+    return folding.task

@@ -1,0 +1,160 @@
+"""The head of a log: what must be known of a task to say whether an append may follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.log.events import CancelRequested, LoggedEvent, Received, kind_of
+from parley.log.fold import IllegalEvent, check
+from parley.log.store import Append, Conflict, Fenced, Scope, TaskEnded, UnknownTask
+from parley.model.encoding import encode
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where a task's log stands. A store keeps one a task; ``key`` is the store's own name for it.
+
+    (``seq``, ``sub``) is the place of the last record. Moments are in milliseconds since 1970;
+    ``ended_at`` is by the store's clock, ``status_at`` what the status says.
+    """
+
+    key: int = 0
+    task_id: str
+    scope: Scope
+    context_id: str
+    state: TaskState
+    status_at: int
+    seq: int
+    sub: int
+    turn: int
+    turn_open: bool
+    waiting: int
+    cancel_requested: bool
+    epoch: int
+    ended_at: int | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether an executor has to see to the task."""
+        return self.ended_at is None and (
+            self.turn_open or self.waiting > 0 or self.cancel_requested
+        )
+
+
+def payloads_of(append: Append) -> list[bytes]:
+    """Return the canonical JSON of the append's events, having looked at what it asks for.
+
+    Raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+    """
+    if append.expected_seq is None and any([kind_of(event).is_public for event in append.events]):
+        raise ValueError("an append of public events names the head that it expects")
+    if append.expected_seq == 0 and append.scope is None:
+        raise ValueError("an append that creates a task says whose it is: scope is missing")
+    return [_in_one_line(encode(event)) for event in append.events]
+
+
+def _in_one_line(payload: bytes) -> bytes:
+    """Return JSON without line breaks, which a value that was JSON already may have brought."""
+    return msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload
+
+
+def advance(
+    head: Head | None, append: Append, payloads: Sequence[bytes], at: int
+) -> tuple[Head, list[LoggedEvent]]:
+    """Return the head after ``append``, and its records. This is where races are decided.
+
+    Raises ``UnknownTask``, ``TaskEnded``, ``Fenced``, ``Conflict`` or ``IllegalEvent``.
+    """
+    task_id = append.task_id
+    if head is None:
+        if append.expected_seq != 0 or append.scope is None:
+            raise unknown(task_id)
+        scope, context_id, turn_open, epoch = append.scope, append.context_id, False, append.epoch
+        seq, sub, state, status_at, waiting, canceling = 0, 0, None, at, 0, False
+    else:
+        _check_place(head, append)
+        scope, context_id = head.scope, head.context_id
+        turn_open, epoch = head.turn_open, head.epoch
+        seq, sub, state, status_at = head.seq, head.sub, head.state, head.status_at
+        waiting, canceling = head.waiting, head.cancel_requested
+    records = []
+    for event, payload in zip(append.events, payloads, strict=True):
+        check(state, event)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            owner, seq, sub = event.task_id, seq + 1, 0
+        elif isinstance(event, TaskStatusUpdateEvent | Task):
+            owner, seq, sub = event.id if isinstance(event, Task) else event.task_id, seq + 1, 0
+            state, stamp = event.status.state, event.status.timestamp
+            status_at = stamp.milliseconds if stamp else at
+        else:
+            owner, sub = task_id, sub + 1
+            if isinstance(event, Received):
+                waiting += 1
+            elif isinstance(event, CancelRequested):
+                canceling = True
+        if owner != task_id:
+            raise IllegalEvent(f"an event of task {owner} is not part of task {task_id}")
+        record = LoggedEvent(task_id, seq, append.turn, kind_of(event), payload, event, at, sub)
+        records.append(record)
+    if state is None:
+        raise IllegalEvent("a log begins with its Task, not with nothing")
+    is_over = state.is_terminal
+    if append.turn_open is not None:
+        turn_open = append.turn_open
+    after = Head(
+        key=head.key if head else 0,
+        task_id=task_id,
+        scope=scope,
+        context_id=context_id,
+        state=state,
+        status_at=status_at,
+        seq=seq,
+        sub=sub,
+        turn=append.turn if head is None or append.expected_seq is not None else head.turn,
+        turn_open=turn_open and not is_over,
+        waiting=0 if is_over else max(0, waiting - append.taken),
+        cancel_requested=canceling,
+        epoch=epoch,
+        ended_at=at if is_over else None,
+    )
+    return after, records
+
+
+def _check_place(head: Head, append: Append) -> None:
+    """Raise what keeps ``append`` from following ``head``."""
+    expected = append.expected_seq
+    if expected == 0:
+        raise Conflict(head.task_id, 0, head.seq)
+    if head.ended_at is not None:
+        raise ended(head)
+    if expected is None:
+        return
+    if append.epoch != head.epoch:
+        raise Fenced(
+            f"task {head.task_id} was taken over: "
+            f"the append is of epoch {append.epoch}, the task in epoch {head.epoch}"
+        )
+    if expected != head.seq:
+        raise Conflict(head.task_id, expected, head.seq)
+
+
+def claimed(head: Head | None, task_id: str) -> Head:
+    """Return the head with a new epoch. Raises ``UnknownTask``, ``TaskEnded``."""
+    if head is None:
+        raise unknown(task_id)
+    if head.ended_at is not None:
+        raise ended(head)
+    return replace(head, epoch=head.epoch + 1)
+
+
+def unknown(task_id: str) -> UnknownTask:
+    """Return the error for a task that is not there."""
+    return UnknownTask(f"there is no task {task_id} in the store")
+
+
+def ended(head: Head) -> TaskEnded:
+    """Return the error for a task to which nothing can be added."""
+    return TaskEnded(f"task {head.task_id} is in {head.state.value}, and nothing follows that")

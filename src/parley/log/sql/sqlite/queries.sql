@@ -1,0 +1,232 @@
+-- Every step of a statement makes its thread give up the interpreter and wait to get it back
+-- (see log/lend.py). So what is written in bulk is written as many rows of one VALUES, and what is
+-- read in bulk comes back as one value: records joined by newlines, their fields by spaces, tasks
+-- by the control characters 30 and 31. None of these occurs in compact JSON.
+
+
+-- name: heads
+-- The heads of several tasks, given as a JSON array of ids.
+SELECT json_group_array(json_array(
+    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at))
+FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
+
+-- name: add_heads
+INSERT INTO tasks (
+    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- The heads of tasks that went on. An update rewrites the entry in every index that has one of its
+-- columns, changed or not; hence three of them, for more and more that changed.
+
+-- name: move_heads
+WITH moved (key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE tasks SET
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
+    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch
+FROM moved WHERE tasks.key = moved.key;
+
+-- name: change_heads
+WITH moved (key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch, state, status_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE tasks SET
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
+    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch,
+    state = moved.state, status_at = moved.status_at
+FROM moved WHERE tasks.key = moved.key;
+
+-- name: end_heads
+WITH moved (
+    key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch, state, status_at, ended_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE tasks SET
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
+    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch,
+    state = moved.state, status_at = moved.status_at, ended_at = moved.ended_at
+FROM moved WHERE tasks.key = moved.key;
+
+-- name: add_records
+INSERT INTO log (task, seq, sub, turn, kind, at, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: put_snapshots
+INSERT OR REPLACE INTO snapshots (task, seq, sub, body, artifacts)
+VALUES (?, ?, ?, ?, ?);
+
+-- name: add_receipts
+INSERT INTO receipts (agent, tenant, owner, message_id, digest, task_id, turn, reply, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: last_key
+SELECT coalesce(max(key), 0) FROM tasks;
+
+-- name: load
+-- A task's head, its snapshot, and the records after that which the fold needs.
+SELECT
+    t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
+    s.body, s.artifacts,
+    (SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
+        SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
+            || l.payload AS line
+        FROM log l
+        WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
+            AND (l.sub = 0 OR l.kind = 'turn')
+        ORDER BY l.seq, l.sub))
+FROM tasks t LEFT JOIN snapshots s ON s.task = t.key
+WHERE t.task_id = ?;
+
+-- name: events
+-- Public events after a number, until so many or so many bytes.
+SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
+    SELECT seq || ' 0 ' || turn || ' ' || kind || ' ' || at || ' ' || payload AS line
+    FROM log
+    WHERE task = (SELECT key FROM tasks WHERE task_id = :task_id) AND sub = 0
+        AND seq > :after AND seq <= (
+            SELECT max(seq) FROM (
+                SELECT seq, sum(size) OVER (ORDER BY seq) - size AS held FROM (
+                    SELECT seq, length(payload) AS size FROM log
+                    WHERE task = (SELECT key FROM tasks WHERE task_id = :task_id) AND sub = 0
+                        AND seq > :after
+                    ORDER BY seq LIMIT :limit))
+            WHERE held < :bytes)
+    ORDER BY seq);
+
+-- name: private_records
+SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
+    SELECT seq || ' ' || sub || ' ' || turn || ' ' || kind || ' ' || at || ' ' || payload AS line
+    FROM log INDEXED BY log_private
+    WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND sub > 0
+    ORDER BY seq, sub);
+
+-- name: list
+-- One page of tasks, the last updated first.
+SELECT CAST(group_concat(
+    status_at || char(31) || task_id || char(31) || body || char(31) || artifacts || char(31)
+    || tail, char(30)) AS BLOB)
+FROM (
+    SELECT
+        t.status_at, t.task_id, coalesce(s.body, '') AS body,
+        CASE WHEN :artifacts THEN coalesce(s.artifacts, '') ELSE '' END AS artifacts,
+        coalesce((SELECT group_concat(line, char(10)) FROM (
+            SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
+                || l.payload AS line
+            FROM log l
+            WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
+                AND (l.kind IN ('task', 'status', 'turn')
+                    OR :artifacts AND l.kind = 'artifact')
+            ORDER BY l.seq, l.sub)), '') AS tail
+    FROM tasks t LEFT JOIN snapshots s ON s.task = t.key
+    WHERE t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner {context}
+        AND t.status_at BETWEEN :first AND min(:last, :before_at)
+        AND (:state = '' OR t.state = :state)
+        AND (t.status_at, t.task_id) < (:before_at, :before_id)
+    ORDER BY t.status_at DESC, t.task_id DESC
+    LIMIT :limit);
+
+-- name: count
+-- How many tasks a list has on all its pages.
+SELECT count(*) FROM tasks t
+WHERE t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner {context}
+    AND t.status_at BETWEEN :first AND :last
+    AND (:state = '' OR t.state = :state);
+
+-- name: unfinished
+SELECT task_id FROM tasks
+WHERE agent = ? AND ended_at IS NULL AND (turn_open OR waiting OR cancel_requested)
+ORDER BY key;
+
+-- name: receipt
+SELECT message_id, digest, task_id, turn, reply FROM receipts
+WHERE agent = ? AND tenant = ? AND owner = ? AND message_id = ?;
+
+-- name: history
+SELECT CAST(group_concat(message, char(10)) AS BLOB) FROM (
+    SELECT message FROM (
+        SELECT h.n, h.message FROM contexts c JOIN history h ON h.context = c.key
+        WHERE c.agent = ? AND c.tenant = ? AND c.owner = ? AND c.context_id = ?
+        ORDER BY h.n DESC LIMIT ?)
+    ORDER BY n);
+
+-- name: value
+SELECT v.value FROM contexts c JOIN context_values v ON v.context = c.key
+WHERE c.agent = ? AND c.tenant = ? AND c.owner = ? AND c.context_id = ? AND v.name = ?;
+
+-- name: touch_context
+-- Something was kept for a context, and so many messages were said in it.
+INSERT INTO contexts (agent, tenant, owner, context_id, said, touched_at)
+VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (agent, tenant, owner, context_id) DO UPDATE SET
+    said = said + excluded.said, touched_at = excluded.touched_at;
+
+-- name: add_history
+-- One message, so many before the last that was said.
+INSERT INTO history (context, n, message)
+SELECT key, said - ?5, ?6 FROM contexts
+WHERE agent = ?1 AND tenant = ?2 AND owner = ?3 AND context_id = ?4;
+
+-- name: trim_history
+-- Forget all but the last so many messages.
+DELETE FROM history WHERE (context, n) IN (
+    SELECT h.context, h.n FROM contexts c JOIN history h ON h.context = c.key
+    WHERE c.agent = ?1 AND c.tenant = ?2 AND c.owner = ?3 AND c.context_id = ?4
+        AND h.n <= c.said - ?5);
+
+-- name: put_value
+INSERT INTO context_values (context, name, value)
+SELECT key, ?5, ?6 FROM contexts
+WHERE agent = ?1 AND tenant = ?2 AND owner = ?3 AND context_id = ?4
+ON CONFLICT (context, name) DO UPDATE SET value = excluded.value;
+
+-- name: remove_value
+DELETE FROM context_values WHERE name = ?5 AND context = (
+    SELECT key FROM contexts
+    WHERE agent = ?1 AND tenant = ?2 AND owner = ?3 AND context_id = ?4);
+
+-- name: ended
+-- Tasks that ended before a moment, with the lengths of their logs.
+SELECT key, seq FROM tasks WHERE agent = ? AND ended_at < ? ORDER BY ended_at LIMIT ?;
+
+-- name: remove_log
+DELETE FROM log WHERE task = ?;
+
+-- name: remove_snapshot
+DELETE FROM snapshots WHERE task = ?;
+
+-- name: remove_task
+DELETE FROM tasks WHERE key = ?;
+
+-- name: old_receipts
+-- How many receipts are older than a moment, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM receipts WHERE agent = ? AND at < ? LIMIT ?);
+
+-- name: remove_receipts
+DELETE FROM receipts WHERE (agent, tenant, owner, message_id) IN (
+    SELECT agent, tenant, owner, message_id FROM receipts
+    WHERE agent = ? AND at < ? ORDER BY at LIMIT ?);
+
+-- name: idle_contexts
+-- Contexts that nobody used since a moment, and that have no tasks.
+SELECT c.key FROM contexts c
+WHERE c.agent = ? AND c.touched_at < ? AND NOT EXISTS (
+    SELECT 1 FROM tasks t
+    WHERE t.agent = c.agent AND t.tenant = c.tenant AND t.owner = c.owner
+        AND t.context_id = c.context_id)
+ORDER BY c.touched_at LIMIT ?;
+
+-- name: remove_context
+-- Remove a context, if it is still idle.
+DELETE FROM contexts WHERE key = ? AND touched_at < ? AND NOT EXISTS (
+    SELECT 1 FROM tasks t
+    WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant AND t.owner = contexts.owner
+        AND t.context_id = contexts.context_id);
+
+-- name: remove_history
+-- Remove the history of a context that is gone.
+DELETE FROM history WHERE context = ?1 AND NOT EXISTS (SELECT 1 FROM contexts WHERE key = ?1);
+
+-- name: remove_values
+-- Remove the values of a context that is gone.
+DELETE FROM context_values
+WHERE context = ?1 AND NOT EXISTS (SELECT 1 FROM contexts WHERE key = ?1);

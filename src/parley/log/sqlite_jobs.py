@@ -1,0 +1,106 @@
+"""What can be done to a SQLite store: each a function that puts itself into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from parley.log.events import LoggedEvent
+from parley.log.head import advance, claimed
+from parley.log.snapshot import Snapshot
+from parley.log.sqlite_batch import Batch, Writer, columns
+from parley.log.store import HISTORY_KEPT, Append, Conflict, Receipt, Scope
+
+PRUNED_AT_ONCE = 5000
+"""How many records one transaction removes, about: so long do other writers wait."""
+
+Done = tuple[int, Sequence[LoggedEvent]]
+
+
+def append(
+    batch: Batch,
+    append: Append,
+    payloads: Sequence[bytes],
+    snapshot: Snapshot | None,
+    exchange: Sequence[bytes],
+) -> Done:
+    """Add an append. Its result is the log's new head."""
+    expected = append.expected_seq
+    if expected is not None and (append.task_id, append.epoch) in batch.broken:
+        raise Conflict(append.task_id, expected, None)
+    head, records = advance(batch.head(append.task_id), append, payloads, batch.at)
+    batch.check_receipts(head.scope, append.receipts)
+    head = batch.put_head(head)
+    batch.add_records(head.key, records)
+    if snapshot is not None:
+        batch.put_snapshot(head, snapshot)
+    batch.add_receipts(head.scope, append.receipts)
+    batch.add_exchange(head.scope, head.context_id, exchange)
+    return head.seq, records
+
+
+def claim(batch: Batch, task_id: str) -> Done:
+    """Give a task a new epoch, which is the result."""
+    return batch.put_head(claimed(batch.head(task_id), task_id)).epoch, ()
+
+
+def keep(
+    batch: Batch,
+    scope: Scope,
+    context_id: str,
+    receipts: Sequence[Receipt],
+    exchange: Sequence[bytes],
+) -> Done:
+    """Keep a receipt and an exchange that belong to no task."""
+    batch.check_receipts(scope, receipts)
+    batch.add_receipts(scope, receipts)
+    batch.add_exchange(scope, context_id, exchange)
+    return 0, ()
+
+
+def set_value(batch: Batch, scope: Scope, context_id: str, key: str, value: bytes | None) -> Done:
+    """Set or remove a value of a context."""
+    context = (*columns(scope), context_id)
+    batch.add("touch_context", (*context, 0, batch.at))
+    if value is None:
+        batch.add("remove_value", (*context, key))
+    else:
+        batch.add("put_value", (*context, key, value))
+    return 0, ()
+
+
+def prune(batch: Batch, agent: str, ended_before: int, limit: int) -> Done:
+    """Remove ended tasks, up to ``limit`` and so many records. The result is how many."""
+    count = records = 0
+    for key, length in batch.read("ended", (agent, ended_before, limit)):
+        if count and records + length > PRUNED_AT_ONCE:
+            break
+        count += 1
+        records += length
+        for name in ("remove_log", "remove_snapshot", "remove_task"):
+            batch.add(name, (key,))
+    return count, ()
+
+
+def prune_receipts(batch: Batch, agent: str, before: int) -> Done:
+    """Remove old receipts. The result is whether there may be more."""
+    [(count,)] = batch.read("old_receipts", (agent, before, PRUNED_AT_ONCE))
+    if count:
+        batch.add("remove_receipts", (agent, before, PRUNED_AT_ONCE))
+    return count == PRUNED_AT_ONCE, ()
+
+
+def prune_contexts(batch: Batch, agent: str, before: int) -> Done:
+    """Remove idle contexts. The result is whether there may be more."""
+    limit = PRUNED_AT_ONCE // HISTORY_KEPT * 10
+    found = batch.read("idle_contexts", (agent, before, limit))
+    for (key,) in found:
+        batch.add("remove_context", (key, before))
+        batch.add("remove_history", (key,))
+        batch.add("remove_values", (key,))
+    return len(found) == limit, ()
+
+
+def forgive(batch: Batch, writers: Iterable[Writer]) -> Done:
+    """Let writers that were told of a failure write again."""
+    batch.broken.difference_update(writers)
+    return 0, ()

@@ -1,0 +1,273 @@
+"""What every store of task logs does. Implementations: ``memory``, ``sqlite``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from parley.log.events import Kind, LoggedEvent, PrivateEvent, TaskEvent
+from parley.model.parts import Message
+from parley.model.tasks import Task, TaskState
+
+PAGE_BYTES = 1 << 20
+"""``events`` adds no further event to a page that holds as many bytes of payload."""
+
+HISTORY_KEPT = 1000
+"""How many messages of a context's history are kept; the oldest go first."""
+
+
+class StoreError(Exception):
+    """The store did not do what was asked; nothing of it was done."""
+
+
+class Conflict(StoreError):
+    """The log's head is not where the append expected it.
+
+    ``head`` is where it is; ``None`` when an append before this one, by the same writer, failed.
+    """
+
+    def __init__(self, task_id: str, expected: int, head: int | None) -> None:
+        self.head = head
+        super().__init__(
+            f"task {task_id}: expected head {expected}, "
+            + ("but an append before this one failed" if head is None else f"found {head}")
+        )
+
+
+class Fenced(StoreError):
+    """A later executor has taken the task over; the append came from an earlier one."""
+
+
+class TaskEnded(StoreError):
+    """The task is in a terminal state; nothing follows it."""
+
+
+class UnknownTask(StoreError):
+    """There is no such task in the store."""
+
+
+class DuplicateReceipt(StoreError):
+    """There is a receipt for this message already: another send of it came first."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(f"message {message_id} has a receipt already")
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """Whose task it is. Nothing is ever found outside the scope that it was stored under."""
+
+    agent: str
+    tenant: str = ""
+    owner: str = ""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The answer to a message that its sender may repeat (idempotent sends).
+
+    ``digest`` is a hash of the request; the answer is a task and a turn of it, or ``reply``: the
+    JSON of a direct message.
+    """
+
+    message_id: str
+    digest: bytes
+    task_id: str = ""
+    turn: int = 0
+    reply: bytes = b""
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Records to be added to one task's log, all or none.
+
+    ``expected_seq`` is the head that the writer knows (0 creates the task, and ``scope`` and
+    ``context_id`` are then needed). ``None`` is for private records from outside a turn: any head
+    will do, and ``epoch`` is not looked at. ``epoch`` is that of the writer's claim.
+    ``task`` is the fold after the append, given when it is worth keeping as a snapshot.
+    ``turn_open`` says whether a turn is under way after the append, ``None`` leaves it as it is.
+    ``taken`` is how many waiting messages the append's turn takes.
+    ``exchange`` joins the context's history with it. ``receipts`` are kept with it.
+    """
+
+    task_id: str
+    events: Sequence[TaskEvent | PrivateEvent]
+    expected_seq: int | None
+    turn: int
+    epoch: int = 1
+    scope: Scope | None = None
+    context_id: str = ""
+    task: Task | None = None
+    turn_open: bool | None = None
+    taken: int = 0
+    exchange: Sequence[Message] = ()
+    receipts: Sequence[Receipt] = ()
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as the store knows it. ``task`` is the fold of its log up to ``seq``."""
+
+    scope: Scope
+    task: Task
+    seq: int
+    turn: int
+    turn_open: bool
+    waiting: int
+    epoch: int
+    cancel_requested: bool
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """A task's private records that a turn needs: in the order of the log."""
+
+    received: tuple[LoggedEvent, ...]
+    turns: tuple[LoggedEvent, ...]
+    remembered: tuple[LoggedEvent, ...]
+
+
+def memory_of(records: Sequence[LoggedEvent]) -> Memory:
+    """Return a task's private records, sorted by kind."""
+    return Memory(
+        received=tuple([r for r in records if r.kind is Kind.RECEIVED]),
+        turns=tuple([r for r in records if r.kind is Kind.TURN]),
+        remembered=tuple([r for r in records if r.kind is Kind.REMEMBERED]),
+    )
+
+
+class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks to list, the last updated first: by status timestamp, then id, both falling.
+
+    ``before`` is the place of the last task of the page before: (status time in ms, task id).
+    ``not_after`` bounds a paged walk to what existed when it began, in ms.
+    ``status_after`` is inclusive, in ms.
+    """
+
+    scope: Scope
+    context_id: str = ""
+    state: TaskState = TaskState.UNSPECIFIED
+    status_after: int | None = None
+    before: tuple[int, str] | None = None
+    not_after: int | None = None
+    limit: int = 50
+    artifacts: bool = False
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Tasks in order, how many match in all (before paging), and whether there are more."""
+
+    tasks: tuple[Task, ...]
+    total: int
+    more: bool
+
+
+Committed = Callable[[Sequence[LoggedEvent]], None]
+"""Told of every commit, in order, on the event loop: the records of one append."""
+
+
+class TaskStore(Protocol):
+    """Keeps task logs. All methods raise ``StoreUnavailable`` when the store cannot work.
+
+    Guarantees L1-L7 of the architecture. ``append`` starts at once and in the order of its calls;
+    what it returns may be awaited later, so a writer can have several appends under way. When one
+    fails, those that follow it on the same task and epoch fail too (``Conflict``), as what they
+    build on is missing, until the failure was told.
+    """
+
+    async def open(self, committed: Committed) -> None:
+        """Make the store ready: lock it, bring its schema up to date, check that it is sound.
+
+        ``committed`` is called for every append once it is durable, private records included.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go. Idempotent."""
+        ...
+
+    def append(self, append: Append) -> Awaitable[int]:
+        """Add records; the result is the log's new head. Nobody's giving up the wait undoes it.
+
+        The awaitable raises, checked in this order: ``UnknownTask``, ``TaskEnded``, ``Fenced``,
+        ``Conflict``, ``IllegalEvent`` (see ``fold``), ``DuplicateReceipt``. The call itself raises
+        ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+        """
+        ...
+
+    async def load(self, task_id: str) -> TaskRecord | None:
+        """Return the task, at no more cost than its size."""
+        ...
+
+    async def memory(self, task_id: str) -> Memory:
+        """Return the private records of the task that a turn needs."""
+        ...
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return up to ``limit`` public events with a number above ``after``, in order.
+
+        Fewer, though at least one, when they reach ``PAGE_BYTES``; so a page that is short of
+        both ends where the log ended.
+        """
+        ...
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """Return one page of tasks."""
+        ...
+
+    async def claim(self, task_id: str) -> int:
+        """Take the task for a new executor and return the new epoch; earlier ones are fenced.
+
+        Raises ``UnknownTask``, ``TaskEnded``.
+        """
+        ...
+
+    async def unfinished(self, agent: str) -> Sequence[str]:
+        """Return the ids of the agent's tasks that an executor has to see to, the oldest first.
+
+        They have a turn under way, messages waiting, or a cancellation that was not finished.
+        """
+        ...
+
+    async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
+        """Return what was kept for a message."""
+        ...
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none of it.
+
+        Raises ``DuplicateReceipt``.
+        """
+        ...
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages of a context, the oldest first.
+
+        A context keeps its last ``HISTORY_KEPT``.
+        """
+        ...
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value that an agent keeps for a context."""
+        ...
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Keep a value for a context; ``None`` removes it."""
+        ...
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
+
+        Contexts without tasks and receipts that were last touched before it go too. Returns how
+        many tasks went.
+        """
+        ...
