@@ -1,0 +1,86 @@
+"""The life of a server: start once, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+_log = logging.getLogger("parley.server")
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class Lifecycle:
+    """Starts what is served, once, and stops it.
+
+    ``start`` may be called by any number of requests at once: all of them wait for the same start,
+    and one that is cancelled does not take the start with it. A start that failed is tried again
+    by the next call. ``drain`` tells those who registered with ``on_drain`` that the end is near.
+    A server that was stopped can be started again, on another event loop too.
+    """
+
+    def __init__(self, startup: Hook | None, shutdown: Hook | None) -> None:
+        self._startup = startup
+        self._shutdown = shutdown
+        self._starting: asyncio.Task[None] | None = None
+        self._to_drain: list[Callable[[], None]] = []
+        self.started = False
+        self.draining = False
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the server begins to drain."""
+        self._to_drain.append(callback)
+
+    async def start(self) -> None:
+        """Start what is served. Raises what the startup raises."""
+        if not self.started:
+            await asyncio.shield(self._start())
+
+    async def start_late(self) -> None:
+        """Start, because a request came and nobody had. Raises what the startup raises."""
+        await asyncio.shield(self._start(late=True))
+
+    def start_soon(self) -> None:
+        """Begin to start late; the start goes on by itself, and a failure is in the log."""
+        self._start(late=True)
+
+    def _start(self, *, late: bool = False) -> asyncio.Task[None]:
+        if self._starting is None:
+            if late:
+                _log.warning(
+                    "the agents were not started before their first request, and nothing will "
+                    "stop them: give lifespan=app.lifespan to the app that they are mounted in"
+                )
+            self._starting = asyncio.create_task(self._run_startup())
+            self._starting.add_done_callback(self._start_ended)
+        return self._starting
+
+    async def _run_startup(self) -> None:
+        if self._startup is not None:
+            await self._startup()
+        self.started = True
+
+    def _start_ended(self, task: asyncio.Task[None]) -> None:
+        self._starting = None
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("the server cannot start: %s", error)
+
+    def drain(self) -> None:
+        """Begin the end: no new streams or messages, and those under way come to a close."""
+        if not self.draining:
+            self.draining = True
+            for callback in self._to_drain:
+                callback()
+
+    async def stop(self) -> None:
+        """Drain, and stop what is served. Does nothing when it has not started."""
+        self.drain()
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+        started, self.started = self.started, False
+        try:
+            if started and self._shutdown is not None:
+                await self._shutdown()
+        finally:
+            self.draining = False

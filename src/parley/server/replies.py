@@ -1,0 +1,49 @@
+"""Whole HTTP responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from starlette.types import Scope, Send
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+
+
+async def reply(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
+    """Send a response with a body of JSON."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [JSON, (b"content-length", b"%d" % len(body)), *headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+async def reply_without_body(send: Send, status: int, headers: Headers = ()) -> None:
+    """Send a response that has no body (204, 304, and all to HEAD)."""
+    await send({"type": "http.response.start", "status": status, "headers": [*headers]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def reply_in_words(
+    scope: Scope, send: Send, status: int, words: str, headers: Headers = ()
+) -> None:
+    """Send a response that tells a person what is wrong, or what is here."""
+    if scope["method"] == "HEAD":
+        await reply_without_body(send, status, headers)
+    else:
+        await reply(send, status, msgspec.json.encode({"error": words}), headers)
+
+
+async def refuse_method(scope: Scope, send: Send, allowed: str, words: str) -> None:
+    """Send 405, or what is allowed to those who ask for just that (OPTIONS)."""
+    allow = (b"allow", allowed.encode())
+    if scope["method"] == "OPTIONS":
+        await reply_without_body(send, 204, [allow])
+    else:
+        await reply_in_words(scope, send, 405, words, [allow])

@@ -1,0 +1,78 @@
+"""What an operator can set about a server, checked when it is set."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+_ORIGIN = re.compile(r"https?://[^/\s,]+")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a server.
+
+    ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
+    a request. ``keep_alive`` is the silence in seconds after which a stream carries a comment.
+    ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
+    exceed it. ``max_streams`` bounds the streams that are open at once.
+    ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
+    ``missing_version`` is how a request without ``A2A-Version`` is read: the specification says
+    0.3 (§3.6.2), which is refused until it is spoken here; ``"1.0"`` serves it.
+    ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
+    ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
+    written: only for a server that nobody can reach but through a proxy that sets them.
+
+    Raises ``ValueError`` for a value that makes no sense.
+    """
+
+    max_body_bytes: int = 10 * 1024 * 1024
+    max_depth: int = 100
+    max_parts: int = 1000
+    keep_alive: float = 15.0
+    send_buffer: int = 64 * 1024
+    max_streams: int = 10_000
+    cors_origins: tuple[str, ...] = ()
+    missing_version: Literal["0.3", "1.0"] = "0.3"
+    card_max_age: int = 60
+    trust_proxy: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(
+                    f"the setting {name} takes a whole number of at least {least}, not {value!r}"
+                )
+        seconds = self.keep_alive
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+            raise ValueError(f"the setting keep_alive takes seconds above 0, not {seconds!r}")
+        if not isinstance(self.cors_origins, tuple):
+            raise ValueError(
+                f"the setting cors_origins takes a tuple of origins, not {self.cors_origins!r}"
+            )
+        for origin in self.cors_origins:
+            if origin != "*" and not (isinstance(origin, str) and _ORIGIN.fullmatch(origin)):
+                raise ValueError(
+                    "the setting cors_origins takes origins such as https://example.com, or *, "
+                    f"not {origin!r}"
+                )
+        if self.missing_version not in ("0.3", "1.0"):
+            raise ValueError(
+                f"the setting missing_version takes '0.3' or '1.0', not {self.missing_version!r}"
+            )
+        if not isinstance(self.trust_proxy, bool):
+            raise ValueError(
+                f"the setting trust_proxy takes True or False, not {self.trust_proxy!r}"
+            )
+
+
+_LEAST = {
+    "max_body_bytes": 1024,
+    "max_depth": 10,
+    "max_parts": 1,
+    "send_buffer": 1024,
+    "max_streams": 1,
+    "card_max_age": 0,
+}

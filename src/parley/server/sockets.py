@@ -1,0 +1,83 @@
+"""Sockets to listen on, and the address that they are reached by."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+_BACKLOG = 2048
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class ListenError(Exception):
+    """The server cannot listen where it was told to; the message says why, in one line."""
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Return sockets bound to all addresses of ``host``. ``port`` 0 takes a free one.
+
+    Raises ``ListenError``.
+    """
+    if not 0 <= port <= 65535:
+        raise ListenError(f"{port} is no port: they go from 1 to 65535, and 0 takes a free one")
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError):
+        raise ListenError(f"{host!r} is not a name or an address of this machine") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in found:
+            # All addresses of a name share the port that the first was given.
+            taken = sockets[0].getsockname()[1] if sockets else port
+            try:
+                sockets.append(_bind(family, (address[0], taken, *address[2:])))
+            except OSError as error:
+                # One family of a name may be switched off here, as long as there is another.
+                if error.errno not in _NOT_HERE or (address == found[-1][4] and not sockets):
+                    raise
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise ListenError(_why(host, port, error)) from None
+    return sockets
+
+
+def address_of(host: str, sockets: list[socket.socket]) -> str:
+    """Return the address at which what listens is reached from this machine."""
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    port = sockets[0].getsockname()[1]
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _bind(family: int, address: Any) -> socket.socket:
+    # With its protocol named: asyncio otherwise leaves Nagle's algorithm on, and a response in two
+    # pieces takes 40 ms.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":  # elsewhere it would let two servers share a port
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _why(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is in use: end what listens there, or choose another port "
+            "(0 takes a free one)"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} may not be listened on by this user: choose one above 1023"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{host} is not an address of this machine"
+    return f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}"

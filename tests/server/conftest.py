@@ -1,0 +1,30 @@
+"""One server for the tests of a module: each gives its agent a script of its own."""
+
+import pytest
+
+from parley.server.run import serving
+
+from .scripted import Scripted, app_of
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def server():
+    service = Scripted()
+    async with serving(app_of(service)) as address:
+        yield service, address
+
+
+@pytest.fixture
+def service(server):
+    server[0].forget()
+    return server[0]
+
+
+@pytest.fixture
+def url(server, service):
+    return server[1]

@@ -1,0 +1,240 @@
+"""Start, health, drain and stop."""
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from parley.model.service import StreamItem
+from parley.server.app import Settings
+from parley.server.run import serving
+
+from .http import JSON, WAIT, ask, call, connection, id_of, post
+from .scripted import Scripted, Standstill, app_of, task
+
+pytestmark = pytest.mark.anyio
+
+
+def mounted(app):
+    """The app as a server sees it that knows nothing of lifespans."""
+
+    async def outer(scope, receive, send):
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+        else:
+            raise RuntimeError("no lifespan here")
+
+    return outer
+
+
+# Start
+
+
+async def test_first_requests_at_once_share_one_start():
+    starts = 0
+    gate = asyncio.Event()
+
+    async def startup():
+        nonlocal starts
+        starts += 1
+        await gate.wait()
+
+    service = Scripted()
+    async with serving(mounted(app_of(service, startup=startup))) as url:
+        requests = [asyncio.create_task(post(url, call(id=n))) for n in range(5)]
+        while not starts:
+            await asyncio.sleep(0.005)
+        assert service.asked == []
+        gate.set()
+        answers = await asyncio.gather(*requests)
+    assert starts == 1
+    assert all("result" in answer.json for answer in answers)
+
+
+async def test_a_first_request_that_is_cancelled_does_not_take_the_start_with_it():
+    gate = asyncio.Event()
+
+    async def startup():
+        await gate.wait()
+
+    app = app_of(startup=startup)
+    first = asyncio.create_task(app.lifecycle.start())
+    second = asyncio.create_task(app.lifecycle.start())
+    await asyncio.sleep(0)
+    first.cancel()
+    gate.set()
+    await asyncio.wait_for(second, WAIT)
+    assert first.cancelled()
+    assert app.lifecycle.started
+
+
+async def test_a_start_that_fails_is_tried_again_by_the_next_request(caplog):
+    problems = [OSError("the disk is full")]
+
+    async def startup():
+        if problems:
+            raise problems.pop()
+
+    async with serving(mounted(app_of(startup=startup))) as url:
+        refused = await post(url, call())
+        assert refused.status == 503
+        assert refused.error["code"] == -32012
+        assert b"disk" not in refused.body
+        assert "the disk is full" in caplog.text
+        assert "result" in (await post(url, call())).json
+
+
+async def test_the_lifespan_raises_what_the_startup_raises():
+    async def startup():
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk"):
+        async with serving(app_of(startup=startup)):
+            pass
+
+
+async def test_an_app_can_be_started_again_after_its_end():
+    life = []
+
+    async def startup():
+        life.append("start")
+
+    async def shutdown():
+        life.append("stop")
+
+    app = app_of(startup=startup, shutdown=shutdown)
+    for _ in range(2):
+        async with serving(app) as url:
+            assert "result" in (await post(url, call())).json
+            assert (await ask(url, "GET", "/health/ready")).status == 200
+    assert life == ["start", "stop", "start", "stop"]
+
+
+# Health
+
+
+async def test_a_server_that_has_started_is_live_and_ready(url):
+    for path, word in (("/health/live", "live"), ("/health/ready", "ready")):
+        response = await ask(url, "GET", path)
+        assert response.status == 200
+        assert response.json == {"status": word}
+        assert response.headers["cache-control"] == "no-store"
+        assert (await ask(url, "HEAD", path)).status == 200
+        assert (await post(url, call(), path=path)).status == 405
+
+
+async def test_a_server_is_ready_only_after_its_start_which_the_question_begins():
+    gate = asyncio.Event()
+
+    async with serving(mounted(app_of(startup=gate.wait))) as url:
+        for _ in range(2):
+            response = await ask(url, "GET", "/health/ready")
+            assert response.status == 503
+            assert response.json == {"status": "starting"}
+        assert (await ask(url, "GET", "/health/live")).status == 200
+        gate.set()
+        await post(url, call())
+        assert (await ask(url, "GET", "/health/ready")).status == 200
+
+
+# Drain
+
+
+async def test_draining_ends_a_stream_cleanly_and_without_an_error():
+    still = Standstill(StreamItem(task(), 1))
+    app = app_of(Scripted(subscribe_to_task=still))
+    async with serving(app) as url, connection(url) as http:
+        await http.subscribe()
+        frames = http.frames()
+        assert id_of(await anext(frames)) == "1"
+        app.lifecycle.drain()
+        # The body ends as HTTP wants it, which is more than a connection that is cut.
+        assert [frame async for frame in frames] == []
+        await asyncio.wait_for(still.closed.wait(), WAIT)
+
+
+async def test_draining_sends_what_has_gathered_first():
+    many = Standstill(*[StreamItem(task(), number) for number in range(1, 51)])
+    app = app_of(Scripted(subscribe_to_task=many))
+    async with serving(app) as url, connection(url) as http:
+        await http.subscribe()
+        frames = http.frames()
+        numbers = [id_of(await anext(frames))]
+        app.lifecycle.drain()
+        numbers += [id_of(frame) async for frame in frames]
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+
+
+async def test_a_stream_without_an_event_yet_is_refused_when_the_server_drains():
+    still = Standstill()
+    app = app_of(Scripted(subscribe_to_task=still))
+    async with serving(app) as url, connection(url) as http:
+        await http.request("POST", "/", call("SubscribeToTask"), JSON)
+        async with asyncio.timeout(WAIT):
+            while not still.open:
+                await asyncio.sleep(0.005)
+        app.lifecycle.drain()
+        response = await http.response()
+    assert response.status == 503
+    assert response.error["code"] == -32012
+
+
+async def test_a_draining_server_takes_no_new_work_but_answers_questions():
+    drained = []
+    service = Scripted()
+    app = app_of(service, on_drain=lambda: drained.append(True))
+    async with serving(app) as url:
+        app.lifecycle.drain()
+        app.lifecycle.drain()
+        assert drained == [True]
+        for method in ("SendMessage", "SendStreamingMessage", "SubscribeToTask"):
+            response = await post(url, call(method))
+            assert response.status == 503
+            assert response.error["code"] == -32012
+            assert response.headers["retry-after"] == "1"
+        assert "result" in (await post(url, call("GetTask"))).json
+        ready = await ask(url, "GET", "/health/ready")
+        assert (ready.status, ready.json) == (503, {"status": "draining"})
+        assert (await ask(url, "GET", "/health/live")).status == 200
+
+
+async def test_the_end_of_a_server_drains_it_first():
+    still = Standstill(StreamItem(task(), 1))
+    order = []
+
+    async def shutdown():
+        order.append("shutdown")
+
+    app = app_of(
+        Scripted(subscribe_to_task=still),
+        on_drain=lambda: order.append("drain"),
+        shutdown=shutdown,
+        settings=Settings(keep_alive=3600),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        async with serving(app) as url:
+            http = await stack.enter_async_context(connection(url))
+            await http.subscribe()
+            frames = http.frames()
+            await anext(frames)
+        assert [frame async for frame in frames] == []
+    assert order == ["drain", "shutdown"]
+
+
+async def test_a_request_that_outlives_the_grace_period_is_told_so(caplog):
+    stuck = asyncio.Event()
+
+    async def forever(request, context):
+        stuck.set()
+        await asyncio.get_running_loop().create_future()
+
+    app = app_of(Scripted(send_message=forever))
+    with caplog.at_level(logging.INFO):
+        async with serving(app, grace=0) as url:
+            waiting = asyncio.create_task(post(url, call()))
+            await asyncio.wait_for(stuck.wait(), WAIT)
+        response = await asyncio.wait_for(waiting, WAIT)
+    assert response.status == 503
+    assert response.error["code"] == -32012
+    assert "Traceback" not in caplog.text

@@ -1,0 +1,155 @@
+"""Service parameters: the version and the extensions of a request."""
+
+import pytest
+
+from parley.model.errors import VersionNotSupportedError
+from parley.server.app import Settings
+from parley.server.parameters import negotiate_version
+from parley.server.run import serving
+
+from .http import ask, call, post
+from .scripted import EXTENSION, app_of, card_of, extension
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("header", "query"),
+    [
+        (b"1.0", b""),
+        (b" 1.0 ", b""),
+        (b"1.0.1", b""),
+        (b"1.0.0-rc", b""),
+        (None, b"A2A-Version=1.0"),
+        (None, b"x=1&a2a-version=1.0.2"),
+        (b"", b"A2A-Version=1.0"),
+        (b"1.0", b"A2A-Version=0.3"),
+    ],
+)
+def test_version_1_0_is_served_however_it_is_asked_for(header, query):
+    assert negotiate_version(header, query, "0.3") == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("header", "query"),
+    [
+        (b"0.3", b""),
+        (b"1.1", b""),
+        (b"2.0", b""),
+        (b"99.0", b""),
+        (b"1", b""),
+        (b"10", b""),
+        (b"1.0x", b""),
+        (b"v1.0", b""),
+        (b"\xff\xfe", b""),
+        (b"0.3", b"A2A-Version=1.0"),
+        (None, b"A2A-Version=0.3"),
+    ],
+)
+def test_every_other_version_is_refused(header, query):
+    with pytest.raises(VersionNotSupportedError) as raised:
+        negotiate_version(header, query, "1.0")
+    assert "A2A-Version: 1.0" in raised.value.message
+    assert raised.value.metadata["supportedVersions"] == "1.0"
+
+
+@pytest.mark.parametrize("header", [None, b"", b"  "])
+def test_a_missing_version_is_the_one_that_is_set(header):
+    assert negotiate_version(header, b"", "1.0") == "1.0"
+    with pytest.raises(VersionNotSupportedError, match=r"0\.3.*send the header A2A-Version: 1\.0"):
+        negotiate_version(header, b"", "0.3")
+
+
+async def test_an_unsupported_version_is_refused_with_those_that_are(url, service):
+    response = await post(url, call(), {"A2A-Version": "99.0"})
+    assert response.status == 200
+    assert response.error["code"] == -32009
+    assert response.reason == "VERSION_NOT_SUPPORTED"
+    assert response.error["data"][0]["metadata"] == {
+        "requestedVersion": "99.0",
+        "supportedVersions": "1.0",
+    }
+    assert response.headers["a2a-version"] == "1.0"
+    assert response.json["id"] == 1
+    assert service.asked == []
+
+
+async def test_a_request_without_a_version_is_told_the_header_to_send(url):
+    response = await ask(url, "POST", "/", call(), {"Content-Type": "application/json"})
+    assert response.error["code"] == -32009
+    assert "A2A-Version: 1.0" in response.error["message"]
+
+
+async def test_a_version_in_the_query_counts(url):
+    headers = {"Content-Type": "application/json"}
+    assert "result" in (await ask(url, "POST", "/?A2A-Version=1.0", call(), headers)).json
+    assert "error" in (await ask(url, "POST", "/?A2A-Version=0.3", call(), headers)).json
+
+
+async def test_a_setting_serves_requests_without_a_version():
+    async with serving(app_of(settings=Settings(missing_version="1.0"))) as url:
+        response = await ask(url, "POST", "/", call(), {"Content-Type": "application/json"})
+        assert "result" in response.json
+        # Only the missing version: one that is named stays refused.
+        assert "error" in (await post(url, call(), {"A2A-Version": "0.3"})).json
+
+
+OTHER = "urn:example:letters:v2"
+
+
+@pytest.fixture
+async def extended(service):
+    card = card_of(extensions=(extension(), extension(uri=OTHER)))
+    async with serving(app_of(service, card=card)) as address:
+        yield address
+
+
+async def test_extensions_that_the_card_declares_are_in_force_and_echoed(extended, service):
+    asked = f"{OTHER}, urn:example:unknown:v1 ,{EXTENSION}"
+    response = await post(extended, call(), {"A2A-Extensions": asked})
+    assert service.context.extensions == {EXTENSION, OTHER}
+    assert set(response.headers["a2a-extensions"].split(", ")) == {EXTENSION, OTHER}
+
+
+async def test_the_header_may_come_more_than_once(extended, service):
+    # Names of headers do not care about case, so this is twice the same one.
+    headers = {"A2A-Extensions": EXTENSION, "a2a-extensions": OTHER}
+    await post(extended, call(), headers)
+    assert service.context.extensions == {EXTENSION, OTHER}
+
+
+async def test_unknown_extensions_are_passed_over(extended, service):
+    response = await post(extended, call(), {"A2A-Extensions": "urn:example:unknown:v1,,"})
+    assert "result" in response.json
+    assert service.context.extensions == frozenset()
+    assert "a2a-extensions" not in response.headers
+
+
+async def test_a_required_extension_must_be_asked_for(service):
+    card = card_of(extensions=(extension(required=True),))
+    async with serving(app_of(service, card=card)) as url:
+        refused = await post(url, call())
+        assert refused.error["code"] == -32008
+        assert refused.reason == "EXTENSION_SUPPORT_REQUIRED"
+        assert EXTENSION in refused.error["message"]
+        assert service.asked == []
+        assert "result" in (await post(url, call(), {"A2A-Extensions": EXTENSION})).json
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "field"),
+    [
+        ("SendStreamingMessage", -32004, "capabilities.streaming"),
+        ("SubscribeToTask", -32004, "capabilities.streaming"),
+        ("ListTaskPushNotificationConfigs", -32003, "capabilities.pushNotifications"),
+        ("GetExtendedAgentCard", -32004, "capabilities.extendedAgentCard"),
+    ],
+)
+async def test_what_the_card_does_not_declare_is_refused(service, method, code, field):
+    async with serving(app_of(service, card=card_of(streaming=False))) as url:
+        response = await post(url, call(method))
+    assert response.status == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.error["code"] == code
+    assert field in response.error["message"]
+    assert service.asked == []

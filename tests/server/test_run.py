@@ -1,0 +1,243 @@
+"""Running a server: addresses, signals, and what can be in the way."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from parley.server.run import ListenError, run, serving, serving_in_thread
+from parley.server.sockets import address_of, listen
+
+from .http import WAIT, ask, call, connection, post
+from .scripted import app_of
+
+pytestmark = pytest.mark.anyio
+
+on_posix = pytest.mark.skipif(os.name != "posix", reason="processes get signals differently there")
+
+SERVER = textwrap.dedent(
+    """
+    import asyncio, logging, sys
+    sys.path.insert(0, {tests!r})
+    logging.basicConfig()
+    from parley.model.service import StreamItem
+    from parley.server.run import run
+    from server.scripted import Scripted, Standstill, app_of, task
+
+    async def forever(request, context):
+        print("asked", flush=True)
+        await asyncio.get_running_loop().create_future()
+
+    async def shutdown():
+        print("stopped", flush=True)
+
+    service = Scripted(
+        send_message=forever, subscribe_to_task=Standstill(StreamItem(task(), 1))
+    )
+    run(
+        app_of(service, shutdown=shutdown),
+        port=0,
+        grace=60,
+        listening=lambda url: print(url, flush=True),
+    )
+    print("returned", flush=True)
+    """
+).format(tests=str(Path(__file__).parents[1]))
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self):
+        self.url = self._process.stdout.readline().strip()
+        return self
+
+    def __exit__(self, *exception):
+        self._process.kill()
+        self._process.wait(WAIT)
+        self._process.stdout.close()
+        self._process.stderr.close()
+
+    async def line(self):
+        return (await asyncio.to_thread(self._process.stdout.readline)).strip()
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    async def end(self):
+        """The exit status, and what was printed until then."""
+        out, err = await asyncio.to_thread(self._process.communicate, timeout=WAIT)
+        return self._process.returncode, out.split(), err
+
+
+@on_posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_streams_cleanly_and_stops_the_server(number):
+    with Process() as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        async with connection(server.url) as http:
+            await http.subscribe()
+            frames = http.frames()
+            await anext(frames)
+            server.signal(number)
+            assert [frame async for frame in frames] == []
+        assert await server.end() == (0, ["stopped", "returned"], "")
+
+
+@on_posix
+async def test_a_second_signal_does_not_wait_for_what_is_under_way():
+    with Process() as server:
+        async with connection(server.url) as http:
+            await http.request("POST", "/", call(), {"Content-Type": "application/json"})
+            answer = await http.response()
+            assert answer.error["code"] == -32009  # nothing is under way yet
+            await http.request(
+                "POST", "/", call(), {"Content-Type": "application/json", "A2A-Version": "1.0"}
+            )
+            assert await server.line() == "asked"
+            server.signal(signal.SIGINT)
+            # Nobody can connect any more once the first signal was taken.
+            async with asyncio.timeout(WAIT):
+                while await can_connect(server.url):
+                    await asyncio.sleep(0.01)
+            server.signal(signal.SIGINT)
+            status, out, err = await server.end()
+    assert (status, out) == (0, ["returned"])
+    assert "Traceback" not in err
+
+
+async def can_connect(url):
+    try:
+        async with connection(url):
+            return True
+    except OSError:
+        return False
+
+
+def test_a_port_in_use_is_told_in_one_line():
+    (taken,) = listen("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    try:
+        with pytest.raises(ListenError, match=f"port {port} on 127.0.0.1 is in use") as raised:
+            run(app_of(), port=port)
+        assert "\n" not in str(raised.value)
+    finally:
+        taken.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [
+        ("127.0.0.1", 65536, "65536 is no port"),
+        ("127.0.0.1", -1, "-1 is no port"),
+        ("no such host.invalid", 0, "not a name or an address"),
+        ("192.0.2.1", 0, "not an address of this machine"),
+    ],
+)
+def test_where_a_server_cannot_listen_is_told_in_one_line(host, port, words):
+    with pytest.raises(ListenError, match=words):
+        listen(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("127.0.0.1", "127.0.0.1"), ("", "127.0.0.1"), ("localhost", "localhost")]
+)
+def test_the_address_of_a_free_port_is_the_real_one(host, name):
+    sockets = listen(host, 0)
+    try:
+        ports = {sock.getsockname()[1] for sock in sockets}
+        assert len(ports) == 1
+        assert address_of(host, sockets) == f"http://{name}:{ports.pop()}"
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def test_a_startup_that_fails_is_raised_and_lets_go_of_the_port():
+    async def startup():
+        raise RuntimeError("the database is locked")
+
+    (probe,) = listen("127.0.0.1", 0)
+    port = probe.getsockname()[1]
+    probe.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="locked"):
+            run(app_of(startup=startup), port=port)
+
+
+def run_briefly(app, **options):
+    """Run a server in a thread, where it takes no signals, until it listens."""
+    failures = []
+
+    class Enough(Exception):
+        pass
+
+    def listening(url):
+        raise Enough
+
+    def work():
+        try:
+            run(app, port=0, listening=listening, **options)
+        except Enough:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def test_a_server_that_everyone_reaches_and_may_call_says_so(caplog):
+    with caplog.at_level(logging.WARNING, "parley.server"):
+        run_briefly(app_of(), host="127.0.0.1")
+        assert caplog.text == ""
+        run_briefly(app_of(identify=lambda scope: None), host="0.0.0.0")
+        assert caplog.text == ""
+        run_briefly(app_of(), host="0.0.0.0")
+    assert "0.0.0.0" in caplog.text
+    assert "nobody is identified" in caplog.text
+
+
+def test_a_server_in_a_thread_serves_those_without_a_loop():
+    with serving_in_thread(app_of()) as url:
+        response = asyncio.run(post(url, call()))
+        assert "result" in response.json
+    assert not asyncio.run(can_connect(url))
+
+
+def test_a_server_in_a_thread_raises_what_its_startup_raises():
+    async def startup():
+        raise RuntimeError("the database is locked")
+
+    with pytest.raises(RuntimeError, match="locked"), serving_in_thread(app_of(startup=startup)):
+        pass
+
+
+async def test_an_error_in_the_context_comes_out_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        async with serving(app_of()):
+            raise ZeroDivisionError
+
+
+async def test_responses_have_a_date_and_do_not_name_the_server(url):
+    headers = (await ask(url, "GET", "/health/live")).headers
+    assert "date" in headers
+    assert "server" not in headers

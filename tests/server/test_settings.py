@@ -1,0 +1,48 @@
+"""Settings are checked when they are made."""
+
+import pytest
+
+from parley.server.app import Settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_body_bytes", 0),
+        ("max_body_bytes", "10MB"),
+        ("max_body_bytes", True),
+        ("max_depth", 1),
+        ("max_parts", 0),
+        ("keep_alive", 0),
+        ("keep_alive", -1),
+        ("keep_alive", "15"),
+        ("keep_alive", float("nan")),
+        ("send_buffer", 10),
+        ("max_streams", 0),
+        ("card_max_age", -1),
+        ("card_max_age", 1.5),
+        ("missing_version", "2.0"),
+        ("missing_version", None),
+        ("trust_proxy", "yes"),
+        ("cors_origins", "https://a.example"),
+        ("cors_origins", ["https://a.example"]),
+        ("cors_origins", ("a.example",)),
+        ("cors_origins", ("https://a.example/",)),
+        ("cors_origins", (7,)),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_by_its_name(name, value):
+    with pytest.raises(ValueError, match=f"the setting {name} takes "):
+        Settings(**{name: value})
+
+
+def test_settings_that_make_sense_are_kept():
+    settings = Settings(
+        max_body_bytes=1024,
+        keep_alive=0.5,
+        cors_origins=("*", "https://a.example:8443"),
+        missing_version="1.0",
+        card_max_age=0,
+    )
+    assert settings.keep_alive == 0.5
+    assert settings.max_parts == 1000
