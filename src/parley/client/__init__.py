@@ -1,0 +1,18 @@
+"""The bindings, calling."""
+
+from parley.client.agent import RemoteAgent
+from parley.client.connection import Connection, connect
+from parley.client.errors import ClientError
+from parley.client.stream import EventStream
+from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
+
+__all__ = [
+    "ClientError",
+    "Connection",
+    "EventStream",
+    "RemoteAgent",
+    "SyncEventStream",
+    "SyncRemoteAgent",
+    "connect",
+    "connect_sync",
+]

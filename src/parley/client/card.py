@@ -1,0 +1,298 @@
+"""From a reference to an agent card (specification §8.2, §8.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from parley.client.errors import (
+    AuthenticationRequired,
+    CardInvalid,
+    CardNotFound,
+    ResponseTooLarge,
+    UnexpectedStatus,
+)
+from parley.client.http import HttpTransport, Reply, place
+from parley.client.retry import PASSING_STATUSES, Retry, repeat, seconds_of
+from parley.model import encoding
+from parley.model.cards import AgentCard
+from parley.model.errors import A2AError
+from parley.model.schemes import SecurityScheme
+from parley.wire import protojson
+
+logger = logging.getLogger(__name__)
+
+WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+MAX_CARD = 1024 * 1024
+MAX_CACHED = 64
+
+Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard
+"""An agent: the address of its host or its card, a card file, a card's JSON, or a card."""
+
+
+class ResolvedCard(msgspec.Struct, frozen=True):
+    """A card, its JSON as it was found, and the address that it came from (if it has one)."""
+
+    card: AgentCard
+    raw: bytes
+    url: str = ""
+
+
+class _Kept(msgspec.Struct):
+    resolved: ResolvedCard
+    etag: str
+    last_modified: str
+    fresh_until: float
+
+
+class CardResolver:
+    """Finds cards and remembers them as HTTP caching allows (RFC 9111), at most 64 of them.
+
+    ``headers`` go with every request; ``credentials`` only to a server that asked for some.
+    """
+
+    def __init__(
+        self,
+        http: HttpTransport,
+        *,
+        headers: Mapping[str, str] | None = None,
+        credentials: Mapping[str, str] | None = None,
+        timeout: float | None = 30.0,
+        retry: Retry | None = None,
+        max_size: int = MAX_CARD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._http = http
+        self._headers = {"Accept": "application/json", **(headers or {})}
+        self._credentials = dict(credentials or {})
+        self._timeout = timeout
+        self._retry = retry or Retry()
+        self._max_size = max_size
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    async def resolve(self, reference: Reference) -> ResolvedCard:
+        """Return the card that ``reference`` leads to.
+
+        Raises ``CardNotFound`` (nothing there), ``CardInvalid`` (something else there),
+        ``AuthenticationRequired``, and ``Unreachable`` and the like when the server cannot be
+        asked.
+        """
+        if isinstance(reference, AgentCard):
+            return ResolvedCard(reference, encoding.encode(reference))
+        if isinstance(reference, Mapping):
+            raw = msgspec.json.encode(dict(reference))
+            return ResolvedCard(read_card(raw, "the given card"), raw)
+        if isinstance(reference, bytes):
+            return ResolvedCard(read_card(reference, "the given JSON"), reference)
+        if isinstance(reference, os.PathLike):
+            return await self._from_file(Path(reference))
+        text = reference.strip()
+        if text.startswith("{"):
+            raw = text.encode()
+            return ResolvedCard(read_card(raw, "the given JSON"), raw)
+        if re.match(r"https?://", text, re.IGNORECASE):
+            return await self._from_url(text)
+        if re.match(r"file:", text, re.IGNORECASE):
+            from urllib.request import url2pathname  # pulls in much, and is seldom needed
+
+            return await self._from_file(Path(url2pathname(urlsplit(text).path)))
+        if _is_file_name(text):
+            return await self._from_file(Path(text))
+        if re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text):
+            return await self._from_url(f"{_scheme_for(text)}://{text}")
+        raise CardNotFound(f"{text!r} is neither an address nor a card file")
+
+    async def _from_file(self, path: Path) -> ResolvedCard:
+        def read() -> bytes:
+            with path.expanduser().open("rb") as file:
+                return file.read(self._max_size + 1)
+
+        try:
+            raw = await asyncio.to_thread(read)
+        except OSError as error:
+            raise CardNotFound(f"the card file {path} cannot be read: {error.strerror}") from error
+        if len(raw) > self._max_size:
+            raise CardInvalid(f"{path} is larger than {self._max_size:,} bytes")
+        return ResolvedCard(read_card(raw, str(path)), raw)
+
+    async def _from_url(self, url: str) -> ResolvedCard:
+        tried: list[str] = []
+        not_a_card: CardInvalid | None = None
+        try:
+            candidates = _candidates(url)
+        except ValueError as error:
+            raise CardNotFound(f"{url!r} is not an address: {error}") from None
+        for candidate in candidates:
+            try:
+                found = await self._fetch(candidate)
+            except CardInvalid as error:
+                # Some sites answer every path with a page; the card may still be at the next.
+                not_a_card = not_a_card or error
+                continue
+            if isinstance(found, ResolvedCard):
+                return found
+            tried.append(f"{place(candidate)} ({found})")
+            if found not in (404, 405, 406, 410):
+                break
+        if not_a_card is not None:
+            raise not_a_card
+        raise CardNotFound(f"no agent card at {', '.join(tried)}")
+
+    async def _fetch(self, url: str) -> ResolvedCard | int:
+        kept = self._kept.get(url)
+        if kept is not None and self._clock() < kept.fresh_until:
+            self._kept.move_to_end(url)
+            return kept.resolved
+        reply = await self._get(url, kept)
+        if reply.status == 304 and kept is not None:
+            return self._keep(url, kept.resolved, reply, kept)
+        if reply.status != 200:
+            return reply.status
+        resolved = ResolvedCard(read_card(reply.body, place(url)), reply.body, reply.url)
+        return self._keep(url, resolved, reply, None)
+
+    async def _get(self, url: str, kept: _Kept | None) -> Reply:
+        headers = dict(self._headers)
+        if kept is not None and kept.etag:
+            headers["If-None-Match"] = kept.etag
+        elif kept is not None and kept.last_modified:
+            headers["If-Modified-Since"] = kept.last_modified
+
+        async def get(extra: Mapping[str, str]) -> Reply:
+            try:
+                reply = await self._http.get(
+                    url, {**headers, **extra}, timeout=self._timeout, limit=self._max_size
+                )
+            except ResponseTooLarge as error:
+                raise CardInvalid(str(error)) from None
+            if reply.status in PASSING_STATUSES:
+                raise UnexpectedStatus(
+                    f"{place(url)} answered {reply.status}",
+                    status=reply.status,
+                    retry_after=seconds_of(reply.headers.get("retry-after")),
+                )
+            return reply
+
+        async def ask(extra: Mapping[str, str]) -> Reply:
+            return await repeat(lambda: get(extra), self._retry, safe=True, name="the agent card")
+
+        reply = await ask({})
+        if reply.status == 401 and self._credentials:
+            reply = await ask(self._credentials)
+        if reply.status in (401, 403):
+            raise AuthenticationRequired(
+                f"{place(url)} wants credentials for the agent card"
+                if reply.status == 401
+                else f"{place(url)} refuses to show the agent card",
+                status=reply.status,
+                challenge=reply.headers.get("www-authenticate", ""),
+            )
+        return reply
+
+    def _keep(
+        self, url: str, resolved: ResolvedCard, reply: Reply, before: _Kept | None
+    ) -> ResolvedCard:
+        control = reply.headers.get("cache-control", "").lower()
+        self._kept.pop(url, None)
+        if "no-store" in control:
+            return resolved
+        self._kept[url] = _Kept(
+            resolved=resolved,
+            etag=reply.headers.get("etag") or (before.etag if before else ""),
+            last_modified=reply.headers.get("last-modified")
+            or (before.last_modified if before else ""),
+            fresh_until=self._clock() + _max_age(control, reply.headers.get("age", "")),
+        )
+        if len(self._kept) > MAX_CACHED:
+            self._kept.popitem(last=False)
+        return resolved
+
+
+def _max_age(control: str, age: str) -> float:
+    found = re.search(r"\bmax-age=\"?(\d{1,9})", control)
+    if found is None or "no-cache" in control:
+        return 0.0
+    return max(0.0, float(found[1]) - (float(age) if age.isdigit() else 0.0))
+
+
+def _candidates(url: str) -> list[str]:
+    parts = urlsplit(url)
+    if parts.path.lower().endswith(".json"):
+        return [url]
+    base = parts.path.rstrip("/")
+    return [*(urlunsplit(parts._replace(path=base + path)) for path in WELL_KNOWN), url]
+
+
+def _is_file_name(text: str) -> bool:
+    if Path(text).is_file() or text.startswith((".", "/", "~")) or "\\" in text:
+        return True
+    return text.lower().endswith(".json") and ":" not in text
+
+
+def _scheme_for(host: str) -> str:
+    local = re.match(r"(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1?\])(:|/|$)", host, re.IGNORECASE)
+    return "http" if local else "https"
+
+
+def read_card(raw: bytes, where: str) -> AgentCard:
+    """Return the card that ``raw`` holds; ``where`` names it in errors.
+
+    Unknown members and security schemes of unknown kinds are passed over. A card of protocol 0.3
+    is read as far as the two versions agree, with the interfaces that it implies.
+
+    Raises ``CardInvalid`` that says what is wrong.
+    """
+    try:
+        members = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise CardInvalid(f"{where} is not JSON") from None
+    if not isinstance(members, dict):
+        raise CardInvalid(f"{where} is JSON, but not an object, so not an agent card")
+    try:
+        return protojson.decode(raw, AgentCard)
+    except A2AError as error:
+        first = error
+    try:
+        return protojson.decode(msgspec.json.encode(_forgiven(members)), AgentCard)
+    except A2AError:
+        raise CardInvalid(f"{where} is not an agent card: {first.message}") from first
+
+
+def _forgiven(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the card without security schemes that cannot be read, and with interfaces."""
+    card = {**members}
+    schemes = members.get("securitySchemes")
+    if isinstance(schemes, dict):
+        card["securitySchemes"] = {n: s for n, s in schemes.items() if _is_readable(s)}
+    if "supportedInterfaces" in members or not isinstance(members.get("url"), str):
+        return card
+    version = str(members.get("protocolVersion") or "0.3")
+    offers = [(members.get("preferredTransport") or "JSONRPC", members["url"])]
+    for more in members.get("additionalInterfaces") or ():
+        offer = (more.get("transport"), more.get("url"))
+        if offer not in offers:
+            offers.append(offer)
+    card["supportedInterfaces"] = [
+        {"protocolBinding": binding, "url": url, "protocolVersion": version}
+        for binding, url in offers
+    ]
+    return card
+
+
+def _is_readable(scheme: object) -> bool:
+    try:
+        protojson.decode(msgspec.json.encode(scheme), SecurityScheme)
+    except A2AError:
+        return False
+    return True

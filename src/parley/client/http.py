@@ -1,0 +1,309 @@
+"""HTTP as the bindings see it: bytes go out, a status, headers and bytes come back.
+
+The one file that knows which HTTP library is underneath; it is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from parley.client.errors import (
+    ClientError,
+    ConnectionClosed,
+    Disconnected,
+    ResponseTooLarge,
+    Timeout,
+    UnexpectedStatus,
+    Unreachable,
+    Untrusted,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+
+MAX_RESPONSE = 64 * 1024 * 1024
+MAX_REDIRECTS = 3
+# A little under the five seconds after which common servers close an idle connection, so that a
+# request is not sent into a connection that is being closed.
+KEEP_ALIVE = 4.0
+
+
+class Reply(NamedTuple):
+    """A whole answer. Header names are in lower case; ``url`` is where it came from in the end."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    url: str
+
+
+class Answer:
+    """An answer whose body is still to come. It is read once, with ``read`` or ``chunks``."""
+
+    def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
+        self._response = response
+        self._http = http
+        self.status = response.status
+        self.url = str(response.url)
+        self.headers: dict[str, str] = {}
+        for name, value in response.headers.items():
+            known = self.headers.get(name.lower())
+            self.headers[name.lower()] = value if known is None else f"{known}, {value}"
+
+    async def read(self, limit: int | None = None) -> bytes:
+        """Return the whole body.
+
+        Raises ``ResponseTooLarge`` as soon as it is known to exceed ``limit``, and what
+        ``HttpTransport`` raises.
+        """
+        limit = self._http.max_response if limit is None else limit
+        announced = self._response.content_length
+        if announced is not None and announced > limit:
+            raise _too_large(self.url, limit)
+        pieces: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(self.url, limit)
+            pieces.append(chunk)
+        return b"".join(pieces)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes in; a body that breaks off raises ``Disconnected``."""
+        import aiohttp
+
+        content = self._response.content
+        while True:
+            try:
+                chunk = await content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                raise self._http.translate(error, self.url) from error
+            if not chunk:
+                return
+            yield chunk
+
+
+class HttpTransport:
+    """Connections to HTTP servers: pooled, verified, bounded. An async context manager.
+
+    ``connect_timeout`` bounds the making of a connection, TLS included. ``max_response`` bounds
+    what is held of an answer, in bytes. ``tls`` is for authorities or client certificates of one's
+    own; ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment.
+    Redirects are followed for GET only, three at most. No cookies are kept.
+
+    Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
+    broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
+    event loop that uses it first.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 10.0,
+        max_response: int = MAX_RESPONSE,
+        max_connections: int = 1000,
+        tls: ssl.SSLContext | None = None,
+        insecure: bool = False,
+        trust_env: bool = False,
+    ) -> None:
+        if insecure:
+            logger.warning("TLS certificates are not verified; do not use this in production")
+        self.connect_timeout = connect_timeout
+        self.max_response = max_response
+        self._max_connections = max_connections
+        self._ssl: ssl.SSLContext | bool = False if insecure else (tls or True)
+        self._trust_env = trust_env
+        self._session: aiohttp.ClientSession | None = None
+        self._responses: set[aiohttp.ClientResponse] = set()
+        self.closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; calls under way fail with ``ConnectionClosed``. Idempotent."""
+        self.closed = True
+        session, self._session = self._session, None
+        if session is None:
+            return
+        # Closing the session would leave those who wait for a piece of a body waiting for ever.
+        for response in self._responses:
+            response.content.set_exception(ConnectionResetError("closed by this side"))
+        await session.close()
+
+    async def get(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        *,
+        timeout: float | None = None,
+        limit: int | None = None,
+    ) -> Reply:
+        """Fetch ``url``, following redirects."""
+        async with self.open("GET", url, headers, None, timeout=timeout) as answer:
+            return Reply(answer.status, answer.headers, await answer.read(limit), answer.url)
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float | None = None
+    ) -> Reply:
+        """Post ``body``; ``timeout`` bounds the whole exchange."""
+        async with self.open("POST", url, headers, body, timeout=timeout) as answer:
+            return Reply(answer.status, answer.headers, await answer.read(), answer.url)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        timeout: float | None = None,
+        idle: float | None = None,
+    ) -> AsyncIterator[Answer]:
+        """Send a request and give its answer as soon as the headers are there.
+
+        ``idle`` bounds the time in which nothing at all arrives (``Disconnected``), ``timeout``
+        the whole (``Timeout``). The connection is given up when the block is left early.
+        """
+        if self.closed:
+            raise ConnectionClosed("this connection was closed; open a new one")
+        import aiohttp
+
+        try:
+            response = await self._open_session().request(
+                method,
+                url,
+                data=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(
+                    total=timeout, connect=self.connect_timeout, sock_read=idle
+                ),
+                allow_redirects=method == "GET",
+                max_redirects=MAX_REDIRECTS,
+            )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self.translate(error, url) from error
+        self._responses.add(response)
+        try:
+            yield Answer(response, self)
+        finally:
+            self._responses.discard(response)
+            # An answer that was not read to its end takes its connection with it.
+            response.release()
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            from importlib import metadata
+
+            import aiohttp
+
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._max_connections,
+                    keepalive_timeout=KEEP_ALIVE,
+                    ssl=self._ssl,
+                    socket_factory=_socket,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": f"parley/{metadata.version('parley')}"},
+                trust_env=self._trust_env,
+            )
+        return self._session
+
+    def translate(self, error: Exception, url: str) -> ClientError:
+        """Return what ``error`` of the HTTP library means to a caller."""
+        if self.closed:
+            return ConnectionClosed("the connection was closed during the call")
+        if isinstance(error, ClientError):
+            return error
+        import aiohttp
+
+        where = place(url)
+        match error:
+            case aiohttp.ConnectionTimeoutError():
+                return Unreachable(f"no connection to {where} within {self.connect_timeout:g} s")
+            case aiohttp.ServerTimeoutError():
+                return Disconnected(f"{where} went silent in the middle of a call")
+            case TimeoutError():
+                return Timeout(f"{where} did not answer in time")
+            case aiohttp.ClientConnectorCertificateError():
+                return Untrusted(
+                    f"the certificate of {where} is not trusted: {error.certificate_error}"
+                )
+            case aiohttp.ClientConnectorDNSError():
+                return Unreachable(f"the host of {where} is not known: {_reason(error)}")
+            case aiohttp.ClientConnectorError():
+                return Unreachable(f"cannot connect to {where}: {_reason(error)}")
+            case aiohttp.TooManyRedirects():
+                return UnexpectedStatus(
+                    f"{where} redirects more than {MAX_REDIRECTS} times", status=error.status
+                )
+            case aiohttp.ClientHttpProxyError():
+                return Unreachable(f"the proxy refuses to connect to {where}: {error.status}")
+            case aiohttp.ClientResponseError():
+                return Disconnected(f"the answer of {where} is not HTTP: {error.message}")
+            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | OSError():
+                return Disconnected(f"the connection to {where} broke: {_reason(error)}")
+            case aiohttp.InvalidURL():
+                return ClientError(f"{where!r} is not an address of the form http://host/path")
+            case ValueError():
+                return ClientError(f"the request to {where} cannot be sent: {error}")
+            case _:
+                return ClientError(f"the call to {where} failed: {_reason(error)}")
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket on which the system looks every minute whether the other side is there.
+
+    A call may wait for hours on a silent connection; the default is to look after two of them.
+    """
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Systems differ in which of these they have, and macOS in the name of the first.
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
+        option = getattr(socket, name, None)
+        if option is None and name == "TCP_KEEPIDLE":
+            option = getattr(socket, "TCP_KEEPALIVE", None)
+        if option is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made
+
+
+def place(url: str) -> str:
+    """Return ``url`` without its query and credentials, which may be secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0]
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
+
+
+def _reason(error: BaseException) -> str:
+    cause: Any = getattr(error, "os_error", None) or error
+    return str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
+
+
+def _too_large(url: str, limit: int) -> ResponseTooLarge:
+    return ResponseTooLarge(f"the answer of {place(url)} is larger than {limit:,} bytes")

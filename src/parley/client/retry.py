@@ -1,0 +1,107 @@
+"""What is tried again, how often, and after which pause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+
+from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable, Untrusted
+from parley.model.errors import OverloadedError
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+PASSING_STATUSES = frozenset({429, 502, 503, 504})
+# A server that wants to be left alone for longer is told on to the caller instead of waited for.
+LONGEST_WAIT = 60.0
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient a connection is.
+
+    ``calls`` is how often one call is repeated, ``streams`` how often in a row a cut stream is
+    taken up again without anything new coming of it. Pauses grow from ``first`` seconds twofold
+    up to ``limit``; chance takes up to half of each away, so that callers spread out.
+    """
+
+    calls: int = 3
+    streams: int = 12
+    first: float = 0.2
+    limit: float = 5.0
+
+    def pause(self, nth: int) -> float:
+        """Return the pause before the ``nth`` repetition (from 0), in seconds."""
+        full = min(self.limit, self.first * 2.0 ** min(nth, 32))
+        return full * random.uniform(0.5, 1.0)
+
+
+def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | None:
+    """Return what a ``Retry-After`` header asks for: seconds, or a date that becomes seconds."""
+    if retry_after is None:
+        return None
+    value = retry_after.strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    from email.utils import parsedate_to_datetime  # slow to import, seldom needed
+
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+
+
+def is_worth_repeating(error: Exception, *, safe: bool) -> bool:
+    """Whether the same call may go better next time.
+
+    A call that is not ``safe`` to do twice is repeated only when it never left.
+    """
+    if isinstance(error, Unreachable):
+        return not isinstance(error, Untrusted)
+    if not safe:
+        return False
+    if isinstance(error, UnexpectedStatus):
+        return error.status in PASSING_STATUSES
+    return isinstance(error, Disconnected | OverloadedError)
+
+
+async def repeat(
+    call: Callable[[], Awaitable[T]],
+    retry: Retry,
+    *,
+    safe: bool,
+    name: str,
+    patient: bool = False,
+) -> T:
+    """Call until it goes well, ``retry`` is used up, or another try cannot help.
+
+    A ``patient`` caller gives an agent that was reached and then lost the time to start again, as
+    streams do.
+    """
+    nth = 0
+    limit = retry.calls
+    while True:
+        try:
+            return await call()
+        except Exception as error:
+            if patient and not isinstance(error, Unreachable):
+                limit = max(limit, retry.streams)
+            wished: float | None = getattr(error, "retry_after", None)
+            if (
+                nth >= limit
+                or not is_worth_repeating(error, safe=safe)
+                or (wished or 0.0) > LONGEST_WAIT
+            ):
+                raise
+            pause = retry.pause(nth) if wished is None else wished
+            nth += 1
+            logger.info("%s: %s; trying again in %.2f s (%d)", name, error, pause, nth)
+        await asyncio.sleep(pause)

@@ -1,0 +1,299 @@
+"""Streams that outlive their connections: every event once, in order, whatever breaks between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, cast
+
+import msgspec
+
+from parley.client.difference import difference
+from parley.client.errors import (
+    ClientError,
+    ConnectionClosed,
+    Disconnected,
+    StreamCut,
+    Unreachable,
+)
+from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
+from parley.log.fold import Fold, IllegalEvent
+from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.parts import Message
+from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.service import A2AService, CallContext, StreamItem
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+logger = logging.getLogger(__name__)
+
+Source = Callable[[], AsyncIterator[StreamItem]]
+
+# What a server still has to say after the last event is waited for so long: usually the end of
+# the body, which keeps the connection usable.
+LAST_WORDS = 1.0
+# A try that held this long was a good connection; losing it is not another failure in a row.
+GOOD_WHILE = 5.0
+
+
+class Reader:
+    """How far a reader has come in a task.
+
+    Agents that number their events need only the number; for others the task itself is kept, to
+    find out what a fresh look at it has that was not seen. ``continues``: the reader's message
+    went to a task that was there before, so that the task which opens the stream may still show
+    the question that the message answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        numbered: bool,
+        task_id: str = "",
+        seq: int | None = None,
+        continues: bool = False,
+    ) -> None:
+        self.numbered = numbered
+        self.task_id = task_id
+        self.context_id = ""
+        self.seq = seq
+        self.state: TaskState | None = None
+        self.asks = False
+        self.message: Message | None = None
+        self._continues = continues
+        self._fold: Fold | None = None
+
+    def take(self, item: StreamItem, *, resumed: bool) -> list[Event]:
+        """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream."""
+        event = item.event
+        if isinstance(event, Message):
+            self.message = event
+            return [event]
+        if self.numbered and item.seq is not None:
+            if self.seq is not None and item.seq <= self.seq:
+                return []
+            self.seq = item.seq
+        elif resumed and isinstance(event, Task):
+            return self.look(event)
+        self._note(event)
+        if isinstance(event, Task):
+            self._fold = None if self.numbered else Fold(event)
+        elif self._fold is not None:
+            try:
+                self._fold.apply(event)
+            except IllegalEvent as error:
+                # The reader still gets it; a later look at the task then tells all of it.
+                logger.info("task %s sends what cannot be: %s", self.task_id, error)
+                self._fold = None
+        return [event]
+
+    def look(self, task: Task) -> list[Event]:
+        """Return what is new to the reader in the task as it stands now."""
+        news = difference(self._fold.task if self._fold is not None else None, task)
+        self._note(task)
+        self._fold = Fold(task)
+        return news
+
+    def _note(self, event: Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
+        opens = self.state is None
+        self.task_id = event.id if isinstance(event, Task) else event.task_id
+        self.context_id = event.context_id or self.context_id
+        if not isinstance(event, TaskArtifactUpdateEvent):
+            self.state = event.status.state
+            self.asks = self.state is TaskState.INPUT_REQUIRED and not (opens and self._continues)
+
+
+async def follow(
+    service: A2AService,
+    context: CallContext,
+    reader: Reader,
+    source: Source,
+    *,
+    retry: Retry,
+    repeatable: bool,
+    ends_with_turn: bool,
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of ``source``, and when it breaks off go on where it stopped.
+
+    ``source`` may be asked again when nothing has come of it, if it is ``repeatable`` or never
+    reached the server. ``ends_with_turn``: the stream of a message, which is over when the agent
+    wants input; a subscription goes on until the task ends or the server closes it.
+
+    Raises ``StreamCut`` when ``retry`` is used up, and what the agent refuses as ``A2AError``.
+    """
+    resumed = met = False
+    failures = quiet = 0
+    clock = asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        cut: Exception | None = None
+        try:
+            async with aclosing(cast("AsyncGenerator[StreamItem, None]", source())) as items:
+                opening = resumed
+                while True:
+                    over = _is_over(reader, ends_with_turn, closed=False)
+                    item = await _next(items, within=LAST_WORDS if over else None)
+                    if item is None:
+                        break
+                    for event in reader.take(item, resumed=opening):
+                        failures = quiet = 0
+                        yield event
+                    opening = False
+        except UnsupportedOperationError:
+            # §3.1.6: a task that has ended is not streamed; and some agents stream no task twice.
+            if not resumed:
+                raise
+            async with aclosing(poll(service, context, reader, retry)) as events:
+                async for event in events:
+                    yield event
+            return
+        except (ClientError, A2AError) as error:
+            if isinstance(error, ConnectionClosed) or not is_worth_repeating(error, safe=True):
+                raise
+            cut = error
+        if _is_over(reader, ends_with_turn, closed=cut is None):
+            return
+        met = met or not isinstance(cut, Unreachable)
+        if reader.task_id:
+            resumed = True
+            source = _subscription(service, context, reader)
+        elif not (repeatable or isinstance(cut, Unreachable)):
+            if cut is not None and not isinstance(cut, Disconnected):
+                raise cut
+            raise StreamCut(
+                f"the stream ended before its first event ({cut or 'the server closed it'}); "
+                "whether the agent has the message is not known"
+            ) from cut
+        held = isinstance(cut, Disconnected | None) and clock() - began > GOOD_WHILE
+        failures = 1 if held else failures + 1
+        if failures > (retry.streams if met else retry.calls):
+            if isinstance(cut, Unreachable) and not (met and reader.task_id):
+                raise cut
+            raise StreamCut(
+                f"the stream of task {reader.task_id or '(not yet known)'} broke off and could "
+                f"not be taken up again: {cut or 'it ends without an event'}",
+                task_id=reader.task_id,
+                seq=reader.seq,
+            ) from cut
+        pause = _pause(retry, quiet, cut)
+        quiet += 1
+        logger.info("the stream was cut (%s); going on in %.2f s", cut or "early end", pause)
+        await asyncio.sleep(pause)
+
+
+async def poll(
+    service: A2AService, context: CallContext, reader: Reader, retry: Retry
+) -> AsyncGenerator[Event, None]:
+    """Yield what happens to the reader's task, seen by asking for it again and again.
+
+    Pauses grow while nothing happens. Ends when the task ends or waits for its caller.
+    """
+    request = GetTaskRequest(id=reader.task_id)
+    quiet = 0
+    while True:
+        news = reader.look(await service.get_task(request, context))
+        quiet = 0 if news else quiet + 1
+        for event in news:
+            yield event
+        if reader.state is None or reader.state.is_terminal or reader.state.is_interrupted:
+            return
+        await asyncio.sleep(retry.pause(quiet))
+
+
+async def _next(
+    items: AsyncGenerator[StreamItem, None], *, within: float | None
+) -> StreamItem | None:
+    try:
+        async with asyncio.timeout(within):
+            return await anext(items)
+    except (StopAsyncIteration, TimeoutError):
+        return None
+
+
+def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
+    """Whether nothing more is to be expected; ``closed`` if the server ended the stream itself.
+
+    A stream may end, or stay open, while the task waits for its caller: the specification can be
+    read both ways (§3.1.2, §3.1.6, §11.7).
+    """
+    if reader.message is not None:
+        return True
+    if reader.state is None:
+        return False
+    if reader.state.is_terminal or (ends_with_turn and reader.asks):
+        return True
+    return closed and reader.state.is_interrupted
+
+
+def _subscription(service: A2AService, context: CallContext, reader: Reader) -> Source:
+    after = None if reader.seq is None else str(reader.seq)
+    request = SubscribeToTaskRequest(id=reader.task_id)
+    resumed = msgspec.structs.replace(context, last_event_id=after)
+    return lambda: service.subscribe_to_task(request, resumed)
+
+
+def _pause(retry: Retry, nth: int, cut: Exception | None) -> float:
+    wished: float | None = getattr(cut, "retry_after", None)
+    return retry.pause(nth) if wished is None else min(wished, LONGEST_WAIT)
+
+
+class EventStream:
+    """The events of a message or a task: an async iterator, once each and in order.
+
+    ``task_id``, ``context_id`` and ``state`` are what is known so far, ``seq`` the number of the
+    last event where the agent numbers them: ``subscribe(task_id, after=seq)`` goes on from it,
+    later or elsewhere. Leaving the loop early ends the stream; the task goes on.
+    """
+
+    def __init__(self, events: AsyncGenerator[Event, None], reader: Reader) -> None:
+        self._events = events
+        self._reader = reader
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task, empty until it is known."""
+        return self._reader.task_id
+
+    @property
+    def context_id(self) -> str:
+        """The id of the context, empty until it is known."""
+        return self._reader.context_id
+
+    @property
+    def state(self) -> TaskState | None:
+        """The state that the task was last seen in."""
+        return self._reader.state
+
+    @property
+    def seq(self) -> int | None:
+        """The number of the last event, where the agent numbers them."""
+        return self._reader.seq
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading and give the connection up. Idempotent; the task goes on."""
+        await self._events.aclose()

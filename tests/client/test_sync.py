@@ -1,0 +1,140 @@
+"""The client for code that does not await."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from parley.client import RemoteAgent, SyncRemoteAgent, connect, connect_sync
+from parley.client.errors import ConnectionClosed, Timeout, Unreachable
+from parley.client.retry import Retry
+from parley.model.errors import TaskNotFoundError
+from parley.model.parts import Message
+from parley.model.tasks import TaskState
+
+from .log_agent import REPORT, LogAgent, fold_of, plain
+from .scripted_server import Exchange, ScriptedServer, card, scripted
+
+AT_ONCE = Retry(calls=3, streams=8, first=0.0, limit=0.0)
+
+
+@contextmanager
+def served(handler: Callable) -> Iterator[ScriptedServer]:
+    """Serve a scripted agent on a thread of its own."""
+    ready: list[ScriptedServer] = []
+    started, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        async with scripted(handler) as server:
+            server.loop = asyncio.get_running_loop()
+            ready.append(server)
+            started.set()
+            await asyncio.to_thread(stop.wait)
+
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(asyncio.run, serve())
+        assert started.wait(5)
+        try:
+            yield ready[0]
+        finally:
+            stop.set()
+            serving.result(5)
+
+
+async def echo(exchange: Exchange) -> None:
+    if exchange.method == "GET":
+        await exchange.json(card(f"http://{exchange.headers['host']}"))
+        return
+    match exchange.call["method"]:
+        case "SendMessage":
+            reply = {"messageId": "r", "role": "ROLE_AGENT"}
+            await exchange.result(
+                {"message": {**reply, "parts": exchange.params["message"]["parts"]}}
+            )
+        case "GetTask" if exchange.params["id"] == "slow":
+            await exchange.never()
+        case "GetTask":
+            await exchange.error(-32001, "no such task")
+        case "ListTasks":
+            last = exchange.params.get("pageToken") == "two"
+            page = {"tasks": [plain(fold_of(REPORT))], "pageSize": 1, "totalSize": 2}
+            await exchange.result({**page, "nextPageToken": "" if last else "two"})
+        case other:
+            raise AssertionError(other)
+
+
+def test_the_twin_has_the_methods_of_the_original_with_their_signatures() -> None:
+    names = {n for n, m in inspect.getmembers(RemoteAgent) if n[0] != "_" and callable(m)}
+    for name in names - {"aclose"}:
+        original, twin = getattr(RemoteAgent, name), getattr(SyncRemoteAgent, name)
+        assert inspect.signature(twin) == inspect.signature(original)
+        assert twin.__doc__ == original.__doc__
+    assert inspect.signature(connect_sync).parameters == inspect.signature(connect).parameters
+
+
+def test_calls_block_and_raise_what_the_original_raises() -> None:
+    with served(echo) as server, connect_sync(server.url, retries=AT_ONCE) as agent:
+        assert agent.card.name == "Scripted agent"
+        assert agent.interface.url == server.url + "/rpc"
+        reply = agent.send("hello")
+        assert isinstance(reply, Message)
+        assert str(reply) == "hello"
+        assert [task.id for task in agent.tasks()] == ["t-1", "t-1"]
+        with pytest.raises(TaskNotFoundError):
+            agent.get("t-9")
+        with pytest.raises(Timeout):
+            agent.wait("slow", timeout=0.05)
+        with pytest.raises(ValueError, match="nothing to send"):
+            agent.send("")
+    with pytest.raises(Unreachable):
+        connect_sync(server.url, retries=0)
+
+
+def test_streams_are_loops_that_survive_cuts_and_may_be_left() -> None:
+    agent = LogAgent(REPORT, [900], numbered=True)
+    with served(agent) as server, connect_sync(server.url, retries=AT_ONCE) as remote:
+        stream = remote.stream("go")
+        assert list(stream) == REPORT
+        assert (stream.task_id, stream.context_id, stream.seq) == ("t-1", "c-1", 6)
+        assert stream.state is TaskState.COMPLETED
+        with remote.subscribe("t-1", after=3) as rest:
+            assert next(rest) == REPORT[3]
+        assert list(rest) == []
+        for event in remote.stream("left without a word"):
+            assert event == REPORT[0]
+            break
+
+
+def test_many_threads_share_a_connection() -> None:
+    with served(echo) as server, connect_sync(server.url) as agent, ThreadPoolExecutor(8) as pool:
+        words = [f"word {n}" for n in range(100)]
+        assert [str(reply) for reply in pool.map(agent.send, words)] == words
+
+
+@pytest.mark.anyio
+async def test_it_works_where_a_loop_is_already_running() -> None:
+    with served(echo) as server, connect_sync(server.url) as agent:
+        assert str(agent.send("from a notebook")) == "from a notebook"
+
+
+def test_closing_ends_calls_under_way_and_the_thread() -> None:
+    def get_slowly() -> None:
+        agent.get("slow")
+
+    with served(echo) as server, ThreadPoolExecutor(1) as pool:
+        agent = connect_sync(server.url)
+        waiting = pool.submit(get_slowly)
+        asyncio.run_coroutine_threadsafe(server.until_asked(2), server.loop).result()
+        agent.close()
+        with pytest.raises(ConnectionClosed):
+            waiting.result(5)
+        with pytest.raises(ConnectionClosed):
+            agent.send("too late")
+        agent.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "parley-client"]
