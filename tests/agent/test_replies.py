@@ -350,7 +350,24 @@ async def test_reject_and_fail_end_the_task_with_the_reason(talk: Any) -> None:
             assert task.status.message.text == said
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), {"x": float("inf")}, print])
+WRONG_PART = Part(text="x", filename=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1, 2},
+        float("nan"),
+        {"x": float("inf")},
+        print,
+        Part(data=[float("nan")]),
+        WRONG_PART,
+        [WRONG_PART],
+        Artifact(artifact_id="a", name=7, parts=(Part(text="x"),)),  # type: ignore[arg-type]
+        Message(message_id="m", role=Role.AGENT, parts=(WRONG_PART,)),
+    ],
+)
 async def test_what_cannot_be_sent_fails_the_task(
     talk: Any, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -198,10 +198,9 @@ class Admission:
             raise ended(task_id) from None
         except UnknownTask:
             raise not_found(task_id) from None
-        ticket = Ticket(task_id=task_id, entry=entry)
-        ticket.is_logged = True
-        self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
-        return ticket
+        return self._executor.deliver(
+            task_id, entry, scope=scope, context_id=record.task.context_id
+        )
 
 
 async def owned(store: TaskStore, task_id: str, scope: Scope) -> TaskRecord:

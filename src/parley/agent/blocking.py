@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from parley.agent.stream import ArtifactStream
 from parley.agent.turn import Turn
@@ -195,13 +195,15 @@ class BlockingTurn:
         answer: Message = self._wait(self._turn.require_auth(content, key=key))
         return answer
 
+    @overload
     def step(
-        self,
-        key: str,
-        function: Callable[P, Awaitable[R] | R],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
+        self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    def step(self, key: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def step(self, key: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Do something once in the life of the task, and return its result."""
         return self._wait(self._turn.step(key, function, *args, **kwargs))
 

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from parley.agent.blocking import BlockingTurn
+from parley.agent.content import checked
 from parley.agent.run import Run
 from parley.agent.skill import Form
 from parley.agent.stream import ArtifactStream
@@ -31,6 +32,8 @@ async def call(run: Run, executor: AgentExecutor) -> object:
         arguments = (turn.text,)
     if skill.form is Form.COROUTINE:
         value = await skill.function(*arguments)
+        if type(value) is str:
+            return value
     elif skill.form is Form.ASYNC_GENERATOR or skill.form is Form.GENERATOR:
         value = skill.function(*arguments)
     else:
@@ -78,7 +81,7 @@ async def _stream_from_thread(run: Run, executor: AgentExecutor, values: Iterato
 def give(run: Run, out: ArtifactStream, value: object) -> None:
     """Write what a generator yielded: a chunk, a whole artifact, or a message about progress."""
     if isinstance(value, Artifact):
-        run.write_artifact(value, last=True)
+        run.write_artifact(checked(value), last=True)
     elif isinstance(value, Message):
         run.writer().status(TaskState.WORKING, run.message(value))
     else:

@@ -6,11 +6,14 @@ import dataclasses
 import mimetypes
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Message, Part
+
+V = TypeVar("V", Part, Message, Artifact)
 
 PLAIN = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
 
@@ -35,7 +38,7 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
     if isinstance(value, str):
         return Part(text=value, media_type=media_type, filename=filename)
     if isinstance(value, Part):
-        return value
+        return checked(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return Part(
             raw=bytes(value),
@@ -51,9 +54,9 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
 def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tuple[Part, ...]:
     """Return ``value`` as parts: a list made only of parts is that list, else one part."""
     if isinstance(value, list | tuple) and value and all(isinstance(item, Part) for item in value):
-        return tuple(value)
+        return tuple([checked(part) for part in value])
     if isinstance(value, Message | Artifact):
-        return tuple(value.parts)
+        return tuple([checked(part) for part in value.parts])
     return (to_part(value, media_type=media_type, filename=filename),)
 
 
@@ -73,6 +76,21 @@ def to_data(value: object) -> Any:
         raise UnusableValue(value) from error
     _refuse_numbers_that_json_lacks(data)
     return data
+
+
+def checked(value: V) -> V:
+    """Return a value of the data model as the log would read it back.
+
+    Struct fields are not checked when an author makes one, and what cannot be read back must not
+    get into a log. Raises ``ValueError``.
+    """
+    for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
+        if part.data is not msgspec.UNSET:
+            _refuse_numbers_that_json_lacks(part.data)
+    try:
+        return decode(encode(value), type(value))
+    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+        raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
 
 
 def _is_structured(value: object) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import msgspec
 
 from parley.agent.context import AgentContext
-from parley.agent.ids import new_id
 from parley.agent.lane import Lane
 from parley.agent.run import Request, Run
 from parley.agent.skill import Skill
@@ -104,11 +103,9 @@ class AgentExecutor:
         Raises ``OverloadedError`` when there is no room.
         """
         self._refuse_when_closing()
-        lane = Lane(self, task_id=new_id(), context_id=context_id, scope=scope)
-        lane.receipts = [
-            msgspec.structs.replace(receipt, task_id=lane.task_id, turn=1) for receipt in receipts
-        ]
-        ticket = Ticket(task_id=lane.task_id)
+        lane = Lane(self, context_id=context_id, scope=scope)
+        lane.receipts = receipts
+        ticket = Ticket(lane)
         lane.tickets.append(ticket)
         run = Run(lane, request)
         has_room = len(self._active) < self.options.max_running
@@ -124,17 +121,20 @@ class AgentExecutor:
         self._start(lane, lambda: lane.first(run, moment=moment))
         return ticket
 
-    def deliver(self, ticket: Ticket, *, scope: Scope, context_id: str) -> None:
-        """Say that a message was logged for a task, and that ``ticket`` waits for its turn."""
-        lane = self._lanes.get(ticket.task_id)
+    def deliver(self, task_id: str, entry: str, *, scope: Scope, context_id: str) -> Ticket:
+        """Say that a message was logged for a task; the ticket waits for its turn."""
+        lane = self._lanes.get(task_id)
+        is_new = lane is None
         if lane is None:
-            lane = Lane(self, task_id=ticket.task_id, context_id=context_id, scope=scope)
-            self._lanes[lane.task_id] = lane
-            lane.waiting[ticket.entry] = ticket
+            lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
+            self._lanes[task_id] = lane
+        ticket = lane.waiting[entry] = Ticket(lane, entry=entry)
+        ticket.is_logged = True
+        if is_new:
             self._start(lane, lane.more)
         else:
-            lane.waiting[ticket.entry] = ticket
             lane.wake()
+        return ticket
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
@@ -165,7 +165,7 @@ class AgentExecutor:
     def left(self, lane: Lane) -> None:
         """Forget a lane that has nothing more to do, and start what waited for its place."""
         self._active.discard(lane)
-        if self._lanes.get(lane.task_id) is lane:
+        if lane.is_named and self._lanes.get(lane.task_id) is lane:
             del self._lanes[lane.task_id]
         if self.closing:
             if self._empty is not None and not self._active:

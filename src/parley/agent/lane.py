@@ -58,10 +58,10 @@ class Lane:
     """
 
     def __init__(
-        self, executor: AgentExecutor, *, task_id: str, context_id: str, scope: Scope
+        self, executor: AgentExecutor, *, context_id: str, scope: Scope, task_id: str = ""
     ) -> None:
         self.executor = executor
-        self.task_id = task_id
+        self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
         self.writer: TaskWriter | None = None
@@ -80,6 +80,18 @@ class Lane:
         self._in_function = False
         self._moment: asyncio.TimerHandle | None = None
         self._grace: asyncio.TimerHandle | None = None
+
+    @property
+    def task_id(self) -> str:
+        """The task's id; for a message without a task, the one that it would have."""
+        if not self._task_id:
+            self._task_id = new_id()
+        return self._task_id
+
+    @property
+    def is_named(self) -> bool:
+        """Whether anybody has asked for the task's id yet."""
+        return bool(self._task_id)
 
     # -- beginning -----------------------------------------------------------------------------
 
@@ -269,7 +281,11 @@ class Lane:
         )
         if facts != TurnStarted(turn=1):
             writer.write(facts)
-        writer.open_turn(receipts=self.receipts)
+        receipts = [
+            msgspec.structs.replace(receipt, task_id=self.task_id, turn=1)
+            for receipt in self.receipts
+        ]
+        writer.open_turn(receipts=receipts)
         self.executor.adopt(self)
         for ticket in self.tickets:
             ticket.turn = 1
@@ -289,6 +305,10 @@ class Lane:
 
     async def _turn(self, run: Run) -> None:
         self.run = run
+        if self.cancel_asked:  # while the turn was prepared, when there was nothing to interrupt
+            await self._end(TaskState.CANCELED)
+            self.run = None
+            return
         failure: BaseException | None = None
         value: object = None
         self._in_function = True
@@ -306,7 +326,9 @@ class Lane:
             if self._moment is not None:
                 self._moment.cancel()
                 self._moment = None
-        await _absorb_cancellation()
+        main = asyncio.current_task()
+        if main is not None and main.cancelling():
+            await _absorb_cancellation(main)
         if self.abandoned or run.parked:
             run.over = True
             self.run = None
@@ -355,9 +377,7 @@ class Lane:
         if exchange or self.receipts:
             receipt = self.receipts[0] if self.receipts else None
             if receipt is not None:
-                receipt = msgspec.structs.replace(
-                    receipt, task_id="", turn=0, reply=self.executor.encode(reply)
-                )
+                receipt = msgspec.structs.replace(receipt, reply=self.executor.encode(reply))
             await self.executor.store.keep(
                 self.scope, self.context_id, receipt=receipt, exchange=exchange
             )
@@ -539,11 +559,8 @@ class Lane:
                 ticket.refuse(failure)
 
 
-async def _absorb_cancellation() -> None:
+async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
     """Forget the cancellations by which a lane interrupted its own function."""
-    task = asyncio.current_task()
-    if task is None or not task.cancelling():
-        return
     while task.uncancel():
         pass
     with contextlib.suppress(asyncio.CancelledError):

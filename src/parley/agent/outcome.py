@@ -6,11 +6,11 @@ import logging
 
 import msgspec
 
-from parley.agent.content import to_parts
+from parley.agent.content import checked, to_parts
 from parley.agent.ids import new_id
 from parley.agent.run import Failed, Rejected, Run
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
-from parley.model.parts import Artifact, Message, Role
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import TaskState
 
 log = logging.getLogger("parley.agent")
@@ -43,9 +43,7 @@ def of_value(run: Run, value: object, *, is_logged: bool) -> Direct | Ending:
         return Ending(TaskState.COMPLETED, said=run.message(value))
     artifact: Artifact | None = None
     if isinstance(value, Artifact):
-        artifact = value
-        if not value.artifact_id:
-            artifact = msgspec.structs.replace(value, artifact_id=run.next_artifact_id())
+        artifact = checked(value)
     elif value is not None:
         artifact = Artifact(
             artifact_id=run.next_artifact_id(), name=skill.name, parts=to_parts(value)
@@ -54,12 +52,14 @@ def of_value(run: Run, value: object, *, is_logged: bool) -> Direct | Ending:
 
 
 def _direct(run: Run, value: object) -> Message:
-    own = value if isinstance(value, Message) else None
+    own = checked(value) if isinstance(value, Message) else None
     return Message(
         message_id=(own.message_id if own else "") or new_id(),
         context_id=run.lane.context_id,
         role=Role.AGENT,
-        parts=to_parts("" if value is None else value),
+        parts=(Part(text=value),)
+        if type(value) is str
+        else to_parts("" if value is None else value),
         metadata=own.metadata if own else None,
         extensions=own.extensions if own else (),
         reference_task_ids=own.reference_task_ids if own else (),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parley.agent.content import to_parts
+from parley.agent.content import checked, to_parts
 from parley.agent.ids import new_id
 from parley.agent.skill import Skill
 from parley.log.events import Remembered, TurnStarted
@@ -125,7 +125,7 @@ class Run:
         """Return ``content`` as a message of the agent in this task."""
         if isinstance(content, Message):
             return msgspec.structs.replace(
-                content,
+                checked(content),
                 role=Role.AGENT,
                 message_id=content.message_id or new_id(),
                 task_id=self.lane.task_id,

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.tasks import Task
+
+
+class HasTask(Protocol):
+    """What knows the task that a message belongs to."""
+
+    @property
+    def task_id(self) -> str:
+        """The task's id."""
+        ...
 
 
 class Ticket:
@@ -22,18 +32,18 @@ class Ticket:
 
     __slots__ = (
         "_error",
+        "_lane",
         "_reply",
         "_waiters",
         "done",
         "entry",
         "forget",
         "is_logged",
-        "task_id",
         "turn",
     )
 
-    def __init__(self, *, task_id: str, entry: str = "") -> None:
-        self.task_id = task_id
+    def __init__(self, lane: HasTask, *, entry: str = "") -> None:
+        self._lane = lane
         self.entry = entry
         self.turn = 0
         self.is_logged = False
@@ -42,6 +52,11 @@ class Ticket:
         self._reply: Task | Message | None = None
         self._error: A2AError | None = None
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def task_id(self) -> str:
+        """The id of the message's task, or the one that it would have."""
+        return self._lane.task_id
 
     def resolve(self, reply: Task | Message) -> None:
         """Give the reply, unless there is one."""

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from parley.agent.content import to_data, to_parts
+from parley.agent.content import checked, to_data, to_parts
 from parley.agent.context import AgentContext
 from parley.agent.run import Failed, Rejected, Run, log
 from parley.agent.stream import ArtifactStream
@@ -176,7 +176,7 @@ class Turn:
         same id is replaced.
         """
         if isinstance(content, Artifact):
-            artifact = content
+            artifact = checked(content)
         else:
             artifact = Artifact(
                 artifact_id=artifact_id or self.run.next_artifact_id(),
@@ -235,13 +235,23 @@ class Turn:
         self.run.writer().status(TaskState.WORKING)
         return result
 
+    @overload
+    async def step(
+        self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
+    @overload
+    async def step(
+        self, key: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+
     async def step(
         self,
         key: str,
-        function: Callable[P, Awaitable[R] | R],
+        function: Callable[P, Any],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> R:
+    ) -> Any:
         """Do something once in the life of the task, and return its result, then and ever after.
 
         The result is logged before it is returned; a later run gets it from the log. It must have
@@ -268,7 +278,7 @@ class Turn:
                 else msgspec.Raw(msgspec.json.encode(result))
             )
             await self.run.keep(key, bytes(kept))
-        return msgspec.json.decode(kept, type=kind, dec_hook=from_wire)  # type: ignore[no-any-return]
+        return msgspec.json.decode(kept, type=kind, dec_hook=from_wire)
 
     def reject(self, why: object) -> NoReturn:
         """End the task as REJECTED: the agent will not do this."""
