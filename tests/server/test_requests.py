@@ -138,6 +138,15 @@ async def test_an_answer_that_cannot_be_written_is_an_internal_error(url, servic
     assert response.error["code"] == -32603
 
 
+async def test_a_service_that_cancels_itself_is_an_internal_error(url, service, caplog):
+    async def gives_up(request, context):
+        raise asyncio.CancelledError
+
+    service.script["get_task"] = gives_up
+    assert (await post(url, call("GetTask"))).error["code"] == -32603
+    assert "GetTask failed" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "status", "header"),
     [

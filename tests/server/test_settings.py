@@ -17,6 +17,7 @@ from parley.server.app import Settings
         ("keep_alive", -1),
         ("keep_alive", "15"),
         ("keep_alive", float("nan")),
+        ("keep_alive", float("inf")),
         ("send_buffer", 10),
         ("max_streams", 0),
         ("card_max_age", -1),

@@ -199,6 +199,17 @@ async def test_an_event_that_is_none_ends_the_stream_with_an_internal_error(url,
     assert data_of(frames[-1])["error"]["code"] == -32603
 
 
+async def test_a_service_that_cancels_itself_ends_the_stream_as_if_cut_there(url, service):
+    async def gives_up(request, context):
+        yield StreamItem(task(), 1)
+        raise asyncio.CancelledError
+
+    service.script["subscribe_to_task"] = gives_up
+    async with connection(url) as http:
+        await http.subscribe()
+        assert [id_of(frame) for frame in await frames_of(http)] == ["1"]
+
+
 # Silence, slowness, going away
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,8 @@ class Host:
     ) -> None:
         self.store = store
         self.hints = LocalHints()
-        self._drain = drain
+        self._grace = drain
+        self._draining: asyncio.Future[list[None]] | None = None
         self._agents = list(agents.values())
         self._executors: list[AgentExecutor] = []
         self._pools: list[ThreadPoolExecutor] = []
@@ -128,14 +130,22 @@ class Host:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
-        await asyncio.gather(*(executor.drain(self._drain) for executor in self._executors))
+        self.drain()
+        assert self._draining is not None
+        await self._draining
+        self._draining = None
         self._watchdog.stop()
         await self.store.close()
 
-    def drain_soon(self) -> None:
-        """Accept nothing new from now on."""
-        for executor in self._executors:
-            executor.closing = True
+    def drain(self) -> None:
+        """Begin the end: accept nothing new, let turns end for a while, release the rest.
+
+        Those who wait for a turn are answered when it ends or is released, so their requests end
+        while the server still gives them time.
+        """
+        if self._draining is None:
+            drains = [executor.drain(self._grace) for executor in self._executors]
+            self._draining = asyncio.gather(*drains)
 
     async def _keep(self) -> None:
         """Take up what a failing store interrupted; remove what was kept long enough."""
@@ -190,7 +200,7 @@ def asgi(
         url=url,
         startup=host.start,
         shutdown=host.stop,
-        on_drain=host.drain_soon,
+        on_drain=host.drain,
     )
 
 
@@ -200,13 +210,23 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 9999,
     store: str | TaskStore = "sqlite:///parley.db",
+    drain: float = DRAIN_SECONDS,
+    listening: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
     """Serve agents until the process is told to stop. Takes the options of ``asgi`` besides.
 
     Listens on this machine alone unless ``host`` says otherwise; tasks are durable unless
-    ``store`` says otherwise.
-    """
-    from parley.server.run import run
+    ``store`` says otherwise. ``listening`` is told the address once requests are taken.
 
-    run(asgi(agents, store=store, **options), host=host, port=port)
+    Raises ``SystemExit`` with the reason when the address or the store cannot be had.
+    """
+    from parley.server.run import ListenError, run
+
+    app = asgi(agents, store=store, drain=drain, **options)
+    # Requests that wait for a turn are answered when it is released; they get a moment for it.
+    grace = math.ceil(drain) + 1
+    try:
+        run(app, host=host, port=port, grace=grace, listening=listening)
+    except (ListenError, StoreError) as error:
+        raise SystemExit(str(error)) from error

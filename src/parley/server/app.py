@@ -169,7 +169,8 @@ class App:
         await receive()
         try:
             await self.lifecycle.start()
-        except Exception as error:  # the lifecycle has logged it
+        except Exception as error:
+            _log.exception("the agents cannot start")
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})

@@ -121,12 +121,14 @@ class JsonRpcBinding:
         except A2AError as error:
             await _refuse(send, exchange, error)
         except asyncio.CancelledError:
-            if _is_cancelled() and not self._lifecycle.draining:
+            if self._lifecycle.draining:
+                # The grace period is over: the server takes back the task that runs this request.
+                words = "the server shut down before the answer was there"
+                await _refuse(send, exchange, OverloadedError(words))
+            elif _is_cancelled():
                 raise
-            # The grace period is over, and the server takes back the task that runs this request;
-            # or the service gave up on something of its own.
-            words = "the server gave up on the request before the answer was there"
-            await _refuse(send, exchange, OverloadedError(words))
+            else:  # something within the service was cancelled, and this request was not
+                await _refuse(send, exchange, unforeseen(exchange.doing))
         except Exception:
             await _refuse(send, exchange, unforeseen(exchange.doing))
         else:
@@ -159,6 +161,7 @@ class JsonRpcBinding:
         protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation, request, context = self._understand(rpc, scope, given, caller)
         exchange.doing = operation.name
+        del body, rpc, given  # an answer may take minutes, and a body be large
         if context.extensions:
             named = ", ".join(sorted(context.extensions))
             exchange.headers.append((b"a2a-extensions", named.encode()))

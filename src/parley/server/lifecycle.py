@@ -38,7 +38,10 @@ class Lifecycle:
             await asyncio.shield(self._start())
 
     async def start_late(self) -> None:
-        """Start, because a request came and nobody had. Raises what the startup raises."""
+        """Start, because a request came and nobody had.
+
+        Raises what the startup raises, which is in the log too.
+        """
         await asyncio.shield(self._start(late=True))
 
     def start_soon(self) -> None:
@@ -47,13 +50,14 @@ class Lifecycle:
 
     def _start(self, *, late: bool = False) -> asyncio.Task[None]:
         if self._starting is None:
+            self._starting = asyncio.create_task(self._run_startup())
+            self._starting.add_done_callback(self._start_ended)
             if late:
                 _log.warning(
                     "the agents were not started before their first request, and nothing will "
                     "stop them: give lifespan=app.lifespan to the app that they are mounted in"
                 )
-            self._starting = asyncio.create_task(self._run_startup())
-            self._starting.add_done_callback(self._start_ended)
+                self._starting.add_done_callback(_log_failure)
         return self._starting
 
     async def _run_startup(self) -> None:
@@ -63,8 +67,6 @@ class Lifecycle:
 
     def _start_ended(self, task: asyncio.Task[None]) -> None:
         self._starting = None
-        if not task.cancelled() and (error := task.exception()):
-            _log.error("the server cannot start: %s", error)
 
     def drain(self) -> None:
         """Begin the end: no new streams or messages, and those under way come to a close."""
@@ -74,7 +76,7 @@ class Lifecycle:
                 callback()
 
     async def stop(self) -> None:
-        """Drain, and stop what is served. Does nothing when it has not started."""
+        """Drain, and stop what has started. Raises what the shutdown raises."""
         self.drain()
         if self._starting is not None:
             await asyncio.wait({self._starting})
@@ -84,3 +86,8 @@ class Lifecycle:
                 await self._shutdown()
         finally:
             self.draining = False
+
+
+def _log_failure(start: asyncio.Task[None]) -> None:
+    if not start.cancelled() and (error := start.exception()) is not None:
+        _log.error("the agents cannot start", exc_info=error)

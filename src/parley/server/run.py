@@ -37,7 +37,7 @@ def run(
     *,
     host: str = "127.0.0.1",
     port: int = 9999,
-    grace: int = 10,
+    grace: int = 12,
     access_log: bool = False,
     listening: Callable[[str], None] | None = None,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+_DAY = 24 * 60 * 60
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
 
@@ -46,8 +47,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f"the setting {name} takes a whole number of at least {least}, not {value!r}"
                 )
         seconds = self.keep_alive
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-            raise ValueError(f"the setting keep_alive takes seconds above 0, not {seconds!r}")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds <= _DAY:
+            raise ValueError(
+                f"the setting keep_alive takes seconds above 0, up to a day, not {seconds!r}"
+            )
         if not isinstance(self.cors_origins, tuple):
             raise ValueError(
                 f"the setting cors_origins takes a tuple of origins, not {self.cors_origins!r}"

@@ -124,7 +124,9 @@ class OpenStream:
             ended, frames = self._ended, self._frames
             if not started:
                 if ended and not frames and (self._error or self._drained):
-                    return self._error or OverloadedError("the server is shutting down")
+                    return self._error or OverloadedError(
+                        "the server is shutting down", retry_after=1
+                    )
                 started = True
                 head = {"type": "http.response.start", "status": 200}
                 await send({**head, "headers": [*_HEADERS, *headers]})
@@ -169,9 +171,6 @@ class Streams:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open: set[OpenStream] = set()
-
-    def __len__(self) -> int:
-        return len(self._open)
 
     def drain(self) -> None:
         """End all of them, without an error: their readers resume elsewhere."""
