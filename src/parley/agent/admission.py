@@ -91,9 +91,9 @@ class Admission:
         Raises ``A2AError`` for a message that cannot be taken, and ``StoreError``.
         """
         _check(request)
-        if IDEMPOTENT_SEND not in context.extensions:
-            return Admitted(await self._take(request, context, scope, (), logged))
-        return await self._once(request, context, scope, logged)
+        if IDEMPOTENT_SEND in context.extensions:
+            return await self._once(request, context, scope, logged)
+        return Admitted(await self._take(request, context, scope, (), logged))
 
     async def _once(
         self, request: SendMessageRequest, context: CallContext, scope: Scope, logged: bool
@@ -133,20 +133,10 @@ class Admission:
         receipts: Sequence[Receipt],
         logged: bool,
     ) -> Ticket:
-        if request.message.task_id:
-            return await self._join(request.message, scope, receipts)
-        return await self._begin(request, context, scope, receipts, logged)
-
-    async def _begin(
-        self,
-        request: SendMessageRequest,
-        context: CallContext,
-        scope: Scope,
-        receipts: Sequence[Receipt],
-        logged: bool,
-    ) -> Ticket:
-        """Start the turn of a message that names no task."""
+        """Start the turn of a message, or log it for the task that it names."""
         message = request.message
+        if message.task_id:
+            return await self._join(message, scope, receipts)
         skill = self._agent.pick(message, request.metadata)
         if skill is None:
             skill = await self._agent.route(message, request.metadata, context.caller)

@@ -19,7 +19,6 @@ from parley.agent.run import Request, Run
 from parley.agent.skill import Skill
 from parley.agent.ticket import Ticket
 from parley.log.store import Receipt, Scope, StoreError, TaskStore
-from parley.model.encoding import encode
 from parley.model.errors import A2AError, OverloadedError
 
 log = logging.getLogger("parley.agent")
@@ -76,7 +75,6 @@ class AgentExecutor:
         self.skills = skills
         self.default_skill = default_skill
         self.options = options
-        self.encode = encode
         self.closing = False
         self.troubled = False
         self._threads = threads
@@ -118,7 +116,11 @@ class AgentExecutor:
         if logged or not has_room:
             lane.log(request)
         moment = None if request.skill.replies == "message" else self.options.moment
-        self._start(lane, lambda: lane.first(run, moment=moment))
+        if has_room:
+            self._active.add(lane)
+            lane.start(lane.first(run, moment=moment))
+        else:
+            self._queue.append((lane, lambda: lane.first(run, moment=moment)))
         return ticket
 
     def deliver(self, task_id: str, entry: str, *, scope: Scope, context_id: str) -> Ticket:
@@ -171,7 +173,8 @@ class AgentExecutor:
             if self._empty is not None and not self._active:
                 self._empty.set()
             return
-        self._fill()
+        if self._queue or self._backlog:
+            self._fill()
 
     def _fill(self) -> None:
         while self._queue and len(self._active) < self.options.max_running:

@@ -36,6 +36,7 @@ from parley.log.store import (
     TaskRecord,
     UnknownTask,
 )
+from parley.model.encoding import encode
 from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -57,6 +58,21 @@ class Lane:
     cancellation. It goes on until there is nothing to do; the task then costs a row.
     """
 
+    # What most lanes never change is theirs by class: a direct reply is short.
+    writer: TaskWriter | None = None
+    run: Run | None = None
+    woken = False
+    cancel_asked = False
+    releasing = False
+    abandoned = False
+    ended: asyncio.Event | None = None
+    receipts: Sequence[Receipt] = ()
+    _arrival: asyncio.Future[None] | None = None
+    _main: asyncio.Task[None] | None = None
+    _in_function = False
+    _moment: asyncio.TimerHandle | None = None
+    _grace: asyncio.TimerHandle | None = None
+
     def __init__(
         self, executor: AgentExecutor, *, context_id: str, scope: Scope, task_id: str = ""
     ) -> None:
@@ -64,22 +80,9 @@ class Lane:
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
-        self.writer: TaskWriter | None = None
-        self.run: Run | None = None
         self.tickets: list[Ticket] = []
         self.waiting: dict[str, Ticket] = {}
-        self.woken = False
-        self.cancel_asked = False
-        self.releasing = False
-        self.abandoned = False
-        self.ended: asyncio.Event | None = None
-        self.receipts: Sequence[Receipt] = ()
         self._taken: set[str] = set()
-        self._arrival: asyncio.Future[None] | None = None
-        self._main: asyncio.Task[None] | None = None
-        self._in_function = False
-        self._moment: asyncio.TimerHandle | None = None
-        self._grace: asyncio.TimerHandle | None = None
 
     @property
     def task_id(self) -> str:
@@ -369,18 +372,18 @@ class Lane:
         if isinstance(outcome.reply, A2AError):
             self._refuse(outcome.reply)
             return
-        await self._keep(run, outcome.reply)
+        if self.receipts or self.executor.options.keeps_history:
+            await self._keep(run, outcome.reply)
         self._resolve(outcome.reply)
 
     async def _keep(self, run: Run, reply: Message) -> None:
         exchange = (run.latest, reply) if self.executor.options.keeps_history else ()
-        if exchange or self.receipts:
-            receipt = self.receipts[0] if self.receipts else None
-            if receipt is not None:
-                receipt = msgspec.structs.replace(receipt, reply=self.executor.encode(reply))
-            await self.executor.store.keep(
-                self.scope, self.context_id, receipt=receipt, exchange=exchange
-            )
+        receipt = self.receipts[0] if self.receipts else None
+        if receipt is not None:
+            receipt = msgspec.structs.replace(receipt, reply=encode(reply))
+        await self.executor.store.keep(
+            self.scope, self.context_id, receipt=receipt, exchange=exchange
+        )
 
     async def _end(self, state: TaskState, said: Message | str | None = None) -> None:
         """Write the task's last event, wait until it is durable, and answer everyone."""

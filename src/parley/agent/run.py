@@ -58,6 +58,11 @@ class Run:
     writer, in the order of the calls.
     """
 
+    over = False
+    parked = False
+    questions = 0
+    artifacts = 0
+
     def __init__(
         self,
         lane: Lane,
@@ -72,14 +77,10 @@ class Run:
         self.turn = turn
         self.attempt = attempt
         self.latest = latest or request.message
-        self.over = False
-        self.parked = False
         self.answers: dict[str, Message] = {}
         self.remembered: dict[str, msgspec.Raw] = {}
         self.passed: deque[Message] = deque()
         self.used_keys: set[str] = set()
-        self.questions = 0
-        self.artifacts = 0
         self.made: dict[str, None] = {}
         self.streams: list[ArtifactStream] = []
         self.calls: set[asyncio.Task[Any]] = set()

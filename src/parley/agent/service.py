@@ -111,7 +111,9 @@ class AgentService:
             await ticket.begun()
             if not ticket.done:
                 return _trimmed(await self._present(ticket.task_id), history)
-        if await ticket.answered(self._executor.options.wait_ceiling):
+        if not ticket.done:
+            await ticket.progress()  # all that most replies need
+        if ticket.done or await ticket.answered(self._executor.options.wait_ceiling):
             return _trimmed(ticket.reply, history)
         return _trimmed(await self._present(ticket.task_id), history)
 

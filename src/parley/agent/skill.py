@@ -26,12 +26,12 @@ class Form(Enum):
     @property
     def streams(self) -> bool:
         """Whether the function yields."""
-        return self in (Form.ASYNC_GENERATOR, Form.GENERATOR)
+        return self is Form.ASYNC_GENERATOR or self is Form.GENERATOR
 
     @property
     def in_thread(self) -> bool:
         """Whether the function would block the event loop."""
-        return self in (Form.PLAIN, Form.GENERATOR)
+        return self is Form.PLAIN or self is Form.GENERATOR
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):

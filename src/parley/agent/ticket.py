@@ -87,7 +87,8 @@ class Ticket:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _wait(self) -> asyncio.Future[None]:
+    def progress(self) -> asyncio.Future[None]:
+        """Return what is done when something has changed."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
@@ -103,7 +104,7 @@ class Ticket:
     async def begun(self) -> None:
         """Wait until there is a task in the log, or a reply."""
         while not (self.is_logged or self.done):
-            await self._wait()
+            await self.progress()
 
     async def answered(self, timeout: float) -> bool:
         """Wait for the reply, and return whether it is there.
@@ -124,7 +125,7 @@ class Ticket:
         timer = asyncio.get_running_loop().call_later(timeout, give_up)
         try:
             while not (self.done or tired):
-                await self._wait()
+                await self.progress()
         finally:
             timer.cancel()
         return self.done
