@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parley.log.events import PrivateEvent, TaskEvent, kind_of
+from parley.log.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.log.fold import Fold
 from parley.log.store import Append, Receipt, Scope, StoreError, TaskStore
 from parley.model.parts import Message, Part
@@ -65,9 +65,8 @@ class TaskWriter:
         self._pending: list[TaskEvent | PrivateEvent] = []
         self._options: dict[str, Any] = {}
         self._gathering = False
-        self._appends: list[asyncio.Future[int]] = []
         self._under_way = 0
-        self._progress: asyncio.Future[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self._grown = 0
         self._snapshot_size = size_of(fold.task) if seq else 0
 
@@ -143,9 +142,9 @@ class TaskWriter:
     async def _wait(self) -> None:
         if self._gathering:
             self._gathered()
-        if self._progress is None or self._progress.done():
-            self._progress = self._loop.create_future()
-        await asyncio.shield(self._progress)
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     def _gathered(self) -> None:
         if not self._gathering:
@@ -159,7 +158,6 @@ class TaskWriter:
             options["task"] = self.fold.task
             self._snapshot_size += self._grown
             self._grown = 0
-        public = sum(kind_of(event).is_public for event in events)
         creates = self.seq == 0
         append = Append(
             task_id=self.task_id,
@@ -171,7 +169,7 @@ class TaskWriter:
             context_id=self.context_id if creates else "",
             **options,
         )
-        self.seq += public
+        self.seq += sum([type(event) in PUBLIC_TYPES for event in events])
         self._under_way += len(events)
         future = asyncio.ensure_future(self._store.append(append))
         count = len(events)
@@ -187,13 +185,22 @@ class TaskWriter:
         if self._begun is not None and error is None:
             self._begun()
             self._begun = None
-        if self._progress is not None and not self._progress.done():
-            self._progress.set_result(None)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 def now() -> Timestamp:
-    """Return the present moment."""
-    return Timestamp.from_milliseconds(time.time_ns() // 1_000_000)
+    """Return the present moment; the same value for all who ask within a millisecond."""
+    global _now
+    milliseconds = time.time_ns() // 1_000_000
+    if milliseconds != _now[0]:
+        _now = (milliseconds, Timestamp.from_milliseconds(milliseconds))
+    return _now[1]
+
+
+_now = (0, Timestamp.from_milliseconds(0))
 
 
 def size_of(task: Task) -> int:

@@ -7,6 +7,7 @@ number of the public event before it.
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Any
 
@@ -99,6 +100,9 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
 }
 
 
+PUBLIC_TYPES = frozenset({event for event, kind in _KINDS.items() if kind in PUBLIC_KINDS})
+
+
 def kind_of(event: TaskEvent | PrivateEvent) -> Kind:
     """Return the kind under which ``event`` is kept."""
     return _KINDS[type(event)]
@@ -121,6 +125,11 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
     event: TaskEvent | PrivateEvent
     at: int
     sub: int = 0
+
+
+def now_ms() -> int:
+    """Return the present moment in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def logged(

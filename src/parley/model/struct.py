@@ -70,6 +70,8 @@ _RFC_3339 = re.compile(
 class Timestamp(datetime):
     """A moment in UTC, in whole milliseconds (specification §5.6.1)."""
 
+    _text: str | None = None
+
     @classmethod
     def of(cls, moment: datetime) -> Self:
         """Return ``moment`` in UTC and whole milliseconds.
@@ -127,8 +129,10 @@ class Timestamp(datetime):
         return (self - _EPOCH) // timedelta(milliseconds=1)
 
     def __str__(self) -> str:
-        moment = self if self.tzinfo is UTC else self.of(self)
-        return f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
+        if self._text is None:  # a moment is written in an event, and again in a snapshot
+            moment = self if self.tzinfo is UTC else self.of(self)
+            self._text = f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
+        return self._text
 
 
 _EPOCH = Timestamp(1970, 1, 1, tzinfo=UTC)
