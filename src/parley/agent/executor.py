@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +14,7 @@ from parley.agent.context import AgentContext
 from parley.agent.lane import Lane
 from parley.agent.run import Request, Run
 from parley.agent.skill import Skill
+from parley.agent.threads import Threads
 from parley.agent.ticket import Ticket
 from parley.log.store import Receipt, Scope, StoreError, TaskStore
 from parley.model.errors import A2AError, OverloadedError
@@ -69,7 +67,7 @@ class AgentExecutor:
         skills: Mapping[str, Skill],
         default_skill: Skill,
         options: Options,
-        threads: ThreadPoolExecutor,
+        threads: Threads,
     ) -> None:
         self.store = store
         self.skills = skills
@@ -244,6 +242,12 @@ class AgentExecutor:
         """Accept nothing more; give turns ``grace`` seconds to end; release the rest (E3)."""
         self.closing = True
         self._backlog.clear()
+        try:
+            await self._drain(grace)
+        finally:
+            self._threads.close()
+
+    async def _drain(self, grace: float) -> None:
         queued, self._queue = self._queue, deque()
         for lane, _ in queued:
             lane.dismiss()
@@ -274,6 +278,5 @@ class AgentExecutor:
         )
 
     async def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a plain function in a thread of the agent's pool."""
-        call = functools.partial(copy_context().run, function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Call a plain function in one of the agent's threads."""
+        return await self._threads.call(function, *args, **kwargs)

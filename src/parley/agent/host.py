@@ -7,12 +7,12 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from parley.agent.agent import Agent, slug
 from parley.agent.executor import AgentExecutor
 from parley.agent.service import AgentService
+from parley.agent.threads import Threads
 from parley.agent.watchdog import Watchdog
 from parley.log.hints import LocalHints
 from parley.log.memory import MemoryTaskStore
@@ -94,20 +94,17 @@ class Host:
         self._draining: asyncio.Future[list[None]] | None = None
         self._agents = list(agents.values())
         self._executors: list[AgentExecutor] = []
-        self._pools: list[ThreadPoolExecutor] = []
         self._watchdog = Watchdog()
         self._keeper: asyncio.Task[None] | None = None
         self.services: dict[str, AgentService] = {}
         for path, agent in agents.items():
-            pool = ThreadPoolExecutor(agent.threads, thread_name_prefix=f"parley-{agent.key}")
             executor = AgentExecutor(
                 store,
                 skills=agent.skills,
                 default_skill=agent.default_skill,
                 options=agent.options,
-                threads=pool,
+                threads=Threads(agent.threads, f"parley-{agent.key}"),
             )
-            self._pools.append(pool)
             self._executors.append(executor)
             self.services[path] = AgentService(
                 agent, executor=executor, store=store, hints=self.hints

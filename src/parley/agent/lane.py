@@ -37,7 +37,7 @@ from parley.log.store import (
     UnknownTask,
 )
 from parley.model.encoding import encode
-from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
+from parley.model.errors import A2AError, InternalError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
 
@@ -121,6 +121,8 @@ class Lane:
         except asyncio.CancelledError:
             if not (self.abandoned or self.releasing):
                 raise
+        except Exception:
+            self._failed_unforeseen()
         finally:
             self._leave()
 
@@ -133,6 +135,8 @@ class Lane:
         except asyncio.CancelledError:
             if not (self.abandoned or self.releasing):
                 raise
+        except Exception:
+            self._failed_unforeseen()
         finally:
             self._leave()
 
@@ -546,6 +550,13 @@ class Lane:
         waiting, self.waiting = self.waiting, {}
         for ticket in waiting.values():
             ticket.refuse(failure)
+
+    def _failed_unforeseen(self) -> None:
+        """Keep what should not have happened from the senders, and tell the server's log."""
+        reference = new_id()[-12:]
+        log.exception("task %s failed (reference %s)", self.task_id, reference)
+        self.executor.troubled = True
+        self._refuse(InternalError(f"the server failed; its log says why under {reference}"))
 
     def _leave(self) -> None:
         self.executor.left(self)
