@@ -1,0 +1,140 @@
+"""The commands, put together; and the one place where a failure becomes an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any
+
+import typer
+
+from parley import __version__
+from parley.cli import card, config, demo, send, serve, task
+from parley.cli.boundary import conclude
+from parley.cli.failures import INTERRUPTED, UsageFailure
+from parley.cli.options import found_sources
+from parley.cli.output import Output, prepare_streams
+from parley.cli.settings import BY_FIELD, SETTINGS
+
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # what every complaint of it is
+
+ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
+
+\b
+Try it:
+  parley demo                                    see it all at work
+  parley serve agent.py                          serve the agent in a file
+  parley card get -a http://127.0.0.1:9999       see who is there
+  parley send -a http://127.0.0.1:9999 "Hello"   ask it something
+
+\b
+Calling is stateless: parley prints the ids of a task and its context, and takes
+them back with --task-id and --context-id. Without -a it calls
+http://127.0.0.1:9999, where parley serve listens.
+"""
+
+
+def build() -> typer.Typer:
+    """Return the application with all its commands."""
+    app = typer.Typer(
+        name="parley",
+        help=ABOUT,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback(invoke_without_command=True)
+    def top(
+        context: typer.Context,
+        version: bool = typer.Option(
+            False, "-v", "--version", help="Print the version and exit.", show_default=False
+        ),
+    ) -> None:
+        if version:
+            print(f"parley {__version__}")
+            raise typer.Exit
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    for room in (serve, demo, card, send, task, config):
+        room.register(app)
+
+    @app.command("help", help="Show how to use parley, or one of its commands.")
+    def show_help(
+        context: typer.Context,
+        command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None,
+    ) -> None:
+        here: Any = context.parent
+        names = command or []
+        for name in names:
+            known = getattr(here.command, "commands", {})
+            if name not in known:
+                raise UsageFailure(
+                    f"there is no command {' '.join(names)!r}",
+                    hint="parley help lists the commands",
+                )
+            here = type(here)(known[name], info_name=name, parent=here)
+        print(here.get_help())
+
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
+    prepare_streams()
+    output = Output(
+        is_json=_wants_json(arguments),
+        is_stream="--stream" in arguments,
+        debug="--debug" in arguments,
+    )
+    return conclude(output, lambda: _parse_and_run(_globals_last(arguments)))
+
+
+def _parse_and_run(arguments: list[str]) -> int:
+    command = typer.main.get_command(build())
+    try:
+        status = command.main(arguments, prog_name="parley", standalone_mode=False)
+    except _ParserError as error:
+        raise _usage(error) from None
+    except typer.Abort:
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+def _usage(error: Any) -> UsageFailure:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "parley"
+    return UsageFailure(
+        str(error.format_message()).rstrip("."), hint=f"{path} --help shows how to use it"
+    )
+
+
+def _globals_last(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with settings that stand before the command moved behind it."""
+    spellings = {flag: s for s in SETTINGS for flag in (*s.spellings, *s.off)}
+    place = 0
+    while place < len(arguments) and arguments[place].startswith("-"):
+        name, equals, _ = arguments[place].partition("=")
+        setting = spellings.get(name) or spellings.get(name[:2] if name[:2] != "--" else "")
+        if setting is None:
+            return list(arguments)
+        alone = equals or setting.kind == "flag" or name not in spellings
+        place += 1 if alone else 2
+    rest = list(arguments[place:])
+    words = 2 if rest[:1] in (["card"], ["task"], ["config"]) else 1
+    return [*rest[:words], *arguments[:place], *rest[words:]]
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether errors are to be JSON: known even when the command line cannot be understood."""
+    for here, following in pairwise([*arguments, ""]):
+        if here in {"-o", "--output"}:
+            return following == "json"
+        if here in {"-ojson", "--output=json"}:
+            return True
+    try:
+        written = [s.values.get(BY_FIELD["output"].variable) for s in found_sources(None)]
+    except UsageFailure:
+        return False
+    return next((value for value in written if value), "") == "json"

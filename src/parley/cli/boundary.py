@@ -1,0 +1,45 @@
+"""Where whatever was raised becomes a report and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from parley.cli.failures import BROKEN_PIPE, INTERRUPTED, Failure
+from parley.cli.output import Output
+
+
+def conclude(output: Output, action: Callable[[], int | None]) -> int:
+    """Do ``action`` and return the exit status that tells how it went."""
+    try:
+        status = action() or 0
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads any more, and nothing may be left for the interpreter to flush at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Failure as failure:
+        return _report(output, failure)
+    except Exception as error:
+        output.debug(traceback.format_exc())
+        return _report(
+            output,
+            Failure(
+                "A2ACLI_ERR_INTERNAL",
+                f"parley failed: {type(error).__name__}: {error}",
+                hint="the same command with --debug shows where; please report it",
+            ),
+        )
+
+
+def _report(output: Output, failure: Failure) -> int:
+    try:
+        output.failure(failure)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return failure.exit_status

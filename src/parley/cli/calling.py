@@ -1,0 +1,350 @@
+"""One call of an agent from the command line: connect, do it within the time, say how it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.cli.failures import INTERRUPTED, Failure, protocol_failure
+from parley.cli.output import Output
+from parley.cli.settings import Settings
+from parley.client import RemoteAgent, connect
+from parley.client.errors import (
+    AuthenticationRequired,
+    CardInvalid,
+    CardNotFound,
+    ClientError,
+    Disconnected,
+    NoCommonInterface,
+    NoCommonVersion,
+    Timeout,
+    UnexpectedStatus,
+    Unreachable,
+)
+from parley.client.http import HttpTransport
+from parley.client.retry import Retry
+from parley.model.cards import AgentCard
+from parley.model.errors import (
+    A2AError,
+    PermissionDeniedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+
+MOMENT = 0.5  # seconds after which a task is worth a note
+ANSWER_TIME = 30.0  # for a request that an agent answers at once
+PATIENCE = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # then it is polled
+_BINDINGS = {
+    "JSON-RPC": "JSONRPC",
+    "REST": "HTTP+JSON",
+    "HTTP": "HTTP+JSON",
+    "HTTPJSON": "HTTP+JSON",
+}
+_CREDENTIAL_WORDS = ("authorization", "cookie", "key", "token", "secret")
+
+
+class Call:
+    """What is known of one run of a client command while it runs.
+
+    ``task_id`` is noted as soon as the agent names it, so that it can be told when the command is
+    interrupted or runs out of time.
+    """
+
+    def __init__(self, settings: Settings, output: Output) -> None:
+        self.settings = settings
+        self.output = output
+        self.task_id = settings.task_id or ""
+        self._told = ""
+        self._telling: asyncio.TimerHandle | None = None
+        self.card: AgentCard | None = None
+
+    def run(self, work: Callable[[], Awaitable[None]]) -> int:
+        """Do ``work`` within ``--timeout`` and return the exit status. Raises ``Failure``."""
+        self._warn()
+        with _debug_log(self.output):
+            try:
+                asyncio.run(self._bounded(work))
+            except KeyboardInterrupt:
+                self._say_where_it_goes_on()
+                return INTERRUPTED
+        return 0
+
+    async def _bounded(self, work: Callable[[], Awaitable[None]]) -> None:
+        limit = self.settings.timeout
+        try:
+            async with asyncio.timeout(limit) as deadline:
+                try:
+                    await work()
+                except (A2AError, ClientError) as error:
+                    raise self._failure(error) from error
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            what = f"task {self.task_id} did not end" if self.task_id else "there was no answer"
+            raise Failure(
+                "A2ACLI_ERR_TIMEOUT",
+                f"{what} within {limit:g} s",
+                hint=f"the task goes on; wait for it with: {self.command('task get --wait')}"
+                if self.task_id
+                else "give a longer --timeout",
+            ) from None
+        finally:
+            if self._telling is not None:
+                self._telling.cancel()
+
+    @asynccontextmanager
+    async def http(self) -> AsyncIterator[HttpTransport]:
+        """Open connections as the settings ask."""
+        transport = HttpTransport(insecure=self.settings.insecure)
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The service parameters, as HTTP carries them."""
+        pairs = (item.partition(":") for item in self.settings.svc_param)
+        return {name.strip(): value.strip() for name, _, value in pairs}
+
+    @property
+    def bindings(self) -> tuple[str, ...]:
+        """The preferred bindings, as cards spell them."""
+        names = (name.upper() for name in self.settings.transport)
+        return tuple(_BINDINGS.get(name, name) for name in names)
+
+    @property
+    def answer_time(self) -> float:
+        """How long a request may take that an agent answers at once."""
+        return max(ANSWER_TIME, self.settings.timeout or 0.0)
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[RemoteAgent]:
+        """Connect to the agent that ``--agent-card`` leads to."""
+        settings = self.settings
+        connection = connect(
+            settings.agent_card,
+            headers=self.headers,
+            bearer=settings.bearer,
+            api_key=settings.api_key,
+            binding=self.bindings,
+            timeout=self.answer_time,
+            retries=PATIENCE,
+            insecure=settings.insecure,
+        )
+        async with connection as agent:
+            self.card = agent.card
+            if settings.a2a_version:
+                version = settings.a2a_version
+                agent.context = msgspec.structs.replace(agent.context, version=version)
+            self._explain(agent)
+            yield agent
+
+    def _explain(self, agent: RemoteAgent) -> None:
+        chosen = agent.interface
+        self.output.debug(
+            f"{agent.card.name}: {chosen.protocol_binding} {chosen.protocol_version} at "
+            f"{chosen.url}, A2A-Version {agent.context.version}"
+        )
+        if self.bindings and chosen.protocol_binding.upper() not in self.bindings:
+            self.output.note(
+                f"none of the preferred transports is to be had; using {chosen.protocol_binding}"
+            )
+        if self.settings.bearer or self.settings.api_key:
+            self._check_scheme(agent.card)
+            self._check_channel(chosen.url)
+
+    def _check_scheme(self, card: AgentCard) -> None:
+        schemes = card.security_schemes.values()
+        takes_key = any(s.api_key_security_scheme is not None for s in schemes)
+        takes_bearer = any(s.api_key_security_scheme is None for s in schemes)
+        if self.settings.api_key and not takes_key:
+            self.output.warn(
+                "the card declares no API key scheme; the key is sent in the header X-API-Key"
+            )
+        if self.settings.bearer and schemes and not takes_bearer:
+            self.output.warn("the card declares no scheme that takes a bearer token; it is sent")
+
+    def _check_channel(self, url: str) -> None:
+        parts = urlsplit(url)
+        local = parts.hostname in {"localhost", "127.0.0.1", "::1"}
+        if parts.scheme == "http" and not local:
+            self.output.warn(f"the credential is sent to {parts.hostname} without encryption")
+
+    def _warn(self) -> None:
+        if not self.settings.insecure:
+            return
+        text = "--insecure: the server's certificate is not checked"
+        if self.settings.bearer or self.settings.api_key or self.settings.svc_param:
+            text += "; SECURITY RISK: whoever is in between can read the credential that is sent"
+        self.output.warn(f"{text}. Use this for development only")
+
+    def _say_where_it_goes_on(self) -> None:
+        if self.task_id:
+            self.output.note(f"interrupted; task {self.task_id} goes on without this command")
+            self.output.note(f"wait for it with: {self.command('task get --wait')}")
+        else:
+            self.output.note("interrupted")
+
+    def met(self, task_id: str, context_id: str) -> None:
+        """Take note of the task. Its ids are told if it takes longer than a moment."""
+        if task_id == self._told:
+            return
+        asked, self._told, self.task_id = self.settings.task_id, task_id, task_id
+        if asked and asked != task_id:
+            self.output.warn(f"the agent answers with task {task_id}, not with {asked}")
+        if not self.settings.stream:
+            text = f"task {task_id} in context {context_id} is under way"
+            self._telling = asyncio.get_running_loop().call_later(MOMENT, self.output.note, text)
+
+    # -- commands to go on with ----------------------------------------------------------------
+
+    def command(self, words: str, *more: str) -> str:
+        """Return a parley command for the same agent and, by default, the task at hand."""
+        given: list[str] = ["parley", *words.split()]
+        settings = self.settings
+        if settings.is_flag("agent_card"):
+            given += ["-a", settings.agent_card]
+        if settings.is_flag("config"):
+            given += ["--config", settings.config or ""]
+        for name in settings.transport if settings.is_flag("transport") else ():
+            given += ["--transport", name]
+        if settings.is_flag("insecure") and settings.insecure:
+            given.append("--insecure")
+        return shlex.join([*given, *(more or (self.task_id,))])
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _failure(self, error: A2AError | ClientError) -> Failure:
+        match error:
+            case AuthenticationRequired() | UnauthenticatedError() | PermissionDeniedError():
+                return self._unauthenticated(error)
+            case A2AError():
+                return protocol_failure(error, hint=self._hint(error))
+            case CardNotFound():
+                return Failure(
+                    "A2ACLI_ERR_CARD_NOT_FOUND",
+                    str(error),
+                    hint="-a takes a host, an address, the URL of a card, or a card file",
+                )
+            case CardInvalid():
+                return Failure("A2ACLI_ERR_CARD_INVALID", str(error))
+            case NoCommonVersion():
+                # The protocol has a name for it, though here no server had to say it (§11.4).
+                return Failure(
+                    VersionNotSupportedError.__name__,
+                    str(error),
+                    hint="this tool speaks A2A 1.0; ask for an agent that does",
+                )
+            case NoCommonInterface():
+                return Failure(
+                    "A2ACLI_ERR_INTERNAL",
+                    str(error),
+                    hint=f"see what it offers: {self.command('card get', '--verbose')}",
+                )
+            case Unreachable() | Disconnected() | Timeout():
+                return Failure("A2ACLI_ERR_UNREACHABLE", str(error), hint=self._unreachable_hint())
+            case UnexpectedStatus():
+                return Failure(
+                    "A2ACLI_ERR_INTERNAL",
+                    str(error),
+                    a2a_code=error.status,
+                    hint="this is no answer of an agent; --debug shows all of it",
+                )
+            case _:
+                return Failure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")
+
+    def _unreachable_hint(self) -> str:
+        if self.task_id:
+            return f"the task may still go on; look with: {self.command('task get')}"
+        if not self.settings.is_flag("agent_card"):
+            source = self.settings.sources["agent_card"]
+            return (
+                f"the address {self.settings.agent_card} comes from: {source}. Is the agent "
+                "running there? Serve one with parley serve agent.py, or name another with -a"
+            )
+        return "is the agent running, and the address right?"
+
+    def _hint(self, error: A2AError) -> str:
+        shown = "--debug shows the exchange with the agent"
+        if isinstance(error, TaskNotFoundError):
+            return f"see your tasks with: {self.command('task list', '--verbose')}; {shown}"
+        if isinstance(error, VersionNotSupportedError):
+            return f"see what the agent speaks: {self.command('card get', '--verbose')}"
+        if isinstance(error, UnsupportedOperationError | TaskNotCancelableError) and self.task_id:
+            return f"look at the task with: {self.command('task get')}; {shown}"
+        return shown
+
+    def _unauthenticated(self, error: Exception) -> Failure:
+        code = error.code if isinstance(error, A2AError) else getattr(error, "status", None)
+        names = [item.partition(":")[0].lower() for item in self.settings.svc_param]
+        supplied = (
+            self.settings.bearer
+            or self.settings.api_key
+            or any(word in name for name in names for word in _CREDENTIAL_WORDS)
+        )
+        if supplied:
+            return Failure(
+                "A2ACLI_ERR_AUTH_FAILED",
+                f"the credential was refused: {error}",
+                hint="is it the right one for this agent, and still valid?",
+                a2a_code=code,
+            )
+        return Failure(
+            "A2ACLI_ERR_CREDENTIALS_MISSING",
+            f"the agent wants credentials: {error}",
+            hint=self._how_to_authenticate(),
+            a2a_code=code,
+        )
+
+    def _how_to_authenticate(self) -> str:
+        schemes = self.card.security_schemes.values() if self.card else ()
+        wants_key = any(s.api_key_security_scheme is not None for s in schemes)
+        wants_token = any(s.api_key_security_scheme is None for s in schemes)
+        if wants_key and not wants_token:
+            return "set A2ACLI_API_KEY to the API key, or give --api-key"
+        if wants_token and not wants_key:
+            return "set A2ACLI_BEARER to the token, or give --bearer"
+        return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
+
+
+class _DebugHandler(logging.Handler):
+    """Shows what the client logs, without credentials, and when it happened."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.DEBUG)
+        self._output = output
+        self._began = time.monotonic()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        elapsed = (time.monotonic() - self._began) * 1000
+        self._output.debug(f"{elapsed:7.0f} ms  {record.getMessage()}")
+
+
+class _debug_log:
+    """Has the client's log shown while the block lasts, if --debug asks for it."""
+
+    def __init__(self, output: Output) -> None:
+        self._logger = logging.getLogger("parley.client")
+        self._handler = _DebugHandler(output)
+        self._before = (self._logger.level, self._logger.propagate)
+
+    def __enter__(self) -> None:
+        self._logger.addHandler(self._handler)
+        self._logger.propagate = False  # what matters is said in our own words
+        if self._handler._output.is_debug:
+            self._logger.setLevel(logging.DEBUG)
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._logger.level, self._logger.propagate = self._before[0], self._before[1]

@@ -1,0 +1,66 @@
+"""``parley card get``: fetch and show an agent card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from parley.cli.options import EVERYWHERE, EXITS, SOURCES, settings_command
+from parley.cli.output import Output
+from parley.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from parley.cli.calling import Call
+
+EXAMPLES = """\b
+Examples:
+  parley card get -a agents.example.com      the well-known path is added
+  parley card get -a https://agents.example.com/cards/time.json
+  parley card get -a ./card.json -o json"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="card", help="Look at agent cards.")
+
+    @settings_command(group, "get", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SOURCES}")
+    def get(settings: Settings, output: Output) -> int:
+        """Fetch an agent card and show it: who the agent is, what it can do, and where.
+
+        "Selected" is the interface that parley would call.
+        """
+        from parley.cli.calling import Call
+
+        call = Call(settings, output)
+        return call.run(lambda: _get(call))
+
+
+async def _get(call: Call) -> None:
+    from parley.cli.calling import PATIENCE
+    from parley.cli.cards import write_card
+    from parley.client.card import CardResolver
+    from parley.client.errors import CardInvalid, NoCommonInterface
+    from parley.client.interface import choose, credentials
+
+    settings, output = call.settings, call.output
+    at_hand, _ = credentials(None, bearer=settings.bearer, api_key=settings.api_key)
+    async with call.http() as http:
+        resolver = CardResolver(
+            http,
+            headers=call.headers,
+            credentials=at_hand,
+            timeout=call.answer_time,
+            retry=PATIENCE,
+        )
+        resolved = await resolver.resolve(settings.agent_card)
+    selected = None
+    try:
+        selected = choose(resolved.card, call.bindings, card_url=resolved.url)
+    except (NoCommonInterface, CardInvalid) as error:
+        output.warn(str(error))
+    if output.is_json:
+        output.json(resolved.raw)  # as the agent wrote it: nothing is added, nothing left out
+    else:
+        write_card(output.text, resolved.card, selected, verbose=settings.verbose)

@@ -1,0 +1,29 @@
+"""Durations as people write them: 2s, 500ms, 1m, 1m30s."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PIECE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_PLAIN = re.compile(r"\d+(?:\.\d+)?")
+
+
+def parse_duration(text: str) -> float:
+    """Return ``text`` in seconds; a plain number is in seconds. Raises ``ValueError``."""
+    written = text.strip().lower()
+    if _PLAIN.fullmatch(written):
+        return float(written)
+    if not written or _PIECE.sub("", written):
+        raise ValueError(f"{text!r} is not a duration such as 2s, 500ms, 1m or 1m30s")
+    return sum(float(number) * _UNITS[unit] for number, unit in _PIECE.findall(written))
+
+
+def format_duration(seconds: float) -> str:
+    """Return ``seconds`` in the form that ``parse_duration`` reads."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    for unit in ("h", "m"):
+        if seconds % _UNITS[unit] == 0:
+            return f"{seconds / _UNITS[unit]:g}{unit}"
+    return f"{seconds:g}s"

@@ -1,0 +1,191 @@
+"""From what ``parley serve`` is given to the agents that it means.
+
+A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
+``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+from parley.cli.failures import Failure, UsageFailure
+
+if TYPE_CHECKING:
+    from parley import Agent
+
+_FILE = re.compile(r"(?P<place>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
+_MODULE = re.compile(r"(?P<place>[A-Za-z_][\w.]*)(?::(?P<name>[A-Za-z_]\w*))?")
+
+
+class Target(NamedTuple):
+    """One target as it was written: where to serve it, where it is, and the agent's name there."""
+
+    path: str
+    place: str
+    name: str
+    is_file: bool
+
+
+def parse_target(written: str) -> Target:
+    """Return the parts of a target. Raises ``UsageFailure`` when it has another form."""
+    path, place = "", written
+    if written.startswith("/") and "=" in written:
+        path, _, place = written.partition("=")
+    match = _FILE.fullmatch(place)
+    is_file = match is not None
+    match = match or _MODULE.fullmatch(place)
+    if match is None:
+        raise UsageFailure(
+            f"{place!r} is neither a Python file nor a module",
+            hint="give path/to/agent.py, path/to/agent.py:name or package.module:name",
+        )
+    return Target(path.rstrip("/"), match["place"], match["name"] or "", is_file)
+
+
+def load(written: Sequence[str]) -> dict[str, Agent]:
+    """Return the agents that the targets mean, by the path that each is served under.
+
+    One target alone is served at the root. Several are each served under the path that was given
+    with them, else under their agent's name. Raises ``Failure`` that says what is wrong where.
+    """
+    targets = [parse_target(target) for target in written]
+    agents: dict[str, Agent] = {}
+    for target in targets:
+        agent = _agent(target)
+        path = target.path or ("" if len(targets) == 1 else f"/{_slug(agent.name)}")
+        if path in agents:
+            raise UsageFailure(
+                f"two agents would be served under {path or '/'}",
+                hint=f"give each a path of its own: /one={targets[0].place} /two={target.place}",
+            )
+        agents[path] = agent
+    return agents
+
+
+def folders(written: Sequence[str]) -> list[Path]:
+    """Return the folders that hold the targets' code."""
+    found: list[Path] = []
+    for target in map(parse_target, written):
+        if target.is_file:
+            found.append(Path(target.place).resolve().parent)
+            continue
+        spec = importlib.util.find_spec(target.place.partition(".")[0])
+        found += [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        if spec and spec.origin and not spec.submodule_search_locations:
+            found.append(Path(spec.origin).parent)
+    return list(dict.fromkeys(found)) or [Path.cwd()]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
+
+
+def _agent(target: Target) -> Agent:
+    from parley import Agent
+
+    module = _import_file(target) if target.is_file else _import_module(target)
+    if target.name:
+        found = getattr(module, target.name, None)
+        if isinstance(found, Agent):
+            return found
+        raise UsageFailure(
+            f"{target.name!r} in {target.place} is not an Agent"
+            if found is not None
+            else f"there is no {target.name!r} in {target.place}",
+            hint=_choices(target, _agents_in(module, Agent)),
+        )
+    known = _agents_in(module, Agent)
+    if len(known) == 1:
+        return next(iter(known.values()))
+    raise UsageFailure(
+        f"there are {len(known)} agents in {target.place}"
+        if known
+        else f"there is no agent in {target.place}",
+        hint=_choices(target, known),
+    )
+
+
+def _agents_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent]:
+    found: dict[int, tuple[str, Agent]] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, kind) and not name.startswith("_"):
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
+
+
+def _choices(target: Target, known: dict[str, Agent]) -> str:
+    if not known:
+        return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
+    return "say which: " + " or ".join(f"{target.place}:{name}" for name in known)
+
+
+def _import_file(target: Target) -> ModuleType:
+    file = Path(target.place)
+    if not file.is_file():
+        raise UsageFailure(f"there is no file {target.place}")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # as python does for a script, for what lies beside it
+    name = file.stem if file.stem.isidentifier() else f"agent_{_slug(file.stem)}"
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        origin = getattr(loaded, "__file__", None)
+        if origin and Path(origin).resolve() == file.resolve():
+            return loaded
+        name = f"_parley_{len(sys.modules)}_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    if spec is None or spec.loader is None:
+        raise UsageFailure(f"{target.place} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _broken(target, error) from error
+    return module
+
+
+def _import_module(target: Target) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(target.place)
+    except ModuleNotFoundError as error:
+        if error.name and target.place.startswith(error.name):
+            raise UsageFailure(
+                f"there is no module {target.place!r} here",
+                hint="give a file instead (path/to/agent.py), or run where it can be imported",
+            ) from None
+        raise _broken(target, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken(target, error) from error
+
+
+def _broken(target: Target, error: BaseException) -> Failure:
+    """Return what is wrong with the agent's code: the line that it is wrong on, and why."""
+    if isinstance(error, SyntaxError):
+        where, line, code = error.filename, error.lineno, (error.text or "").strip()
+        what = f"{type(error).__name__}: {error.msg}"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = Path(target.place).resolve() if target.is_file else None
+        known = [f for f in frames if own and Path(f.filename).resolve() == own]
+        mine = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+        frame = (known or mine or list(frames))[-1]
+        where, line, code = frame.filename, frame.lineno, frame.line or ""
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "the same command with --debug shows the whole traceback"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = f"the agent needs {error.name}; is it installed in this environment?"
+    return Failure(
+        "PARLEY_ERR_AGENT", f"{where}:{line}: {what}" + (f"\n  {code}" if code else ""), hint=hint
+    )

@@ -1,0 +1,142 @@
+"""A message from the command line: its parts, in the order in which they were written."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from parley.cli.failures import UsageFailure
+from parley.model.parts import Message, Part, Role
+
+LARGEST_FILE = 7 * 1024 * 1024  # in base64 a little under the 10 MiB that servers commonly take
+OCTETS = "application/octet-stream"
+
+
+class Flag(NamedTuple):
+    """One of ``text``, ``file``, ``data`` and ``media_type``, with its value."""
+
+    name: str
+    value: str
+
+
+def build_message(
+    flags: Sequence[Flag],
+    *,
+    text: str = "",
+    context_id: str | None,
+    task_id: str | None,
+    read_stdin: Callable[[], bytes] | None = None,
+) -> Message:
+    """Return the message that ``flags`` describe, after ``text``.
+
+    Its id is new; no other id is made up.
+
+    Raises ``UsageFailure`` for a media type without a part, a file that cannot be read or is too
+    large, data that is not JSON, and a message without any part.
+    """
+    parts = [Part(text=_well_formed(text))] if text else []
+    for part, media_type in _bound(flags):
+        parts.append(_part(part, media_type, read_stdin or sys.stdin.buffer.read))
+    if not parts:
+        raise UsageFailure(
+            "the message is empty",
+            hint='give a text, as in parley send "What time is it?", or --text, --file or --data',
+        )
+    return Message(
+        message_id=str(uuid4()),
+        role=Role.USER,
+        parts=tuple(parts),
+        context_id=context_id or "",
+        task_id=task_id or "",
+    )
+
+
+def _bound(flags: Sequence[Flag]) -> list[tuple[Flag, str]]:
+    """Return each part with the media type that was written after it, or with none."""
+    bound: list[tuple[Flag, str]] = []
+    for flag in flags:
+        if flag.name != "media_type":
+            bound.append((flag, ""))
+        elif not bound:
+            raise UsageFailure(
+                "--media-type belongs to the part before it, and there is none",
+                hint="write it after --text, --file or --data: "
+                "--file report.bin --media-type application/pdf",
+            )
+        elif bound[-1][1]:
+            raise UsageFailure(
+                f"--{bound[-1][0].name} {bound[-1][0].value} has two media types; give it one"
+            )
+        elif flag.value.count("/") != 1 or not all(flag.value.strip().split("/")):
+            raise UsageFailure(
+                f"--media-type: {flag.value!r} is not a media type such as application/pdf"
+            )
+        else:
+            bound[-1] = (bound[-1][0], flag.value.strip())
+    return bound
+
+
+def _part(flag: Flag, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
+    match flag.name:
+        case "text":
+            return Part(text=_well_formed(flag.value), media_type=media_type)
+        case "data":
+            return _data(flag.value, media_type, read_stdin)
+        case _:
+            return _file(flag.value, media_type)
+
+
+def _well_formed(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageFailure("the text is not valid UTF-8", hint="send it with --file") from None
+    return text
+
+
+def _file(place: str, media_type: str) -> Part:
+    parts = urlsplit(place)
+    if parts.scheme in {"http", "https"} and parts.netloc:
+        name = unquote(parts.path.rpartition("/")[2])
+        return Part(url=place, filename=name, media_type=media_type or _guess(name))
+    path = Path(place)
+    content = _read(path, "--file")
+    return Part(raw=content, filename=path.name, media_type=media_type or _guess(path.name))
+
+
+def _data(place: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
+    content = read_stdin() if place == "-" else _read(Path(place), "--data")
+    try:
+        value = json.loads(content, parse_constant=_no_constant)
+    except ValueError as error:
+        where = "standard input" if place == "-" else place
+        raise UsageFailure(f"--data: {where} is not JSON: {error}") from None
+    return Part(data=value, media_type=media_type)
+
+
+def _read(path: Path, flag: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
+    if len(content) > LARGEST_FILE:
+        raise UsageFailure(
+            f"{flag}: {path} is too large; a message carries at most {LARGEST_FILE:,} bytes",
+            hint="put the file where the agent can fetch it, and give its URL: --file https://...",
+        )
+    return content
+
+
+def _guess(name: str) -> str:
+    return mimetypes.guess_type(name)[0] or (OCTETS if name else "")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")

@@ -1,0 +1,180 @@
+"""``parley serve``: agents from files or modules, on a server of their own."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from parley.cli.boundary import conclude
+from parley.cli.failures import Failure, UsageFailure
+from parley.cli.options import GroupedCommand
+from parley.cli.output import Output
+from parley.cli.settings import BY_FIELD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from parley import Agent
+
+STORE = "sqlite:///parley.db"
+LEVELS = ("debug", "info", "warning", "error")
+
+EPILOG = """\b
+Targets:
+  agent.py             the one agent in a file
+  agent.py:name        one of several in it
+  package.module:name  one that can be imported
+  /time=agent.py       any of them, under a path of its own
+  Several targets without paths are served under the names of their agents.
+
+\b
+Examples:
+  parley serve agent.py
+  parley serve agent.py --reload --store memory:
+  parley serve /time=time_agent.py /boats=sailboat.py --port 8000
+  parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command("serve", cls=GroupedCommand, epilog=EPILOG)
+    def serve(
+        targets: Annotated[
+            list[str],
+            typer.Argument(metavar="TARGET...", help="The agents to serve.", show_default=False),
+        ],
+        host: Annotated[
+            str, typer.Option(help="Address to listen on; 0.0.0.0 for all.", metavar="HOST")
+        ] = "127.0.0.1",
+        port: Annotated[
+            int, typer.Option(help="Port to listen on; 0 takes a free one.", metavar="PORT")
+        ] = 9999,
+        store: Annotated[
+            str,
+            typer.Option(
+                help="Where tasks are kept: sqlite:///PATH (durable; sqlite:////PATH from the "
+                "root), or memory: (gone with the process).",
+                metavar="URL",
+            ),
+        ] = STORE,
+        reload: Annotated[
+            bool, typer.Option("--reload", help="Restart when the agents' code changes.")
+        ] = False,
+        url: Annotated[
+            str,
+            typer.Option(
+                help="The public address, for the cards, when a proxy in front hides it.",
+                metavar="URL",
+                show_default=False,
+            ),
+        ] = "",
+        log_level: Annotated[
+            str,
+            typer.Option(
+                help="How much to log to stderr: debug (with every request), info, warning, error.",
+                metavar="LEVEL",
+            ),
+        ] = "info",
+        debug: Annotated[
+            bool, typer.Option("--debug", help="Show tracebacks of what stops the server.")
+        ] = False,
+    ) -> None:
+        """Serve agents over A2A: each with its card, its tasks kept in a durable store.
+
+        Prints the addresses and a command to try, and serves until Ctrl-C: what runs
+        then gets ten seconds to end, and the rest goes on after the next start.
+        """
+        output = Output(is_json=False, debug=debug)
+        if reload:
+            again = [*targets, "--host", host, "--port", str(port), "--store", store]
+            again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
+            status = conclude(output, lambda: _reload(targets, again))
+        else:
+            status = conclude(
+                output, lambda: _serve(targets, host, port, store, url, log_level.lower())
+            )
+        if status:
+            raise typer.Exit(status)
+
+
+def _serve(targets: list[str], host: str, port: int, store: str, url: str, log_level: str) -> None:
+    if log_level not in LEVELS:
+        raise UsageFailure(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
+    from parley.cli.loading import load
+
+    log_to_stderr(log_level)
+    agents = load(targets)
+
+    from parley.agent.host import asgi
+    from parley.log.store import StoreError
+    from parley.server.run import ListenError, run
+
+    try:
+        app = asgi(agents, store=store, url=url or None)
+    except ValueError as error:
+        raise UsageFailure(str(error)) from error
+    try:
+        run(
+            app,
+            host=host,
+            port=port,
+            access_log=log_level == "debug",
+            listening=lambda address: print(banner(agents, url or address, store), flush=True),
+        )
+    except ListenError as error:
+        raise Failure("PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port") from error
+    except StoreError as error:
+        raise Failure(
+            "PARLEY_ERR_STORE",
+            f"the store {store} cannot be used: {error}",
+            hint="name another with --store, such as --store sqlite:///other.db",
+        ) from error
+
+
+def banner(agents: Mapping[str, Agent], address: str, store: str) -> str:
+    """Return what is said when the server is up: who is where, and what to try."""
+    lines: list[str] = []
+    for path, agent in agents.items():
+        base = address.rstrip("/") + path
+        lines += [
+            agent.name,
+            f"  address  {base}",
+            f"  card     {base}/.well-known/agent-card.json",
+            f"  try      {try_command(agent, base)}",
+            "",
+        ]
+    kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
+    return "\n".join([*lines, f"Tasks are {kept} ({store}). Ctrl-C stops the server."])
+
+
+def try_command(agent: Agent, base: str) -> str:
+    """Return a command that sends the agent something it is made for; on one line if possible."""
+    examples = [example for skill in agent.skills.values() for example in skill.examples]
+    place = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
+    commands = [f"parley send {place}{_quoted(text)}" for text in examples or ["Hello"]]
+    return next((command for command in commands if len(command) < 78), commands[0])
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if not set(text) & set('"\\$`!') else shlex.quote(text)
+
+
+def log_to_stderr(level: str) -> None:
+    """Have everything that the server and its agents say logged, one line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def _reload(targets: list[str], arguments: list[str]) -> int:
+    from parley.cli.loading import folders
+    from parley.cli.reload import serve_and_watch
+
+    return serve_and_watch(["serve", *arguments], folders(targets))

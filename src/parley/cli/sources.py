@@ -1,0 +1,188 @@
+"""Where the value of a setting comes from.
+
+The order is fixed (command-line specification, §8.3), the first that says something counts: a
+flag, an environment variable, a local ``.env`` (or the one given by ``--config``), the user's
+``~/.config/a2a-cli/.env``, the built-in default. Nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley.cli import dotenv
+from parley.cli.durations import parse_duration
+from parley.cli.failures import UsageFailure
+from parley.cli.settings import DEFAULT, FLAG, SETTINGS, Setting, Settings
+
+SHORTEST_POLL = 0.01
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One place that settings come from, other than flags: its name, and what it says."""
+
+    name: str
+    values: Mapping[str, str]
+    path: Path | None = None
+
+
+def sources(
+    environment: Mapping[str, str], folder: Path | None, config: str | None
+) -> list[Source]:
+    """Return the environment and the ``.env`` files that exist, the strongest first.
+
+    Raises ``UsageFailure`` when a file cannot be read.
+    """
+    found = [Source("environment", environment)]
+    local = Path(config) if config else (dotenv.local_file(folder) if folder else None)
+    if local is not None:
+        found.append(Source(str(local), dotenv.read(local), local))
+    try:
+        own = dotenv.global_file()
+    except RuntimeError:  # this user has no home
+        return found
+    if own.is_file() and own != local:
+        found.append(Source(str(own), dotenv.read(own), own))
+    return found
+
+
+def resolve(flags: Mapping[str, Any], found: Sequence[Source]) -> Settings:
+    """Return the settings in force. ``flags`` holds what the command line says, by field.
+
+    Raises ``UsageFailure`` for a value that makes no sense, naming the place where it stands.
+    """
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    ranks: dict[str, int] = {}
+    for setting in SETTINGS:
+        field = setting.field
+        values[field], origin[field], ranks[field] = _resolve_one(setting, flags.get(field), found)
+    if values["wait"] and values["async"]:
+        # A configured --async is overridden by --wait, and the other way round (§7.2).
+        if ranks["wait"] == ranks["async"]:
+            raise UsageFailure("--wait and --async contradict each other; give one of them")
+        values["async" if ranks["wait"] < ranks["async"] else "wait"] = False
+    return Settings(async_=values.pop("async"), **values, sources=origin)
+
+
+def _resolve_one(setting: Setting, flag: Any, found: Sequence[Source]) -> tuple[Any, str, int]:
+    if flag is not None and flag != [] and flag != ():
+        return _read(setting, flag, f"--{setting.name}"), FLAG, 0
+    for rank, source in enumerate(() if setting.local else found, 1):
+        written = source.values.get(setting.variable, "")
+        if written:
+            where = setting.variable + (f" in {source.name}" if source.path else "")
+            lines = written.splitlines() if setting.kind == "list" else written
+            return _read(setting, lines, where), where, rank
+    return setting.default, DEFAULT, len(found) + 1
+
+
+def _read(setting: Setting, written: Any, where: str) -> Any:
+    try:
+        return _READERS[setting.kind](setting, written)
+    except ValueError as error:
+        raise UsageFailure(f"{where}: {error}") from None
+
+
+def _read_text(setting: Setting, written: str) -> str:
+    if setting.name == "a2a-version":
+        return _version(written)
+    return written
+
+
+def _version(written: str) -> str:
+    numbers = written.strip().split(".")
+    if numbers[0] != "1" or len(numbers) > 3 or not all(n.isdecimal() for n in numbers):
+        raise ValueError(
+            f"this tool speaks A2A 1.x and cannot ask for {written!r}; give a version such as 1.0"
+        )
+    return f"1.{numbers[1] if len(numbers) > 1 else 0}"
+
+
+def _read_choice(setting: Setting, written: str) -> str:
+    if written not in setting.choices:
+        raise ValueError(f"{written!r} is not one of {', '.join(setting.choices)}")
+    return written
+
+
+def _read_flag(setting: Setting, written: Any) -> bool:
+    if isinstance(written, bool):
+        return written
+    lowered = written.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off"}:
+        return False
+    raise ValueError(f"{written!r} is neither true nor false")
+
+
+def _read_list(setting: Setting, written: Sequence[str]) -> tuple[str, ...]:
+    items: list[str] = []
+    for line in written:
+        # Bindings are names, so a list of them in one value is plain; a parameter may hold commas.
+        items += line.split(",") if setting.name == "transport" else [line]
+    kept = tuple(item.strip() for item in items if item.strip())
+    if setting.name == "svc-param":
+        for item in kept:
+            _check_parameter(item)
+    return kept
+
+
+def _check_parameter(item: str) -> None:
+    name, colon, value = item.partition(":")
+    if not colon or not name.strip() or not name.strip().isascii() or " " in name.strip():
+        raise ValueError("a service parameter is written name:value, for example x-trace-id:abc123")
+    if any(ord(character) < 32 for character in value):
+        raise ValueError("a service parameter's value is one line of text")
+
+
+def _read_duration(setting: Setting, written: str) -> float:
+    seconds = parse_duration(written)
+    if seconds < SHORTEST_POLL:
+        raise ValueError(f"{written!r} is too short; the shortest interval is 10ms")
+    return seconds
+
+
+def _read_limit(setting: Setting, written: str) -> float | None:
+    if written.strip().lower() == "none":
+        return None
+    seconds = parse_duration(written)
+    if seconds == 0:
+        raise ValueError("a limit of no time at all; give a duration such as 30s, or none")
+    return seconds
+
+
+def _read_number(setting: Setting, written: str) -> int:
+    if not written.strip().isdecimal():
+        raise ValueError(f"{written!r} is not a whole number from 0 up")
+    return int(written)
+
+
+def _read_object(setting: Setting, written: str) -> dict[str, Any]:
+    try:
+        value = json.loads(written, parse_constant=_no_constant)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError('a JSON object is needed, such as \'{"key": "value"}\'')
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_READERS: dict[str, Any] = {
+    "text": _read_text,
+    "choice": _read_choice,
+    "flag": _read_flag,
+    "list": _read_list,
+    "duration": _read_duration,
+    "limit": _read_limit,
+    "number": _read_number,
+    "object": _read_object,
+}

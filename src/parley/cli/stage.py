@@ -1,0 +1,175 @@
+"""What the demo shows things on: here plain lines; ``stage_rich`` is the one for terminals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from msgspec import UNSET
+
+from parley import __version__
+from parley.cli.cards import describe_interface
+from parley.cli.rendering import file_line
+from parley.cli.text import visible
+from parley.model.cards import AgentCard
+from parley.model.parts import Part
+from parley.model.tasks import Task, TaskState
+
+
+class Paper(Protocol):
+    """An artifact that grows."""
+
+    def add(self, name: str, text: str) -> None:
+        """Add text to the artifact."""
+        ...
+
+    def status(self, state: TaskState, said: str) -> None:
+        """Show the state of the task, and what the agent says about it."""
+        ...
+
+
+class Stage(Protocol):
+    """Where the demo is shown."""
+
+    def begin(self, address: str, paths: Sequence[str]) -> None:
+        """Say what is served where."""
+        ...
+
+    def scene(self, title: str, about: str) -> None:
+        """Begin a scene."""
+        ...
+
+    def card(self, card: AgentCard, url: str) -> None:
+        """Show an agent card."""
+        ...
+
+    def asked(self, text: str) -> None:
+        """Show what is sent to the agent."""
+        ...
+
+    def replied(self, text: str) -> None:
+        """Show what the agent replies directly."""
+        ...
+
+    def growing(self) -> AbstractContextManager[Paper]:
+        """Show an artifact while it grows."""
+        ...
+
+    def task(self, task: Task) -> None:
+        """Show a task as it stands: its state, what the agent says, and its files and data."""
+        ...
+
+    async def pause(self) -> None:
+        """Give whoever watches a moment."""
+        ...
+
+    def end(self, commands: Sequence[str], *, serving: bool) -> None:
+        """Say what to try next."""
+        ...
+
+
+def state_name(state: TaskState) -> str:
+    """Return a state as people say it: ``input required``."""
+    return state.name.lower().replace("_", " ")
+
+
+def can(card: AgentCard) -> str:
+    """Return what the agent can do beyond answering, in a few words."""
+    capabilities = card.capabilities
+    able = ["streams"] if capabilities.streaming else []
+    able += [uri.uri.split(":")[-2].replace("-", " ") for uri in capabilities.extensions]
+    return ", ".join(able)
+
+
+class PlainStage:
+    """Plain lines, for pipes and logs: no colours, nothing that moves."""
+
+    def __init__(self) -> None:
+        self._scenes = 0
+
+    def _line(self, label: str, text: str) -> None:
+        for number, line in enumerate(visible(text).splitlines() or [""]):
+            print(f"  {'' if number else label:<9}{line}".rstrip(), flush=True)
+
+    def begin(self, address: str, paths: Sequence[str]) -> None:
+        """Say what is served where."""
+        version = __version__
+        print(f"Parley {version}: {len(paths)} agents on {address}", flush=True)
+
+    def scene(self, title: str, about: str) -> None:
+        """Begin a scene."""
+        self._scenes += 1
+        print(f"\n{self._scenes}. {title}\n   {about}", flush=True)
+
+    def card(self, card: AgentCard, url: str) -> None:
+        """Show an agent card."""
+        self._line("card", url)
+        self._line("agent", f"{card.name} {card.version}: {card.description}")
+        self._line("speaks", describe_interface(card.supported_interfaces[0]))
+        self._line("can", can(card))
+        for skill in card.skills:
+            self._line("skill", f"{skill.id}: {skill.description}")
+
+    def asked(self, text: str) -> None:
+        """Show what is sent to the agent."""
+        self._line("you", text)
+
+    def replied(self, text: str) -> None:
+        """Show what the agent replies directly."""
+        self._line("agent", text)
+
+    @contextmanager
+    def growing(self) -> Iterator[Paper]:
+        """Show an artifact while it grows, line by line."""
+        paper = _PlainPaper()
+        yield paper
+        paper.end()
+
+    def task(self, task: Task) -> None:
+        """Show a task as it stands."""
+        said = task.status.message.text if task.status.message else ""
+        self._line("task", f"{state_name(task.state)}{': ' if said else ''}{said}")
+        for artifact in task.artifacts:
+            for part in artifact.parts:
+                self._line("artifact", shown_part(part, artifact.name))
+
+    async def pause(self) -> None:
+        """Go on at once."""
+
+    def end(self, commands: Sequence[str], *, serving: bool) -> None:
+        """Say what to try next."""
+        print("\nTry it yourself:" if serving else "\nTo try it yourself, run parley demo and:")
+        for command in commands:
+            print(f"  {command}")
+        if serving:
+            print("\nServing until Ctrl-C.", flush=True)
+
+
+class _PlainPaper:
+    def __init__(self) -> None:
+        self._text = ""
+
+    def add(self, name: str, text: str) -> None:
+        self._text += text
+        *whole, self._text = self._text.split("\n")
+        for line in whole:
+            self._show(line)
+
+    def status(self, state: TaskState, said: str) -> None:
+        print(f"  {'task':<9}{state_name(state)}{': ' if said else ''}{visible(said)}", flush=True)
+
+    def end(self) -> None:
+        if self._text:
+            self._show(self._text)
+
+    def _show(self, line: str) -> None:
+        print(f"  {'report':<9}{visible(line)}".rstrip(), flush=True)
+
+
+def shown_part(part: Part, name: str) -> str:
+    """Return a part as a person reads it; ``name`` is that of its artifact."""
+    if part.is_file:
+        return file_line(part, name)
+    return part.text or "" if part.data is UNSET else json.dumps(part.data, ensure_ascii=False)

@@ -1,0 +1,184 @@
+"""The demo on a terminal: colour, and an artifact that grows in place. Fits 80 columns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.box import ROUNDED
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from parley import __version__
+from parley.cli.cards import describe_interface
+from parley.cli.picture import half_blocks
+from parley.cli.stage import Paper, can, shown_part, state_name
+from parley.cli.text import visible
+from parley.model.cards import AgentCard
+from parley.model.tasks import Task, TaskState
+
+WIDTH = 80
+MOMENT = 0.5  # between scenes, so that they can be followed
+PICTURE = (32, 12)
+
+_STYLES = {
+    TaskState.COMPLETED: "green",
+    TaskState.INPUT_REQUIRED: "yellow",
+    TaskState.AUTH_REQUIRED: "yellow",
+    TaskState.FAILED: "red",
+    TaskState.REJECTED: "red",
+    TaskState.CANCELED: "red",
+}
+
+
+class RichStage:
+    """Colour and live progress, for terminals."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._console.width = min(self._console.width, WIDTH)
+        self._scenes = 0
+
+    def _print(self, what: RenderableType) -> None:
+        self._console.print(Padding(what, (0, 2)))
+
+    def _line(self, label: str, text: Text | str, style: str = "dim") -> None:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=8)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(label, style), Text(visible(text)) if isinstance(text, str) else text)
+        self._print(grid)
+
+    def begin(self, address: str, paths: Sequence[str]) -> None:
+        """Say what is served where."""
+        head = Text.assemble(
+            ("Parley ", "bold cyan"), (__version__, "cyan"), "  ", (address, "bold")
+        )
+        body = Text("  ".join(paths), "dim")
+        self._console.print()
+        self._console.print(Panel(Group(head, body), box=ROUNDED, border_style="cyan"))
+
+    def scene(self, title: str, about: str) -> None:
+        """Begin a scene."""
+        self._scenes += 1
+        self._console.print()
+        name = Text.assemble((f"{self._scenes} ", "cyan"), (title, "bold"))
+        self._console.print(Rule(name, align="left", style="dim"))
+        self._print(Text(about, "italic dim"))
+        self._console.print()
+
+    def card(self, card: AgentCard, url: str) -> None:
+        """Show an agent card."""
+        name = Text.assemble((card.name, "bold"), f" {card.version}")
+        self._line("agent", name)
+        self._line("", card.description)
+        for skill in card.skills:
+            self._line("skill", Text.assemble((skill.id, "bold"), f"  {skill.description}"))
+        self._line("can", can(card))
+        self._line("speaks", describe_interface(card.supported_interfaces[0]))
+        self._line("card", Text(url, "cyan"))
+
+    def asked(self, text: str) -> None:
+        """Show what is sent to the agent."""
+        self._line("you", Text(visible(text), "bold"), "cyan")
+
+    def replied(self, text: str) -> None:
+        """Show what the agent replies directly."""
+        self._line("agent", text, "magenta")
+
+    @contextmanager
+    def growing(self) -> Iterator[Paper]:
+        """Show an artifact in a frame while it grows."""
+        paper = _RichPaper(self._console.height - 8)
+        with Live(paper, console=self._console, refresh_per_second=20) as live:
+            yield paper
+            paper.over = True
+            live.update(paper)
+
+    def task(self, task: Task) -> None:
+        """Show a task as it stands."""
+        style = _STYLES.get(task.state, "blue")
+        said = task.status.message.text if task.status.message else ""
+        state = Text.assemble((f"● {state_name(task.state)}", style), "  ", visible(said))
+        self._line("task", state, "magenta")
+        for artifact in task.artifacts:
+            for part in artifact.parts:
+                self._line("artifact", shown_part(part, artifact.name), "magenta")
+                if part.raw and (picture := half_blocks(part.raw, *PICTURE)):
+                    self._print(Padding(picture, (0, 9)))
+
+    async def pause(self) -> None:
+        """Give whoever watches a moment."""
+        await asyncio.sleep(MOMENT)
+
+    def end(self, commands: Sequence[str], *, serving: bool) -> None:
+        """Say what to try next."""
+        self._console.print()
+        title = "Try it yourself" if serving else "To try it yourself, run parley demo and"
+        self._console.print(Rule(Text(title, "bold"), align="left", style="dim"))
+        for command in commands:
+            self._console.print(Text(f"  {command}", "cyan"), soft_wrap=True)
+        if serving:
+            self._console.print()
+            self._print(Text("Serving until Ctrl-C.", "dim"))
+
+
+class _RichPaper:
+    """The frame that a growing artifact is shown in."""
+
+    def __init__(self, height: int) -> None:
+        self.over = False
+        self._height = max(height, 4)
+        self._name = ""
+        self._text = ""
+        self._chunks = 0
+        self._state = TaskState.SUBMITTED
+        self._said = ""
+        self._spinner = Spinner("dots", style="cyan")
+
+    def add(self, name: str, text: str) -> None:
+        """Add text to the artifact."""
+        self._name = name or self._name
+        self._text += text
+        self._chunks += 1
+
+    def status(self, state: TaskState, said: str) -> None:
+        """Show the state of the task, and what the agent says about it."""
+        self._state, self._said = state, said
+
+    def __rich__(self) -> RenderableType:
+        """Return the frame as it looks now."""
+        foot = Table.grid(padding=(0, 1))
+        count = Text(f"{self._chunks} pieces, each durable before it was shown", "dim")
+        if self.over:
+            foot.add_row(Text("●", _STYLES.get(self._state, "blue")), count)
+        else:
+            foot.add_row(self._spinner, Text(visible(self._said) or state_name(self._state)))
+        lines = self._text.rstrip("\n").split("\n")
+        # What is taller than the terminal cannot be drawn again in place.
+        shown = lines if self.over else lines[-self._height :]
+        body = Text("\n").join(_line_of_report(line) for line in shown)
+        return Padding(
+            Panel(
+                Group(body, "", foot),
+                title=Text(visible(self._name) or "artifact", "dim"),
+                title_align="left",
+                box=ROUNDED,
+                border_style="magenta" if self.over else "cyan",
+            ),
+            (0, 2),
+        )
+
+
+def _line_of_report(line: str) -> Text:
+    heading = line.lstrip("#")
+    if heading != line:
+        return Text(visible(heading.strip()), "bold")
+    return Text(visible(line))

@@ -1,0 +1,68 @@
+"""The command as it is run, in this process where that is enough."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from parley.cli import calling
+from parley.cli.app import run
+from parley.client.retry import Retry
+
+from .scripted import ScriptedAgent
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.stdout)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The JSON lines on stdout."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def error(self) -> Any:
+        """The error object on stdout."""
+        return self.document["error"]
+
+    def field(self, label: str) -> str:
+        """Return the last value of a field in the text on stdout."""
+        found = [line for line in self.stdout.splitlines() if line.startswith(f"{label}: ")]
+        assert found, f"no {label!r} in:\n{self.stdout}"
+        return found[-1].partition(": ")[2]
+
+
+@pytest.fixture
+def parley(capsys, monkeypatch, tmp_path):
+    """Run the command in an empty folder, with no settings of whoever runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(calling, "PATIENCE", Retry(calls=1, streams=2, first=0.01, limit=0.01))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+
+    def call(*arguments: str) -> Ran:
+        capsys.readouterr()
+        status = run(list(arguments))
+        captured = capsys.readouterr()
+        return Ran(status, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def agent():
+    """An agent that says what the test tells it to."""
+    scripted = ScriptedAgent()
+    yield scripted
+    scripted.close()

@@ -1,0 +1,85 @@
+"""From part flags to the parts of a message."""
+
+import base64
+
+import pytest
+
+from parley.cli.failures import UsageFailure
+from parley.cli.messages import LARGEST_FILE, Flag, build_message
+from parley.model.encoding import encode
+
+
+def parts(*flags, stdin=b""):
+    message = build_message(
+        [Flag(*flag) for flag in flags], context_id=None, task_id=None, read_stdin=lambda: stdin
+    )
+    return message.parts
+
+
+def test_parts_keep_the_order_in_which_they_were_written(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_bytes(b"\x00\xff")
+    made = parts(("text", "a"), ("data", "-"), ("file", str(file)), ("text", "b"), stdin=b"[1]")
+    assert [p.text for p in made] == ["a", None, None, "b"]
+    assert made[1].data == [1]
+    assert made[2].raw == b"\x00\xff"
+    assert made[2].filename == "notes.txt"
+    assert base64.b64encode(b"\x00\xff") in encode(made[2])
+
+
+def test_a_media_type_binds_to_the_part_before_it(tmp_path):
+    file = tmp_path / "report.bin"
+    file.write_bytes(b"x")
+    first, second = parts(
+        ("file", str(file)), ("media_type", "application/pdf"), ("file", str(file))
+    )
+    assert first.media_type == "application/pdf"
+    assert second.media_type == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ([], "empty"),
+        ([("media_type", "text/plain"), ("text", "a")], "belongs to the part before it"),
+        ([("text", "a"), ("media_type", "a/b"), ("media_type", "a/c")], "two media types"),
+        ([("text", "a"), ("media_type", "pdf")], "not a media type"),
+        ([("file", "/no/such/file")], "cannot be read"),
+        ([("data", "-")], "standard input is not JSON"),
+    ],
+)
+def test_what_cannot_be_sent_is_a_usage_error(flags, word):
+    with pytest.raises(UsageFailure, match=word):
+        parts(*flags)
+
+
+def test_data_keeps_integers_and_nulls():
+    (made,) = parts(("data", "-"), stdin=b'{"big": 12345678901234567890, "none": null}')
+    assert encode(made) == b'{"data":{"big":12345678901234567890,"none":null}}'
+
+
+def test_a_url_is_sent_as_a_reference_and_not_fetched():
+    (made,) = parts(("file", "https://host.invalid/a%20b.pdf?x=1"))
+    assert made.url == "https://host.invalid/a%20b.pdf?x=1"
+    assert made.filename == "a b.pdf"
+    assert made.media_type == "application/pdf"
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    file = tmp_path / "large"
+    with file.open("wb") as opened:
+        opened.truncate(LARGEST_FILE + 1)
+    with pytest.raises(UsageFailure, match="too large"):
+        parts(("file", str(file)))
+
+
+def test_a_media_type_needs_a_part_flag_before_it_not_just_a_text():
+    with pytest.raises(UsageFailure, match="belongs to the part before it"):
+        build_message([Flag("media_type", "text/plain")], text="hi", context_id=None, task_id=None)
+
+
+def test_ids_of_the_server_are_never_made_up():
+    message = build_message([Flag("text", "hi")], context_id=None, task_id=None)
+    assert message.task_id == ""
+    assert message.context_id == ""
+    assert message.message_id

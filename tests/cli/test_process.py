@@ -1,0 +1,88 @@
+"""What only a process shows: signals, pipes, and what is loaded."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .processes import Running
+from .scripted import TASK_ID, Answer, artifact_update, task
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+
+@posix
+def test_ctrl_c_leaves_the_task_running_and_says_how_to_find_it(agent, tmp_path):
+    """A2ACLI_TASK_POLL_002"""
+    agent.says("SendStreamingMessage", Answer(events=[{"task": task("WORKING")}], end="hang"))
+    with Running(["send", "go", "-a", agent.url], tmp_path) as ran:
+        ran.until(f"note: task {TASK_ID} in context context-1 is under way")
+        assert ran.end(signal.SIGINT) == 130
+        assert f"parley task get --wait -a {agent.url} {TASK_ID}" in ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert ran.stdout == ""
+    assert agent.count("CancelTask") == 0
+
+
+@posix
+def test_a_reader_that_goes_away_ends_the_command_quietly(agent, tmp_path):
+    chunks = [artifact_update("x" * 2000, append=n > 0) for n in range(100)]
+    agent.says("SendStreamingMessage", Answer(events=[{"task": task("WORKING")}, *chunks]))
+    command = [sys.executable, "-m", "parley.cli", "send", "go", "--stream", "-a", agent.url]
+    ran = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert ran.stdout.readline() == f"Task: {TASK_ID}\n"
+    ran.stdout.close()
+    said = ran.stderr.read()
+    ran.stderr.close()
+    assert ran.wait(15) == 141
+    assert said == ""
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=30
+    )
+
+
+def test_help_loads_neither_client_nor_server(tmp_path):
+    heavy = ("aiohttp", "uvicorn", "starlette", "rich", "asyncio", "parley.client", "parley.agent")
+    code = f"""
+import sys
+from parley.cli.app import run
+for words in (["--help"], ["send", "--help"], ["config", "show"]):
+    assert run(words) == 0
+print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)
+"""
+    ran = run_python(code, tmp_path)
+    assert ran.stderr.strip() == "[]"
+
+
+def test_calling_loads_no_server_and_no_terminal_library(agent, tmp_path):
+    agent.says("GetTask", Answer(result=task()))
+    code = f"""
+import sys
+from parley.cli.app import run
+assert run(["task", "get", "x", "-a", "{agent.url}"]) == 0
+names = ("uvicorn", "starlette", "rich", "parley.agent", "parley.server")
+print([name for name in names if name in sys.modules], file=sys.stderr)
+"""
+    assert run_python(code, tmp_path).stderr.strip() == "[]"
+
+
+def test_without_its_extra_the_command_says_how_to_install_it(tmp_path):
+    code = """
+import sys
+sys.modules["typer"] = None
+from parley.cli import main
+main(["--help"])
+"""
+    ran = run_python(code, tmp_path)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert "pip install 'parley[cli]'" in ran.stderr
+    assert ran.stderr.count("\n") == 1

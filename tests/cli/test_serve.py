@@ -1,0 +1,159 @@
+"""``parley serve``: agents from files, and what is said when they cannot be served."""
+
+import os
+import re
+import signal
+import socket
+
+import pytest
+
+from .processes import Running
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+AGENT = '''
+from parley import Agent, Turn
+
+agent = Agent("Echo agent", description="Says it again", version="1.0.0")
+
+
+@agent.skill(examples=["Say $this"])
+async def echo(turn: Turn) -> str:
+    """Says it again."""
+    return "ONCE " + turn.text
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "echo.py"
+    path.write_text(AGENT)
+    return path
+
+
+def address_in(said):
+    return re.search(r"address +(http://\S+)", said)[1]
+
+
+@posix
+def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_path):
+    """A2ACLI_SEND_001, against a real agent"""
+    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        url = address_in(said)
+        assert "Echo agent" in said
+        assert f"{url}/.well-known/agent-card.json" in said
+        assert f"parley send -a {url} 'Say $this'" in said
+        assert "kept between runs (sqlite:///parley.db)" in said
+        ran = parley("send", "-a", url, "hello")
+        assert ran.status == 0
+        assert ran.field("Text") == "ONCE hello"
+        ran = parley("send", "-a", url, "hello", "--async", "-o", "json")
+        task_id = ran.document["task"]["id"]
+        assert parley("task", "get", task_id, "-a", url, "--wait").status == 0
+        listed = parley("task", "list", "-a", url, "-o", "json").document
+        assert [task["id"] for task in listed["tasks"]] == [task_id]
+        assert server.end(signal.SIGINT) == 0
+        assert "Traceback" not in server.stderr
+    assert (tmp_path / "parley.db").is_file()
+
+
+@posix
+def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_path):
+    (tmp_path / "two.py").write_text(
+        AGENT.replace("agent =", "first =").replace("@agent.", "@first.")
+        + AGENT.replace("agent =", "second =")
+        .replace("@agent.", "@second.")
+        .replace("Echo", "Other")
+    )
+    targets = ["/said=echo:agent", "two.py:second"]
+    with Running(["serve", *targets, "--port", "0", "--store", "memory:"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        assert "gone when the server stops" in said
+        base = address_in(said).removesuffix("/said")
+        assert f"{base}/other-agent\n" in said
+        for path in ("/said", "/other-agent"):
+            assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
+
+
+@pytest.mark.parametrize(
+    ("code", "target", "status", "words"),
+    [
+        (None, "gone.py", 2, "there is no file gone.py"),
+        (None, "gone_module:agent", 2, "there is no module 'gone_module'"),
+        (None, "a b c", 2, "neither a Python file nor a module"),
+        ("x = 1", "it.py", 2, "there is no agent in it.py"),
+        ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent"),
+        (AGENT, "it.py:other", 2, "there is no 'other' in it.py"),
+        (AGENT + "\nmore = Agent('More')", "it.py", 2, "say which: it.py:agent or it.py:more"),
+        ("def broken(:\n", "it.py", 1, "it.py:1: SyntaxError"),
+        ("x = 1\nraise OSError('no good')", "it.py", 1, "it.py:2: OSError: no good"),
+        ("import not_there", "it.py", 1, "is it installed in this environment?"),
+        ("import sys\nsys.exit(3)", "it.py", 1, "it.py:2: SystemExit: 3"),
+        ("from parley import Agent\na = Agent('Idle')", "it.py", 2, "skill"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target, status, words):
+    if code is not None:
+        (tmp_path / "it.py").write_text(code)
+    ran = parley("serve", target, "--port", "0", "--store", "memory:")
+    assert ran.status == status
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (("--store", "postgres://x"), 2, "names no store"),
+        (("--log-level", "loud"), 2, "not one of debug, info"),
+        (("--host", "no.such.host.invalid"), 1, "no.such.host.invalid"),
+        (("--port", "99999"), 1, "99999"),
+        (("--url", "nonsense"), 2, "nonsense"),
+        (("echo.py",), 2, "two agents would be served under /echo-agent"),
+    ],
+)
+def test_wrong_options_are_said_in_a_line(file, parley, flags, status, words):
+    ran = parley("serve", "echo.py", "--store", "memory:", *flags)
+    assert (ran.status, ran.stdout) == (status, "")
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_port_in_use_is_said_in_a_line(file, parley):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = parley("serve", "echo.py", "--store", "memory:", "--port", port)
+    assert ran.status == 1
+    assert f"port {port}" in ran.stderr
+    assert "in use" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@posix
+def test_a_store_in_use_is_said_in_a_line(file, parley, tmp_path):
+    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
+        server.until("Ctrl-C stops the server")
+        ran = parley("serve", "echo.py", "--port", "0")
+    assert ran.status == 1
+    assert "the store sqlite:///parley.db cannot be used" in ran.stderr
+    assert "--store" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@posix
+def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
+    pytest.importorskip("watchfiles")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with Running(["serve", "echo.py", "--reload", "--port", port], tmp_path) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        assert parley("send", "-a", url, "hi").field("Text") == "ONCE hi"
+        file.write_text("def broken(:\n")
+        server.until("echo.py:1: SyntaxError")
+        file.write_text(AGENT.replace("ONCE", "TWICE"))
+        server.until("Ctrl-C stops the server", times=2)
+        assert parley("send", "-a", url, "hi").field("Text") == "TWICE hi"
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.stderr
