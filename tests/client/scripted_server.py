@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -133,10 +134,12 @@ class ScriptedServer:
         async with asyncio.timeout(5), self._changed:
             await self._changed.wait_for(lambda: len(self.exchanges) >= count)
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._count(1)
         line = Line(reader)
         try:
@@ -155,9 +158,10 @@ class ScriptedServer:
         except Exception as error:
             self._failure = error
         finally:
-            await line.close()
             writer.close()
-            self._tasks.discard(task)
+            await line.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
             await self._count(-1)
 
     async def _count(self, change: int) -> None:
@@ -166,9 +170,12 @@ class ScriptedServer:
             self._changed.notify_all()
 
     async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(3):  # connections that were just accepted get their task
+            await asyncio.sleep(0)
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._failure is not None:
             raise self._failure
 
@@ -232,7 +239,7 @@ class Line:
 async def scripted(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> Any:
     """Serve ``handler``, on a free port; a failure of the handler fails the test."""
     server = ScriptedServer(handler)
-    listener = await asyncio.start_server(server.serve, "127.0.0.1", port, ssl=tls)
+    listener = await asyncio.start_server(server.accept, "127.0.0.1", port, ssl=tls)
     server.url = f"http{'s' if tls else ''}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         yield server

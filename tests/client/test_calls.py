@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from parley.client import connect
+from parley.client import RemoteAgent, connect
 from parley.client.errors import (
     AuthenticationRequired,
     Disconnected,
@@ -36,7 +38,7 @@ from parley.model.requests import GetTaskRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState
 
-from .scripted_server import Exchange, card, scripted
+from .scripted_server import Exchange, ScriptedServer, card, scripted
 
 pytestmark = pytest.mark.anyio
 
@@ -94,26 +96,18 @@ async def never(exchange: Exchange) -> None:
     await exchange.never()
 
 
-class Talk:
+@asynccontextmanager
+async def talk(agent: Agent, **options: Any) -> AsyncIterator[tuple[RemoteAgent, ScriptedServer]]:
     """A scripted agent and a connection to it."""
-
-    def __init__(self, agent: Agent, **options: Any) -> None:
-        self._options = {"retries": AT_ONCE, **options}
-        self._agent = agent
-
-    async def __aenter__(self):
-        self._server = scripted(self._agent)
-        self.server = await self._server.__aenter__()
-        self.remote = await connect(self.server.url, **self._options)
-        return self.remote, self.server
-
-    async def __aexit__(self, *error) -> None:
-        await self.remote.aclose()
-        await self._server.__aexit__(*error)
+    async with scripted(agent) as server:
+        # With a short time for calls, the card is given, or fetching it might take too long.
+        reference = card(server.url) if "timeout" in options else server.url
+        async with connect(reference, **{"retries": AT_ONCE, **options}) as remote:
+            yield remote, server
 
 
 async def test_a_message_is_answered_with_a_message_or_a_task() -> None:
-    async with Talk(Agent(HI, {"task": task(artifacts=[ARTIFACT])})) as (remote, server):
+    async with talk(Agent(HI, {"task": task(artifacts=[ARTIFACT])})) as (remote, server):
         reply = await remote.send("What time is it?")
         assert isinstance(reply, Message)
         assert str(reply) == reply.text == "hi"
@@ -135,7 +129,7 @@ async def test_every_request_says_version_extensions_and_what_the_caller_adds() 
     agent = Agent(HI)
     agent.extensions = (IDEMPOTENT_SEND,)
     options = {"headers": {"X-Trace": "7"}, "bearer": "secret", "extensions": ["https://x/v1"]}
-    async with Talk(agent, **options) as (remote, server):
+    async with talk(agent, **options) as (remote, server):
         await remote.send("hello")
         headers = server.exchanges[-1].headers
         assert headers["a2a-version"] == "1.0"
@@ -143,7 +137,7 @@ async def test_every_request_says_version_extensions_and_what_the_caller_adds() 
         assert headers["content-type"] == "application/json"
         assert (headers["x-trace"], headers["authorization"]) == ("7", "Bearer secret")
         assert headers["user-agent"].startswith("parley/")
-    async with Talk(agent, idempotent=False) as (remote, server):
+    async with talk(agent, idempotent=False) as (remote, server):
         await remote.send("hello")
         assert "a2a-extensions" not in server.exchanges[-1].headers
 
@@ -158,7 +152,7 @@ async def test_every_request_says_version_extensions_and_what_the_caller_adds() 
 )
 async def test_an_api_key_goes_where_the_card_wants_it(scheme, where, expected) -> None:
     schemes = {"s": {"apiKeySecurityScheme": scheme}} if scheme else {}
-    async with Talk(Agent(HI, securitySchemes=schemes), api_key="k&y") as (remote, server):
+    async with talk(Agent(HI, securitySchemes=schemes), api_key="k&y") as (remote, server):
         await remote.send("hello")
         assert server.exchanges[-1].headers[where] == expected
 
@@ -166,7 +160,7 @@ async def test_an_api_key_goes_where_the_card_wants_it(scheme, where, expected) 
 async def test_an_api_key_in_the_query_is_never_shown() -> None:
     scheme = {"s": {"apiKeySecurityScheme": {"location": "query", "name": "key"}}}
     agent = Agent(HI, hang_up, securitySchemes=scheme)
-    async with Talk(agent, api_key="sec&ret") as (remote, server):
+    async with talk(agent, api_key="sec&ret") as (remote, server):
         await remote.send("hello")
         assert server.exchanges[-1].target == "/rpc?key=sec%26ret"
         with pytest.raises(Disconnected) as caught:
@@ -185,7 +179,7 @@ async def test_the_first_interface_that_is_spoken_is_called_with_its_tenant() ->
         offer("jsonrpc", "1.1", "/one", tenant="acme"),
         offer("JSONRPC", "1.0", "/two"),
     ]
-    async with Talk(Agent(task(), supportedInterfaces=offers)) as (remote, server):
+    async with talk(Agent(task(), supportedInterfaces=offers)) as (remote, server):
         await remote.get("t-1")
         assert remote.interface.tenant == "acme"
         assert server.exchanges[-1].path == "/one"
@@ -202,7 +196,7 @@ async def test_what_the_agent_refuses_is_its_typed_error() -> None:
         error(-32012, "busy", 503, retry_after="7"),
         error(418, "teapot"),
     ]
-    async with Talk(Agent(*answers), retries=0) as (remote, _):
+    async with talk(Agent(*answers), retries=0) as (remote, _):
         with pytest.raises(TaskNotFoundError, match="no such task"):
             await remote.get("t-1")
         with pytest.raises(InvalidParamsError):
@@ -233,7 +227,7 @@ async def test_what_the_agent_refuses_is_its_typed_error() -> None:
 async def test_answers_that_are_not_the_agents_are_called_what_they_are(
     answer, kind, words
 ) -> None:
-    async with Talk(Agent(answer), retries=0) as (remote, server):
+    async with talk(Agent(answer), retries=0) as (remote, server):
         for call in (remote.get("t-1"), anext(remote.stream("go"))):
             with pytest.raises(kind, match=words):
                 await call
@@ -259,7 +253,7 @@ async def test_garbled_answers_are_invalid_agent_responses(body: bytes) -> None:
     async def garbled_stream(exchange: Exchange) -> None:
         await exchange.stream(b"data: " + body + b"\n\n")
 
-    async with Talk(Agent(garbled, garbled_stream)) as (remote, _):
+    async with talk(Agent(garbled, garbled_stream)) as (remote, _):
         with pytest.raises(InvalidAgentResponseError):
             await remote.get("t-1")
         with pytest.raises(InvalidAgentResponseError):
@@ -283,7 +277,7 @@ async def test_answers_larger_than_the_limit_are_refused_before_they_are_held() 
 
     async with HttpTransport(max_response=100_000) as http:
         agent = Agent(announced, endless, endless_event)
-        async with Talk(agent, http=http) as (remote, server):
+        async with talk(agent, http=http) as (remote, server):
             for _ in range(2):
                 with pytest.raises(ResponseTooLarge, match="larger than 100,000 bytes"):
                     await remote.get("t-1")
@@ -295,10 +289,10 @@ async def test_answers_larger_than_the_limit_are_refused_before_they_are_held() 
 
 @pytest.mark.parametrize("failure", [status(502), status(503), status(429), hang_up, reset])
 async def test_safe_operations_are_repeated_after_passing_failures(failure) -> None:
-    async with Talk(Agent(failure, failure, failure, task())) as (remote, server):
+    async with talk(Agent(failure, failure, failure, task())) as (remote, server):
         assert (await remote.get("t-1")).id == "t-1"
         assert server.calls == ["GetTask"] * 4
-    async with Talk(Agent(failure)) as (remote, server):
+    async with talk(Agent(failure)) as (remote, server):
         with pytest.raises((UnexpectedStatus, Disconnected)):
             await remote.get("t-1")
         assert server.calls == ["GetTask"] * 4
@@ -306,14 +300,14 @@ async def test_safe_operations_are_repeated_after_passing_failures(failure) -> N
 
 @pytest.mark.parametrize("failure", [status(500), status(400), error(-32603, "broken")])
 async def test_lasting_failures_are_not_repeated(failure) -> None:
-    async with Talk(Agent(failure)) as (remote, server):
+    async with talk(Agent(failure)) as (remote, server):
         with pytest.raises(Exception, match=r"answered|broken"):
             await remote.get("t-1")
         assert server.calls == ["GetTask"]
 
 
 async def test_a_wish_to_be_left_alone_for_long_is_told_and_not_waited_for() -> None:
-    async with Talk(Agent(status(503, retry_after="3600"))) as (remote, server):
+    async with talk(Agent(status(503, retry_after="3600"))) as (remote, server):
         with pytest.raises(UnexpectedStatus) as caught:
             await remote.get("t-1")
         assert caught.value.retry_after == 3600
@@ -322,7 +316,7 @@ async def test_a_wish_to_be_left_alone_for_long_is_told_and_not_waited_for() -> 
 
 @pytest.mark.parametrize("failure", [status(503), hang_up, reset])
 async def test_messages_and_cancellations_are_not_repeated_by_chance(failure) -> None:
-    async with Talk(Agent(failure)) as (remote, server):
+    async with talk(Agent(failure)) as (remote, server):
         for call in (remote.send("go"), remote.cancel("t-1")):
             with pytest.raises((UnexpectedStatus, Disconnected)):
                 await call
@@ -335,13 +329,13 @@ async def test_messages_are_repeated_under_their_id_where_repeats_are_answered_o
 ) -> None:
     agent = Agent(failure, failure, failure, failure, HI)
     agent.extensions = (IDEMPOTENT_SEND,)
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         assert str(await remote.send("go")) == "hi"
         sent = [exchange.body for exchange in server.exchanges[1:]]
         ids = {exchange.params["message"]["messageId"] for exchange in server.exchanges[1:]}
         assert (len(sent), len(ids)) == (5, 1)
     agent.answers = [failure]
-    async with Talk(agent, idempotent=False) as (remote, server):
+    async with talk(agent, idempotent=False) as (remote, server):
         with pytest.raises((UnexpectedStatus, Disconnected)):
             await remote.send("go")
         assert server.calls == ["SendMessage"]
@@ -371,14 +365,14 @@ async def test_an_agent_that_is_not_there_is_unreachable() -> None:
 
 
 async def test_a_call_that_takes_too_long_is_given_up_with_its_connection() -> None:
-    async with Talk(Agent(never), timeout=0.1) as (remote, server):
+    async with talk(Agent(never), timeout=0.1) as (remote, server):
         with pytest.raises(Timeout, match="did not answer in time"):
             await remote.get("t-1")
         await server.until_idle()
 
 
 async def test_a_message_may_take_longer_than_other_calls_but_not_than_its_caller_says() -> None:
-    async with Talk(Agent(never), timeout=0.05) as (remote, server):
+    async with talk(Agent(never), timeout=0.05) as (remote, server):
         with pytest.raises(Timeout, match=r"no answer within 0\.2 s"):
             await remote.send("go", timeout=0.2)
         with pytest.raises(Timeout, match=r"task t-1 did not end") as caught:
@@ -390,7 +384,7 @@ async def test_a_message_may_take_longer_than_other_calls_but_not_than_its_calle
 
 
 async def test_cancelling_a_call_gives_up_its_connection() -> None:
-    async with Talk(Agent(never)) as (remote, server):
+    async with talk(Agent(never)) as (remote, server):
         sending = asyncio.create_task(remote.send("go"))
         await server.until_asked(2)
         sending.cancel()
@@ -408,7 +402,7 @@ async def test_an_unfinished_answer_to_a_message_is_waited_for() -> None:
         error(-32004, "no streams today"),
         task("COMPLETED"),
     ]
-    async with Talk(Agent(*answers)) as (remote, server):
+    async with talk(Agent(*answers)) as (remote, server):
         done = await remote.send("go", history_length=3)
         assert done.state is TaskState.COMPLETED
         assert server.exchanges[1].params["configuration"] == {"historyLength": 3}
@@ -425,7 +419,7 @@ async def test_an_unfinished_answer_to_a_message_is_waited_for() -> None:
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "INPUT_REQUIRED", "AUTH_REQUIRED"])
 async def test_an_answer_that_is_settled_or_wanted_at_once_is_not_waited_for(state: str) -> None:
-    async with Talk(Agent({"task": task(state)}, {"task": task("WORKING")})) as (remote, server):
+    async with talk(Agent({"task": task(state)}, {"task": task("WORKING")})) as (remote, server):
         assert (await remote.send("go")).state.value == f"TASK_STATE_{state}"
         task_ = await remote.send("go", return_immediately=True)
         assert task_.state is TaskState.WORKING
@@ -441,14 +435,14 @@ async def test_waiting_prefers_the_stream_of_the_task() -> None:
         await exchange.stream(b"".join(frames))
 
     agent = Agent(task("WORKING"), streamed, task("COMPLETED", artifacts=[ARTIFACT]))
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         assert (await remote.wait("t-1")).text == "noted"
         assert server.calls == ["GetTask", "SubscribeToTask", "GetTask"]
 
 
 async def test_waiting_by_polling_asks_only_for_the_task_and_ends_in_time() -> None:
     agent = Agent(task("WORKING"), task("WORKING"), task("COMPLETED"))
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.COMPLETED
         assert server.calls == ["GetTask"] * 3
         agent.answers = [task("UNSPECIFIED")]
@@ -471,7 +465,7 @@ async def test_an_agent_that_does_not_stream_is_asked_again_and_again() -> None:
         at("COMPLETED", "one ", "two ", "three"),
         capabilities={},
     )
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         events = [event async for event in remote.stream("go")]
         assert [type(event).__name__.removesuffix("UpdateEvent") for event in events] == [
             "Task",
@@ -498,7 +492,7 @@ async def test_pages_are_listed_one_by_one_or_walked_through() -> None:
         return {"tasks": tasks, "nextPageToken": token, "pageSize": 2, "totalSize": 3}
 
     agent = Agent(page("two", "t-1", "t-2"))
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         first = await remote.list(context_id="c-1", status=TaskState.COMPLETED, page_size=2)
         assert (first.next_page_token, first.total_size, len(first.tasks)) == ("two", 3, 2)
         assert server.exchanges[-1].params == {
@@ -514,7 +508,7 @@ async def test_pages_are_listed_one_by_one_or_walked_through() -> None:
 
 
 async def test_all_operations_of_the_table_can_be_called() -> None:
-    async with Talk(Agent(task())) as (remote, _):
+    async with talk(Agent(task())) as (remote, _):
         service: A2AService = remote.service
         for operation in OPERATIONS:
             assert getattr(service, operation.method).__name__
@@ -523,7 +517,7 @@ async def test_all_operations_of_the_table_can_be_called() -> None:
 
 
 async def test_what_the_card_does_not_declare_is_refused_before_it_is_asked() -> None:
-    async with Talk(Agent(task())) as (remote, server):
+    async with talk(Agent(task())) as (remote, server):
         with pytest.raises(UnsupportedOperationError, match="extendedAgentCard"):
             await remote.extended_card()
         push = [
@@ -537,6 +531,6 @@ async def test_what_the_card_does_not_declare_is_refused_before_it_is_asked() ->
 
 async def test_the_extended_card_is_asked_for_where_there_is_one() -> None:
     agent = Agent({**card("http://x"), "name": "More"}, capabilities={"extendedAgentCard": True})
-    async with Talk(agent) as (remote, server):
+    async with talk(agent) as (remote, server):
         assert (await remote.extended_card()).name == "More"
         assert server.calls == ["GetExtendedAgentCard"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parley.client.message import reads_files, to_message, to_request
+from parley.client.message import compose, to_message, to_request
 from parley.model.parts import Message, Part, Role
 from parley.model.requests import SendMessageConfiguration
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -97,8 +97,11 @@ def test_only_what_was_asked_for_is_configured() -> None:
     )
 
 
-def test_files_are_noticed_before_they_are_read() -> None:
-    assert reads_files(Path("x"), ())
-    assert reads_files(["a", Path("x")], ())
-    assert reads_files("a", ["x.png"])
-    assert not reads_files(["a", b"b", {"c": 1}], [b"d"])
+@pytest.mark.anyio
+async def test_files_are_read_beside_the_event_loop(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    part = Part(raw=b"a", filename="a.txt", media_type="text/plain")
+    for content, files in ((file, []), (["x", file], []), ("x", [str(file)]), (None, [file])):
+        assert (await compose(content, files=files)).parts[-1] == part
+    assert (await compose("x", files=[b"y"], metadata={"a": 1})).metadata == {"a": 1}

@@ -10,7 +10,7 @@ import pytest
 from parley.client import connect
 from parley.client.errors import ConnectionClosed, StreamCut, Unreachable
 from parley.client.retry import Retry
-from parley.model.errors import InternalError, TaskNotFoundError
+from parley.model.errors import InternalError, TaskNotFoundError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 
@@ -164,7 +164,7 @@ async def test_a_silent_stream_is_taken_up_again() -> None:
         await agent(exchange)
 
     agent = LogAgent(REPORT, [], numbered=True)
-    assert await read_with(handler, stream_idle_timeout=0.05) == REPORT
+    assert await read_with(handler, stream_idle_timeout=0.3) == REPORT
 
 
 async def test_comments_are_signs_of_life() -> None:
@@ -303,17 +303,50 @@ async def test_an_agent_that_streams_no_task_twice_is_polled_to_the_end() -> Non
     assert not looks
 
 
-async def test_a_task_that_is_gone_after_the_cut_is_reported_as_such() -> None:
+async def test_events_that_are_no_longer_kept_are_made_up_for_by_the_task() -> None:
     async def handler(exchange: Exchange) -> None:
         if exchange.method == "POST" and exchange.call["method"] == "SubscribeToTask":
-            await exchange.error(-32001, "no such task")
+            await exchange.error(-32001, "the events after 2 are no longer kept")
         else:
             await agent(exchange)
+
+    agent = LogAgent(REPORT, [], numbered=True)
+    agent.cuts = [boundaries(agent)[2]]
+    assert await read_with(handler) == [*REPORT[:2], fold_of(REPORT)]
+
+
+async def test_a_task_that_is_gone_after_the_cut_is_reported_as_such() -> None:
+    async def handler(exchange: Exchange) -> None:
+        if exchange.method == "GET" or exchange.call["method"] == "SendStreamingMessage":
+            await agent(exchange)
+        else:
+            await exchange.error(-32001, "no such task")
 
     agent = LogAgent(REPORT, [], numbered=True)
     agent.cuts = [boundaries(agent)[1]]
     with pytest.raises(TaskNotFoundError):
         await read_with(handler)
+
+
+async def test_a_task_that_has_ended_is_not_subscribed_to_however_the_first_try_went() -> None:
+    tries = 0
+
+    async def handler(exchange: Exchange) -> None:
+        nonlocal tries
+        if exchange.method == "GET":
+            await agent(exchange)
+            return
+        tries += 1
+        if tries == 1:
+            exchange.reset()
+        else:
+            await exchange.error(-32004, "the task has ended")
+
+    agent = LogAgent(REPORT, [], numbered=False)
+    async with scripted(handler) as server, connect(server.url, retries=AT_ONCE) as remote:
+        with pytest.raises(UnsupportedOperationError):
+            await anext(remote.subscribe("t-1"))
+        assert server.calls == ["SubscribeToTask"] * 2
 
 
 async def test_leaving_a_stream_gives_its_connection_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -137,4 +138,15 @@ def test_closing_ends_calls_under_way_and_the_thread() -> None:
         with pytest.raises(ConnectionClosed):
             agent.send("too late")
         agent.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "parley-client"]
+    assert not running()
+
+
+def test_a_forgotten_agent_ends_its_thread_but_not_under_its_stream() -> None:
+    with served(LogAgent(REPORT, [], numbered=True)) as server:
+        assert list(connect_sync(server.url).stream("go")) == REPORT
+        gc.collect()
+        assert not running()
+
+
+def running() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "parley-client"]

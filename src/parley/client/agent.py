@@ -17,7 +17,7 @@ from parley.client.card import ResolvedCard
 from parley.client.errors import ClientError, Timeout
 from parley.client.http import HttpTransport
 from parley.client.interface import declares
-from parley.client.message import Sendable, reads_files, to_message, to_request
+from parley.client.message import Sendable, compose, to_request
 from parley.client.retry import Retry
 from parley.client.stream import EventStream, Reader, Source, follow, poll
 from parley.model.cards import AgentCard, AgentInterface
@@ -117,7 +117,7 @@ class RemoteAgent:
         A message is sent again after a broken connection when the agent answers repeats once, and
         else only if it never left. Raises ``Timeout``, with the task's id if it is known.
         """
-        request = await self._request(
+        composed = await compose(
             message,
             context_id=context_id,
             task_id=task_id,
@@ -126,11 +126,14 @@ class RemoteAgent:
             data=data,
             metadata=metadata,
             references=references,
+        )
+        request = to_request(
+            composed,
             accepted_output_modes=accepted_output_modes,
             history_length=history_length,
             return_immediately=return_immediately,
         )
-        known = request.message.task_id
+        known = composed.task_id
         try:
             async with asyncio.timeout(timeout):
                 answer = await self.service.send_message(request, self.context)
@@ -164,14 +167,8 @@ class RemoteAgent:
 
         The iterator raises ``StreamCut`` when the agent cannot be found again.
         """
-        addressed = bool(
-            task_id
-            or (task and not task.state.is_terminal)
-            or (isinstance(message, Message) and message.task_id)
-        )
-        reader = Reader(numbered=self._numbered, continues=addressed)
         make = partial(
-            self._request,
+            compose,
             message,
             context_id=context_id,
             task_id=task_id,
@@ -180,17 +177,25 @@ class RemoteAgent:
             data=data,
             metadata=metadata,
             references=references,
+        )
+        ask = partial(
+            to_request,
             accepted_output_modes=accepted_output_modes,
             history_length=history_length,
-            return_immediately=not self._streams and not addressed,
         )
-        return EventStream(self._answer(make, reader), reader)
+        reader = Reader(numbered=self._numbered)
+        return EventStream(self._answer(make, ask, reader), reader)
 
     async def _answer(
-        self, make: Callable[[], Awaitable[SendMessageRequest]], reader: Reader
+        self,
+        make: Callable[[], Awaitable[Message]],
+        ask: Callable[..., SendMessageRequest],
+        reader: Reader,
     ) -> AsyncGenerator[Event, None]:
-        request = await make()
+        message = await make()
+        reader.continues = bool(message.task_id)
         if self._streams:
+            request = ask(message)
             events = self._follow(
                 lambda: self.service.send_streaming_message(request, self.context),
                 reader,
@@ -198,7 +203,8 @@ class RemoteAgent:
                 ends_with_turn=True,
             )
         else:
-            events = self._poll(request, reader)
+            # A task that is continued may not have begun its turn when it is returned at once.
+            events = self._poll(ask(message, return_immediately=not reader.continues), reader)
         async with aclosing(events):
             async for event in events:
                 yield event
@@ -371,28 +377,6 @@ class RemoteAgent:
         """Return the card that the agent shows to authenticated callers."""
         return await self.service.get_extended_agent_card(
             GetExtendedAgentCardRequest(), self.context
-        )
-
-    async def _request(
-        self,
-        content: Sendable | None,
-        *,
-        files: Sequence[str | Path | bytes | Part],
-        accepted_output_modes: Sequence[str],
-        history_length: int | None,
-        return_immediately: bool,
-        **about: Any,
-    ) -> SendMessageRequest:
-        def make() -> Message:
-            return to_message(content, files=files, **about)
-
-        # Disks may be slow, and the loop has other things to do.
-        on_disk = reads_files(content, files)
-        return to_request(
-            await asyncio.to_thread(make) if on_disk else make(),
-            accepted_output_modes=accepted_output_modes,
-            history_length=history_length,
-            return_immediately=return_immediately,
         )
 
 

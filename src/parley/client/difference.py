@@ -53,7 +53,7 @@ def difference(before: Task | None, now: Task) -> list[Event]:
             events.append(
                 TaskArtifactUpdateEvent(**ids, artifact=piece, append=True, last_chunk=ended)
             )
-    if now.status != before.status:
+    if now.status != before.status or any(isinstance(e, TaskStatusUpdateEvent) for e in events):
         events.append(TaskStatusUpdateEvent(**ids, status=now.status))
     return events
 

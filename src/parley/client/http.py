@@ -6,6 +6,7 @@ The one file that knows which HTTP library is underneath; it is imported when it
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -262,7 +263,9 @@ class HttpTransport:
                 return Unreachable(f"the proxy refuses to connect to {where}: {error.status}")
             case aiohttp.ClientResponseError():
                 return Disconnected(f"the answer of {where} is not HTTP: {error.message}")
-            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | OSError():
+            case aiohttp.ClientPayloadError():
+                return Disconnected(f"the answer of {where} broke off")
+            case aiohttp.ClientConnectionError() | OSError():
                 return Disconnected(f"the connection to {where} broke: {_reason(error)}")
             case aiohttp.InvalidURL():
                 return ClientError(f"{where!r} is not an address of the form http://host/path")
@@ -302,6 +305,9 @@ def place(url: str) -> str:
 
 def _reason(error: BaseException) -> str:
     cause: Any = getattr(error, "os_error", None) or error
+    number = getattr(cause, "errno", None)
+    if isinstance(number, int) and not isinstance(cause, socket.gaierror):
+        return os.strerror(number)
     return str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import mimetypes
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,12 +103,15 @@ def to_message(
     return Message(message_id=str(uuid.uuid4()), role=Role.USER, **given)
 
 
-def reads_files(content: object, files: Sequence[object]) -> bool:
-    """Whether making a message of these reads from the disk."""
-    pieces = [*(content if isinstance(content, list | tuple) else (content,)), *files]
-    return any(isinstance(piece, Path) for piece in pieces) or any(
-        isinstance(file, str) for file in files
-    )
+async def compose(
+    content: Sendable | None, *, files: Sequence[str | Path | bytes | Part] = (), **about: Any
+) -> Message:
+    """Do what ``to_message`` does without holding up the event loop for a slow disk."""
+    pieces = [*(content if isinstance(content, list | tuple) else [content]), *files]
+    make = partial(to_message, content, files=files, **about)
+    if any(isinstance(piece, Path) for piece in pieces) or any(isinstance(f, str) for f in files):
+        return await asyncio.to_thread(make)
+    return make()
 
 
 def to_request(

@@ -21,7 +21,7 @@ from parley.client.errors import (
 )
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.log.fold import Fold, IllegalEvent
-from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import A2AService, CallContext, StreamItem
@@ -53,22 +53,15 @@ class Reader:
     the question that the message answers.
     """
 
-    def __init__(
-        self,
-        *,
-        numbered: bool,
-        task_id: str = "",
-        seq: int | None = None,
-        continues: bool = False,
-    ) -> None:
+    def __init__(self, *, numbered: bool, task_id: str = "", seq: int | None = None) -> None:
         self.numbered = numbered
+        self.continues = False
         self.task_id = task_id
         self.context_id = ""
         self.seq = seq
         self.state: TaskState | None = None
         self.asks = False
         self.message: Message | None = None
-        self._continues = continues
         self._fold: Fold | None = None
 
     def take(self, item: StreamItem, *, resumed: bool) -> list[Event]:
@@ -108,7 +101,7 @@ class Reader:
         self.context_id = event.context_id or self.context_id
         if not isinstance(event, TaskArtifactUpdateEvent):
             self.state = event.status.state
-            self.asks = self.state is TaskState.INPUT_REQUIRED and not (opens and self._continues)
+            self.asks = self.state is TaskState.INPUT_REQUIRED and not (opens and self.continues)
 
 
 async def follow(
@@ -147,9 +140,10 @@ async def follow(
                         failures = quiet = 0
                         yield event
                     opening = False
-        except UnsupportedOperationError:
-            # §3.1.6: a task that has ended is not streamed; and some agents stream no task twice.
-            if not resumed:
+        except (UnsupportedOperationError, TaskNotFoundError):
+            # A task that has ended is not streamed (§3.1.6), some agents stream no task twice, and
+            # what was missed may no longer be kept. The task itself says how it stands, or is gone.
+            if reader.state is None:
                 raise
             async with aclosing(poll(service, context, reader, retry)) as events:
                 async for event in events:
@@ -212,6 +206,8 @@ async def _next(
     items: AsyncGenerator[StreamItem, None], *, within: float | None
 ) -> StreamItem | None:
     try:
+        if within is None:
+            return await anext(items)
         async with asyncio.timeout(within):
             return await anext(items)
     except (StopAsyncIteration, TimeoutError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
@@ -25,9 +27,10 @@ _GLANCE = 0.5
 
 
 class _LoopThread:
-    """An event loop on a thread of its own, for as long as it is not closed."""
+    """An event loop on a thread of its own, until it is closed; ``at_end`` runs last."""
 
     def __init__(self) -> None:
+        self.at_end: Callable[[], Awaitable[None]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -44,6 +47,8 @@ class _LoopThread:
         self._stop = asyncio.Event()
         self._ready.set()
         await self._stop.wait()
+        if self.at_end is not None:
+            await self.at_end()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return what ``coroutine`` returns. Interrupting the wait cancels it."""
@@ -66,11 +71,13 @@ class _LoopThread:
             future.cancel()
 
     def close(self) -> None:
-        """Cancel what is under way, end the loop and its thread. Idempotent."""
+        """End what is under way, the loop and its thread. Idempotent."""
         with self._lock:
+            if not self._closed and self._loop is not None and self._stop is not None:
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._closed = True
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        # The garbage collector may call this on any thread, this one included.
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
 
@@ -87,15 +94,15 @@ async def _step(items: AsyncIterator[T]) -> T:
 class SyncIterator(Generic[T]):
     """Items that come from a remote agent, for a ``for`` loop. Close it if you leave early."""
 
-    def __init__(self, thread: _LoopThread, items: AsyncIterator[T]) -> None:
-        self._thread = thread
+    def __init__(self, agent: SyncRemoteAgent, items: AsyncIterator[T]) -> None:
+        self._agent = agent  # which must not be collected before
         self._items = items
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        item = self._thread.run(_step(self._items))
+        item = self._agent._run(_step(self._items))
         if item is _END:
             raise StopIteration
         return item
@@ -113,14 +120,15 @@ class SyncIterator(Generic[T]):
 
     def close(self) -> None:
         """Stop reading. Idempotent; the task goes on."""
-        self._thread.run(cast("Any", self._items).aclose())
+        with suppress(ConnectionClosed):
+            self._agent._run(cast("Any", self._items).aclose())
 
 
 class SyncEventStream(SyncIterator[Event]):
     """The events of a message or a task, for a ``for`` loop: see ``EventStream``."""
 
-    def __init__(self, thread: _LoopThread, items: EventStream) -> None:
-        super().__init__(thread, items)
+    def __init__(self, agent: SyncRemoteAgent, items: EventStream) -> None:
+        super().__init__(agent, items)
         self._stream = items
 
     @property
@@ -149,7 +157,7 @@ def _call(
 ) -> Callable[Concatenate[SyncRemoteAgent, P], T]:
     @wraps(method)
     def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._thread.run(method(self._agent, *args, **kwargs))
+        return self._run(method(self._agent, *args, **kwargs))
 
     return call
 
@@ -159,10 +167,7 @@ def _stream(
 ) -> Callable[Concatenate[SyncRemoteAgent, P], SyncEventStream]:
     @wraps(method)
     def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
-        async def make() -> EventStream:
-            return method(self._agent, *args, **kwargs)
-
-        return SyncEventStream(self._thread, self._thread.run(make()))
+        return SyncEventStream(self, method(self._agent, *args, **kwargs))
 
     return call
 
@@ -172,7 +177,7 @@ def _iterate(
 ) -> Callable[Concatenate[SyncRemoteAgent, P], SyncIterator[T]]:
     @wraps(method)
     def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
-        return SyncIterator(self._thread, method(self._agent, *args, **kwargs))
+        return SyncIterator(self, method(self._agent, *args, **kwargs))
 
     return call
 
@@ -184,8 +189,11 @@ class SyncRemoteAgent:
     """
 
     def __init__(self, thread: _LoopThread, agent: RemoteAgent) -> None:
-        self._thread = thread
+        thread.at_end = agent.aclose
         self._agent = agent
+        self._run = thread.run
+        # Also when it is forgotten, as in a notebook, and at the end of the program.
+        self._close = weakref.finalize(self, thread.close)
 
     send = _call(RemoteAgent.send)
     stream = _stream(RemoteAgent.stream)
@@ -226,11 +234,7 @@ class SyncRemoteAgent:
 
     def close(self) -> None:
         """Close the connections and end the thread behind them. Idempotent."""
-        try:
-            self._thread.run(self._agent.aclose())
-        except ConnectionClosed:
-            return
-        self._thread.close()
+        self._close()
 
 
 def _connect(*args: Any, **options: Any) -> SyncRemoteAgent:

@@ -62,8 +62,12 @@ async def follow(
                 # is told by its number; the other way round it would be missed.
                 page = await store.events(task_id, max(position - 1, 0), PAGE)
                 await _check_place(store, task_id, position, page)
-                look = len(page) == PAGE or sum([len(e.payload) for e in page]) >= PAGE_BYTES
-                events, is_over = _after(page, position), bool(page) and _ends(page[-1])
+                look, is_over = _is_full(page), bool(page) and _ends(page[-1])
+                events = _after(page, position)
+                if look and not events:  # the event at the position fills a page by itself
+                    events = await store.events(task_id, position, PAGE)
+                    look = _is_full(events)
+                    is_over = _ends(events[-1]) if events else is_over
             elif await subscription.wait(poll):
                 held, look = subscription.take()
                 events = _after(held, position)
@@ -84,6 +88,11 @@ def _after(events: Sequence[LoggedEvent], position: int) -> Sequence[LoggedEvent
     """Return those of ``events`` that were not seen, given that their numbers rise by one."""
     seen = position + 1 - events[0].seq if events else 0
     return events[seen:] if seen > 0 else events
+
+
+def _is_full(page: Sequence[LoggedEvent]) -> bool:
+    """Whether there may be more events after ``page``."""
+    return len(page) == PAGE or sum([len(event.payload) for event in page]) >= PAGE_BYTES
 
 
 def _ends(event: LoggedEvent) -> bool:

@@ -39,7 +39,9 @@ class Subscription:
         self._behind = False
         self._waiter: asyncio.Future[bool] | None = None
 
-    def __len__(self) -> int:
+    @property
+    def held(self) -> int:
+        """How many events it holds."""
         return len(self._held)
 
     def put(self, events: Sequence[LoggedEvent], size: int) -> None:
@@ -102,7 +104,7 @@ class LocalHints:
     @property
     def held(self) -> int:
         """How many events are kept for readers that have not taken them, counted for each."""
-        return sum([len(reader) for readers in self._readers.values() for reader in readers])
+        return sum([reader.held for readers in self._readers.values() for reader in readers])
 
     def publish(self, records: Sequence[LoggedEvent]) -> None:
         """Pass on the records of one append. Costs two look-ups when nobody asked for them."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import nlargest
 
 import msgspec
 
-from parley.log.events import Kind, LoggedEvent, logged
+from parley.log.events import Kind, LoggedEvent, logged, now_ms
 from parley.log.fold import IllegalEvent, fold
 from parley.log.head import Head, advance, claimed, payloads_of
 from parley.log.snapshot import Snapshot
@@ -79,11 +78,6 @@ class _Context(msgspec.Struct):
     touched_at: int
     history: deque[bytes] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
     values: dict[str, bytes] = msgspec.field(default_factory=dict)
-
-
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class MemoryTaskStore:

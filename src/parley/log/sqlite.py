@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from parley.log import sqlite_jobs
-from parley.log.events import LoggedEvent
+from parley.log.events import LoggedEvent, now_ms
 from parley.log.fold import fold
 from parley.log.head import payloads_of
 from parley.log.lend import Lender
-from parley.log.lock_file import LockFile
-from parley.log.memory import now_ms
 from parley.log.snapshot import Snapshot
-from parley.log.sqlite_batch import SQL, Job, Stage, Writer, columns
-from parley.log.sqlite_file import open_writer, take_lock
+from parley.log.sqlite_batch import Job, Stage, WriterId, columns
+from parley.log.sqlite_file import SQL, SqliteFile
 from parley.log.sqlite_reader import SqliteReaders, records_in
 from parley.log.sqlite_writer import SqliteWriter
 from parley.log.store import (
@@ -40,6 +38,9 @@ from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
 
 T = TypeVar("T")
+
+READERS = 2
+"""How many threads read: two, so that a large list does not hold up a small read."""
 
 _LAST = 2**63 - 1
 _LISTS = {
@@ -67,12 +68,12 @@ class SqliteTaskStore:
         clock: Callable[[], int] = now_ms,
         busy_timeout: float = 5.0,
     ) -> None:
-        self._path = Path(path)
+        self._path = Path(path).resolve()
         self._synchronous = synchronous
         self._clock = clock
         self._busy_timeout = busy_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock: LockFile | None = None
+        self._file: SqliteFile | None = None
         self._writing: SqliteWriter | None = None
         self._reading: SqliteReaders | None = None
 
@@ -83,21 +84,14 @@ class SqliteTaskStore:
         """
         if self._loop is not None:
             raise RuntimeError("the store is open already")
-        connection = await asyncio.to_thread(self._open_file)
-        lender = Lender(asyncio.get_running_loop())
-        self._writing = SqliteWriter(
-            connection, self._path, committed=committed, lender=lender, clock=self._clock
+        loop = asyncio.get_running_loop()
+        file = await asyncio.to_thread(
+            SqliteFile, self._path, self._synchronous, self._busy_timeout, READERS
         )
-        self._reading = SqliteReaders(self._path, lender=lender)
-        self._loop = asyncio.get_running_loop()
-
-    def _open_file(self) -> sqlite3.Connection:
-        self._lock = take_lock(self._path)
-        try:
-            return open_writer(self._path, self._synchronous, self._busy_timeout)
-        except BaseException:
-            self._lock.release()
-            raise
+        lender = Lender(loop)
+        self._writing = SqliteWriter(file, committed=committed, lender=lender, clock=self._clock)
+        self._reading = SqliteReaders(file, lender=lender)
+        self._file, self._loop = file, loop
 
     async def close(self) -> None:
         """Finish what is under way and let go. Idempotent."""
@@ -106,8 +100,8 @@ class SqliteTaskStore:
         self._loop = None
         await self._reading.close()
         await self._writing.close()
-        if self._lock is not None:
-            self._lock.release()
+        if self._file is not None:
+            self._file.lock.release()
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
@@ -224,7 +218,7 @@ class SqliteTaskStore:
         *,
         task_id: str = "",
         creates: bool = False,
-        writer: Writer | None = None,
+        writer: WriterId | None = None,
         size: int = 0,
     ) -> asyncio.Future[int]:
         if self._loop is None or self._writing is None:

@@ -18,14 +18,13 @@ import msgspec
 from parley.log.events import LoggedEvent
 from parley.log.head import Head
 from parley.log.snapshot import Snapshot
-from parley.log.sql import queries
+from parley.log.sqlite_file import SQL
 from parley.log.store import HISTORY_KEPT, DuplicateReceipt, Receipt, Scope
 from parley.model.tasks import TaskState
 
-SQL = queries("sqlite")
 ROWS_AT_ONCE = 256
 
-Writer = tuple[str, int]
+WriterId = tuple[str, int]
 """Who writes to a log: the task's id, and the epoch of its executor."""
 
 Stage = Callable[["Batch"], tuple[Any, Sequence[LoggedEvent]]]
@@ -43,7 +42,7 @@ class Job(msgspec.Struct, eq=False):
     stage: Stage
     task_id: str = ""
     creates: bool = False
-    writer: Writer | None = None
+    writer: WriterId | None = None
     size: int = 0
 
 
@@ -60,7 +59,7 @@ class Batch:
         connection: sqlite3.Connection,
         *,
         known: Mapping[str, Head],
-        broken: set[Writer],
+        broken: set[WriterId],
         last_key: int,
         at: int,
         careful: bool,

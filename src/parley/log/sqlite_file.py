@@ -16,20 +16,27 @@ from pathlib import Path
 from typing import Any
 
 from parley.log.lock_file import Held, LockFile
-from parley.log.sql import migrations
+from parley.log.sql import migrations, queries
 from parley.log.store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
+SQL = queries("sqlite")
+
 APPLICATION_ID = 0x5041524C  # "PARL": whose file this is
 CACHE_KIB = 32 * 1024
 CHECK_SECONDS = 2.0
+WAL_BYTES = 64 << 20
 OLDEST = (3, 35, 0)
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, 0 when the error is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
     """Return what is wrong with the database in words that say what to do about it."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reasons = {
         sqlite3.SQLITE_FULL: "the disk is full; make room on it",
@@ -47,11 +54,38 @@ def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
         "written to",
         sqlite3.SQLITE_PERM: "the database cannot be opened; check its permissions",
     }
-    reason = reasons.get(code, "SQLite reports an error")
+    reason = reasons.get(code_of(error), "SQLite reports an error")
     return StoreUnavailable(f"{path}: {reason} ({name}: {error})")
 
 
-def take_lock(path: Path) -> LockFile:
+class SqliteFile:
+    """A database that this process alone has open: its lock, and the connections to it.
+
+    Raises ``StoreUnavailable`` when it cannot be had.
+    """
+
+    def __init__(self, path: Path, synchronous: str, busy_timeout: float, readers: int) -> None:
+        self.path = path
+        self.readers: list[sqlite3.Connection] = []
+        self.lock = _take_lock(path)
+        try:
+            self.writer = _open_writer(path, synchronous, busy_timeout)
+            try:
+                self.last_key: int = _one(self.writer, SQL["last_key"])
+                for _ in range(readers):
+                    self.readers.append(_open_reader(path))
+            except BaseException:
+                for connection in (*self.readers, self.writer):
+                    connection.close()
+                raise
+        except BaseException as error:
+            self.lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, path) from error
+            raise
+
+
+def _take_lock(path: Path) -> LockFile:
     """Return the lock that says that this process writes to the database.
 
     Raises ``StoreUnavailable`` when another process does, or there is no place for a database.
@@ -75,7 +109,7 @@ def take_lock(path: Path) -> LockFile:
         ) from error
 
 
-def open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Connection:
+def _open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Connection:
     """Return the connection that writes, with the schema up to date. The lock must be held.
 
     Raises ``StoreUnavailable``.
@@ -90,22 +124,18 @@ def open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Co
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         raise StoreUnavailable(f"{path} cannot be written to ({error.strerror})") from error
-    connection = None
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+    )
     try:
-        connection = sqlite3.connect(
-            path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
-        )
         _prepare(connection, path, synchronous)
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise explain(error, path) from error
+    except BaseException:
+        connection.close()
         raise
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def _open_reader(path: Path) -> sqlite3.Connection:
     """Return a connection that only reads. The writer must be open. Raises ``sqlite3.Error``."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro",
@@ -135,7 +165,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, synchronous: str) -> No
         )
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
     connection.execute("PRAGMA wal_autocheckpoint = 4000")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     _migrate(connection, path)
@@ -148,7 +178,7 @@ def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
     try:
         found = _one(connection, "PRAGMA quick_check(1)")
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+        if code_of(error) != sqlite3.SQLITE_INTERRUPT:
             raise
         found = "ok"
         logger.info("%s is large: it was not checked for damage to its end", path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from parley.log.events import LoggedEvent
 from parley.log.head import advance, claimed
 from parley.log.snapshot import Snapshot
-from parley.log.sqlite_batch import Batch, Writer, columns
+from parley.log.sqlite_batch import Batch, WriterId, columns
 from parley.log.store import HISTORY_KEPT, Append, Conflict, Receipt, Scope
 
 PRUNED_AT_ONCE = 5000
@@ -33,8 +33,10 @@ def append(
     batch.add_records(head.key, records)
     if snapshot is not None:
         batch.put_snapshot(head, snapshot)
-    batch.add_receipts(head.scope, append.receipts)
-    batch.add_exchange(head.scope, head.context_id, exchange)
+    if append.receipts:
+        batch.add_receipts(head.scope, append.receipts)
+    if exchange:
+        batch.add_exchange(head.scope, head.context_id, exchange)
     return head.seq, records
 
 
@@ -100,7 +102,7 @@ def prune_contexts(batch: Batch, agent: str, before: int) -> Done:
     return len(found) == limit, ()
 
 
-def forgive(batch: Batch, writers: Iterable[Writer]) -> Done:
+def forgive(batch: Batch, writers: Iterable[WriterId]) -> Done:
     """Let writers that were told of a failure write again."""
     batch.broken.difference_update(writers)
     return 0, ()

@@ -7,16 +7,19 @@ as it was when it began.
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from parley.log.events import Kind, LoggedEvent, logged
 from parley.log.lend import Lender
-from parley.log.sqlite_file import explain, open_reader
+from parley.log.sqlite_file import SqliteFile, explain
+from parley.log.store import StoreUnavailable
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -27,14 +30,13 @@ _Work = tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]
 class SqliteReaders:
     """Reads on threads. Raises ``StoreUnavailable`` when the database cannot be read."""
 
-    def __init__(self, path: Path, *, lender: Lender, threads: int = 2) -> None:
-        self._path = path
+    def __init__(self, file: SqliteFile, *, lender: Lender) -> None:
+        self._path = file.path
         self._lender = lender
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        connections = [open_reader(path) for _ in range(threads)]
-        self._ended = [self._loop.create_future() for _ in connections]
-        for connection, ended in zip(connections, self._ended, strict=True):
+        self._ended = [self._loop.create_future() for _ in file.readers]
+        for connection, ended in zip(file.readers, self._ended, strict=True):
             threading.Thread(
                 target=self._run, args=(connection, ended), name="parley-reader", daemon=True
             ).start()
@@ -65,8 +67,9 @@ class SqliteReaders:
                     result = function(connection)
                 except sqlite3.Error as failure:
                     error = explain(failure, self._path)
-                except Exception as failure:
-                    error = failure
+                except Exception:
+                    logger.exception("%s: what it holds could not be read", self._path)
+                    error = StoreUnavailable(f"{self._path}: the store failed; its log says how")
                 self._loop.call_soon_threadsafe(_settle, future, result, error)
                 del work, function, future, result, error
             connection.close()

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from parley.log import sqlite_jobs
@@ -30,8 +30,8 @@ from parley.log.events import LoggedEvent
 from parley.log.fold import IllegalEvent
 from parley.log.head import Head
 from parley.log.lend import Lender
-from parley.log.sqlite_batch import SQL, Batch, Job, Writer
-from parley.log.sqlite_file import explain
+from parley.log.sqlite_batch import Batch, Job, WriterId
+from parley.log.sqlite_file import WAL_BYTES, SqliteFile, code_of, explain
 from parley.log.store import Committed, StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -48,25 +48,25 @@ class SqliteWriter:
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
-        path: Path,
+        file: SqliteFile,
         *,
         committed: Committed,
         lender: Lender,
         clock: Callable[[], int],
     ) -> None:
-        self._connection = connection
-        self._path = path
+        self._connection = file.writer
+        self._path = file.path
         self._committed = committed
         self._lender = lender
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self._is_closing = False
         self._gathered: list[Job] = []
         self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         # From here on: for the thread alone.
         self._heads: dict[str, Head] = {}
-        self._broken: set[Writer] = set()
-        self._last_key: int = connection.execute(SQL["last_key"]).fetchone()[0]
+        self._broken: set[WriterId] = set()
+        self._last_key = file.last_key
         self._ended = self._loop.create_future()
         # A daemon: a program that forgot to close the store can end, and loses nothing that it
         # was told is durable.
@@ -82,10 +82,13 @@ class SqliteWriter:
     async def close(self) -> None:
         """Do what was submitted, then end the thread and the connection."""
         self._hand_over()
-        self._lender.begin()
+        self._is_closing = True
         self._queue.put(None)
-        await asyncio.shield(self._ended)
-        self._lender.end()
+        self._lender.begin()
+        try:
+            await asyncio.shield(self._ended)
+        finally:
+            self._lender.end()
 
     def _hand_over(self) -> None:
         if self._gathered:
@@ -99,6 +102,7 @@ class SqliteWriter:
             if group:
                 outcomes = self._do(group)
                 is_over = not self._call(self._deliver, outcomes, hands) or is_over
+                self._shorten()
             if is_over:
                 break
         try:
@@ -106,6 +110,14 @@ class SqliteWriter:
         except sqlite3.Error:
             logger.exception("%s was not closed well; nothing is lost by that", self._path)
         self._call(self._ended.set_result, None)
+
+    def _shorten(self) -> None:
+        """Begin the write-ahead log anew when readers, one after another, kept it from that."""
+        try:
+            if os.path.getsize(f"{self._path}-wal") > WAL_BYTES:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except (OSError, sqlite3.Error):
+            logger.warning("%s: the write-ahead log was not shortened", self._path, exc_info=True)
 
     def _take(self) -> tuple[list[Job], int, bool]:
         """Wait for jobs. Return what there is, in how many hands, and whether it is the last."""
@@ -129,7 +141,7 @@ class SqliteWriter:
         try:
             return self._write(group, careful=False)
         except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 # Nobody's fault, and each further try would wait as long.
                 return [self._failed(job, error) for job in group]
             logger.info("%s: a group of %d failed (%s)", self._path, len(group), error)
@@ -209,7 +221,7 @@ class SqliteWriter:
                 job.future.set_result(result)
         for _ in range(hands):
             self._lender.end()
-        if told:
+        if told and not self._is_closing:
             # What was submitted before now is ahead of this and fails; what comes after may pass.
             forgive = partial(sqlite_jobs.forgive, writers=told)
             self.submit(Job(self._loop.create_future(), forgive))

@@ -11,8 +11,11 @@ from parley.log.events import Kind, LoggedEvent, PrivateEvent, TaskEvent
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
 
-PAGE_BYTES = 1 << 20
-"""``events`` adds no further event to a page that holds as many bytes of payload."""
+PAGE_BYTES = 256 * 1024
+"""``events`` adds no further event to a page that holds as many bytes of payload.
+
+Every reader that is behind holds a page, which takes three to four times that in memory.
+"""
 
 HISTORY_KEPT = 1000
 """How many messages of a context's history are kept; the oldest go first."""
