@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from parley.agent.host import asgi, serve
     from parley.agent.turn import Turn
     from parley.client.agent import RemoteAgent
-    from parley.client.connect import connect
+    from parley.client.connection import connect
     from parley.client.errors import ClientError
     from parley.client.sync import connect_sync
     from parley.model.cards import (
@@ -77,7 +77,7 @@ _HOMES = {
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
     "asgi": "parley.agent.host",
-    "connect": "parley.client.connect",
+    "connect": "parley.client.connection",
     "connect_sync": "parley.client.sync",
     "serve": "parley.agent.host",
 }

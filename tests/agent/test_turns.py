@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -681,3 +682,30 @@ async def test_what_a_dead_process_left_open_is_run_again(talk: Any, new_store: 
         final = await get(caller, task.id)
         assert final.state is TaskState.COMPLETED
         assert [a.text for a in final.artifacts] == ["0 1 2 end"]
+
+
+async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time(
+    talk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.agent.host.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("parley.agent.host.PRUNE_SECONDS", 0.01)
+    agent = Agent("Forgetful", park_for=timedelta(milliseconds=1), keep_for=timedelta(seconds=1))
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("?")).text
+
+    async with talk(agent) as caller:
+        stream = caller.stream("go")
+        task_id = (await anext(stream)).event.id
+        whole = caller.service.subscribe_to_task(
+            SubscribeToTaskRequest(id=task_id), CallContext(last_event_id="0")
+        )
+        items = await asyncio.wait_for(collect(whole), 10)
+        states = [i.event.status.state for i in items if isinstance(i.event, TaskStatusUpdateEvent)]
+        assert states[-2:] == [TaskState.INPUT_REQUIRED, TaskState.CANCELED]
+        async with asyncio.timeout(10):
+            while await caller.store.load(task_id) is not None:
+                await asyncio.sleep(0.01)
+        page = await caller.service.list_tasks(ListTasksRequest(), caller.context)
+        assert page.total_size == 0

@@ -55,7 +55,8 @@ class Agent:
     skill), a message with a part of another type is refused; without, everything is taken.
     ``key`` is the name under which the agent's tasks are stored; it defaults to the slug of its
     name, so give one before you rename an agent that has tasks.
-    ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever.
+    ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever. ``park_for`` is how
+    long a task waits for its caller before it is canceled, ``None`` for ever.
     ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
     The other options are those of ``Options``.
 
@@ -76,6 +77,7 @@ class Agent:
         output_modes: Iterable[str] = ("text/plain",),
         extensions: Iterable[AgentExtension] = (),
         keep_for: timedelta | None = timedelta(days=7),
+        park_for: timedelta | None = timedelta(days=30),
         moment: float = 1.0,
         wait_ceiling: float = 300.0,
         cancel_grace: float = 5.0,
@@ -88,8 +90,9 @@ class Agent:
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
-        if keep_for is not None and keep_for <= timedelta(0):
-            raise ValueError("keep_for is a positive timedelta, or None for ever")
+        for name_, span in (("keep_for", keep_for), ("park_for", park_for)):
+            if span is not None and span <= timedelta(0):
+                raise ValueError(f"{name_} is a positive timedelta, or None for ever")
         if threads < 1:
             raise ValueError("threads is 1 or more")
         self.name = name
@@ -102,6 +105,7 @@ class Agent:
         self.output_modes = _modes(output_modes) or ("text/plain",)
         self.extensions = (*EXTENSIONS, *extensions)
         self.keep_for = keep_for
+        self.park_for = park_for
         self.threads = threads
         self.options = Options(
             moment=moment,

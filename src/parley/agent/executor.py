@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,7 +17,16 @@ from parley.agent.run import Request, Run
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
 from parley.agent.ticket import Ticket
-from parley.log.store import Receipt, Scope, StoreError, TaskStore
+from parley.log.events import CancelRequested
+from parley.log.store import (
+    Append,
+    Receipt,
+    Scope,
+    StoreError,
+    TaskEnded,
+    TaskStore,
+    UnknownTask,
+)
 from parley.model.errors import A2AError, OverloadedError
 
 log = logging.getLogger("parley.agent")
@@ -221,6 +231,13 @@ class AgentExecutor:
         ended = lane.ended = lane.ended or asyncio.Event()
         lane.cancel()
         await ended.wait()
+
+    async def give_up(self, task_id: str) -> None:
+        """Cancel a task whose caller never came back."""
+        request = Append(task_id=task_id, events=(CancelRequested(),), expected_seq=None, turn=0)
+        with contextlib.suppress(TaskEnded, UnknownTask):
+            await self.store.append(request)
+            await self.cancel(task_id, scope=Scope(agent=""), context_id="")
 
     async def recover(self, agent: str) -> int:
         """Take up every task that a dead process left open; return how many there are."""

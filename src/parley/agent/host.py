@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from parley.agent.agent import Agent, slug
@@ -153,19 +154,27 @@ class Host:
                     if executor.troubled:
                         await executor.recover(agent.key)
                     if time.monotonic() >= prune_at:
-                        await self._prune(agent)
+                        await self._prune(agent, executor)
                 except StoreError as error:
                     log.error("%s: the store does not work: %s", agent.name, error)
             if time.monotonic() >= prune_at:
                 prune_at = time.monotonic() + PRUNE_SECONDS
             await asyncio.sleep(SWEEP_SECONDS)
 
-    async def _prune(self, agent: Agent) -> None:
-        if agent.keep_for is None:
-            return
-        before = int((time.time() - agent.keep_for.total_seconds()) * 1000)
-        while await self.store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH:
-            pass
+    async def _prune(self, agent: Agent, executor: AgentExecutor) -> None:
+        """Cancel what has waited for its caller too long; remove what was kept long enough."""
+        if agent.park_for is not None:
+            before = _milliseconds_ago(agent.park_for)
+            for task_id in await self.store.parked(agent.key, before, PRUNE_BATCH):
+                await executor.give_up(task_id)
+        if agent.keep_for is not None:
+            before = _milliseconds_ago(agent.keep_for)
+            while await self.store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH:
+                pass
+
+
+def _milliseconds_ago(span: timedelta) -> int:
+    return int((time.time() - span.total_seconds()) * 1000)
 
 
 def asgi(

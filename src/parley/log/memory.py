@@ -218,6 +218,20 @@ class MemoryTaskStore:
         heads = [log.head for log in self._logs.values()]
         return [head.task_id for head in heads if head.scope.agent == agent and head.is_unfinished]
 
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that wait for their callers since before a moment, the longest first."""
+        self._opened()
+        waiting = [
+            log.head
+            for log in self._logs.values()
+            if log.head.scope.agent == agent
+            and log.head.ended_at is None
+            and not log.head.is_unfinished
+            and log.head.status_at < since
+        ]
+        waiting.sort(key=lambda head: head.status_at)
+        return [head.task_id for head in waiting[:limit]]
+
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
         """Return what was kept for a message."""
         self._opened()

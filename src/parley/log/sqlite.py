@@ -151,6 +151,10 @@ class SqliteTaskStore:
         """Return the ids of the agent's tasks that an executor has to see to, the oldest first."""
         return [task_id for (task_id,) in await self._rows("unfinished", (agent,))]
 
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that wait for their callers since before a moment, the longest first."""
+        return [task_id for (task_id,) in await self._rows("parked", (agent, since, limit))]
+
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
         """Return what was kept for a message."""
         rows = await self._rows("receipt", (*columns(scope), message_id))

@@ -234,6 +234,12 @@ class TaskStore(Protocol):
         """
         ...
 
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return the ids of up to ``limit`` tasks that wait for their callers since before a moment
+        (ms), the longest first.
+        """
+        ...
+
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
         """Return what was kept for a message."""
         ...

@@ -137,6 +137,12 @@ SELECT task_id FROM tasks
 WHERE agent = ? AND ended_at IS NULL AND (turn_open OR waiting OR cancel_requested)
 ORDER BY key;
 
+-- name: parked
+SELECT task_id FROM tasks
+WHERE agent = ? AND ended_at IS NULL AND NOT (turn_open OR waiting OR cancel_requested)
+    AND status_at < ?
+ORDER BY status_at LIMIT ?;
+
 -- name: receipt
 SELECT message_id, digest, task_id, turn, reply FROM receipts
 WHERE agent = ? AND tenant = ? AND owner = ? AND message_id = ?;
