@@ -8,6 +8,11 @@ from collections.abc import AsyncIterator
 
 from parley import Agent, Turn, serve
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 CHUNKS = 500
 
 agent = Agent("Served", cancel_grace=0.5)
@@ -51,6 +56,24 @@ async def forever(turn: Turn) -> str:
     await turn.working("waiting")
     await asyncio.Event().wait()
     return "never"
+
+
+@agent.skill
+async def flood(turn: Turn) -> AsyncIterator[str]:
+    """Asks for the word, then streams "COUNT SIZE" chunks and characters as fast as it can."""
+    await turn.ask("Ready?")
+    count, size = map(int, turn.text.split())
+    for n in range(count):
+        yield f"{n} ".ljust(size, ".")
+
+
+@agent.skill(replies="message")
+async def memory(turn: Turn) -> str:
+    """Says how many bytes of memory the process has had at most; 0 where that is not told."""
+    if resource is None:
+        return "0"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return str(peak if sys.platform == "darwin" else peak * 1024)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from parley.log.events import LoggedEvent
 from parley.log.follow import PAGE, Gap, TaskGone, follow
 from parley.log.hints import BUFFER_RECORDS, LocalHints
 from parley.log.memory import MemoryTaskStore
-from parley.log.store import TaskStore
+from parley.log.store import PAGE_BYTES, TaskStore
 from parley.model.tasks import TaskState
 from tests.log.conftest import Clock
 from tests.log.making import addition, chunk, creation, numbers, received, status
@@ -92,6 +92,15 @@ async def test_a_log_of_large_events_is_read_in_small_pages(
     ):
         sizes = [sum(len(event.payload) for event in events) async for events in batches]
     assert max(sizes) < 1_700_000
+
+
+async def test_events_larger_than_a_page_are_read_one_by_one(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    chunks = [chunk("t", "x" * (PAGE_BYTES + 1)) for _ in range(4)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    for after in range(7):
+        assert await collect(store, hints, after) == list(range(after + 1, 7))
 
 
 async def test_it_goes_on_through_interruptions(store: TaskStore, hints: LocalHints) -> None:

@@ -1,0 +1,93 @@
+# What a person types: `make help`. Needs Python 3.11 or later, and nothing else.
+#
+# Everything runs in $(VENV), which the first command makes (with uv where there is one, else with
+# venv and pip). A stamp file says what is installed there, so a second run starts at once.
+#
+#   make demo ARGS=--once        arguments for `parley demo`
+#   make test ARGS=tests/log     arguments for pytest; JOBS=1 runs one test at a time
+#   make test PYTHON=python3.12  another Python; $(VENV) is made anew when it holds a different one
+
+VENV ?= .venv
+ARGS ?=
+JOBS ?= auto
+
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+EXE := .exe
+else
+BIN := $(VENV)/bin
+EXE :=
+endif
+
+# The Python to make $(VENV) with: the one that was asked for, else the first that is new enough.
+ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+ASKED := $(PYTHON)
+ifeq ($(ASKED),)
+FOUND = $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python, \
+	$(shell $(p) $(ENOUGH) >/dev/null 2>&1 && echo $(p))))
+STAMP := $(VENV)/made
+else
+FOUND = $(shell $(ASKED) $(ENOUGH) >/dev/null 2>&1 && echo $(ASKED))
+STAMP := $(VENV)/made-$(shell $(ASKED) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+
+UV := $(shell uv pip install --help 2>/dev/null | grep -q -- --group && echo uv)
+ifeq ($(UV),)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+else
+INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
+endif
+
+.PHONY: help demo test lint bench docs clean
+
+help:
+	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
+	@echo "make test    run all tests (ARGS=tests/log for some of them)"
+	@echo "make lint    style, types, floors, file sizes"
+	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
+	@echo "make docs    check the documentation: links, and every command and snippet in it"
+	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
+
+demo: $(VENV)/for-demo
+	@$(BIN)/parley demo $(ARGS)
+
+test: $(VENV)/for-tests
+	@$(BIN)/python -m pytest -rs -n $(JOBS) $(ARGS)
+
+lint: $(VENV)/for-tests
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tests/house/file_sizes.py
+
+bench: $(VENV)/for-tests
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+docs: $(VENV)/for-tests
+	@$(BIN)/python -m pytest tests/house/test_docs.py tests/house/test_links.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(STAMP):
+	@test -n "$(FOUND)" || { echo "Parley needs Python 3.11 or later$(if $(ASKED),; $(ASKED) is not). \
+	Install it; or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "making $(VENV) with $(FOUND)"
+ifeq ($(UV),)
+	@$(FOUND) -m venv $(if $(ASKED),--clear) $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+else
+	@uv venv --quiet $(if $(ASKED),--clear,--allow-existing) --python $(FOUND) $(VENV)
+endif
+	@touch $(STAMP) $(VENV)/made
+
+$(VENV)/for-demo: $(STAMP) pyproject.toml
+	@echo "installing Parley"
+	@$(INSTALL) -e '.[cli]'
+	@touch $@
+
+$(VENV)/for-tests: $(STAMP) pyproject.toml
+	@echo "installing Parley and what its tests need"
+	@$(INSTALL) -e '.[cli,reload]' --group dev
+	@touch $@ $(VENV)/for-demo

@@ -1,0 +1,45 @@
+"""The examples, served as anybody would serve them, and called by the public client."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import ModuleType
+
+import pytest
+
+import parley
+from tests.examples.serving import EXAMPLES, listening
+
+Serve = Callable[..., AbstractAsyncContextManager[parley.RemoteAgent]]
+
+
+def load(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return an example as a module, made anew."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    return lambda name: load(name, monkeypatch)
+
+
+@pytest.fixture
+def serve() -> Serve:
+    @asynccontextmanager
+    async def serving(
+        agent: parley.Agent, store: str = "memory:"
+    ) -> AsyncIterator[parley.RemoteAgent]:
+        async with listening(agent.asgi(store=store)) as url, parley.connect(url) as remote:
+            yield remote
+
+    return serving

@@ -1,0 +1,37 @@
+"""Examples of serving: several agents on one server, and an agent inside an application."""
+
+from __future__ import annotations
+
+import pytest
+
+import parley
+from tests.examples.serving import EXAMPLES, listening
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_several_agents_answer_each_under_its_path(example) -> None:
+    agents = example("several_agents").AGENTS
+    async with listening(parley.asgi(agents, store="memory:")) as url:
+        for path, agent in agents.items():
+            async with parley.connect(f"{url}{path}") as remote:
+                assert remote.card.name == agent.name
+                assert remote.interface.url == f"{url}{path}"
+        async with parley.connect(f"{url}/time") as remote:
+            assert "Tokyo" in (await remote.send("What time is it in Tokyo?")).text
+
+
+async def test_an_agent_answers_inside_an_application(example) -> None:
+    async with (
+        listening(example("mounted").app) as url,
+        parley.connect(f"{url}/agents/time") as remote,
+    ):
+        assert remote.interface.url.startswith(f"{url}/agents/time")
+        assert "Tokyo" in (await remote.send("What time is it in Tokyo?")).text
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_says_how_to_run_it(path) -> None:
+    docstring = path.read_text("utf-8").split('"""')[1]
+    assert f"examples/{path.name}" in docstring or f"{path.stem}:app" in docstring
+    assert "parley send" in docstring

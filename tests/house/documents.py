@@ -1,0 +1,113 @@
+"""Reading the documentation as a machine does: blocks of code, commands, links.
+
+What the fences mean:
+
+    ```python            run as it stands; blocks of a page share their names, in order
+    # name.py            ... unless it begins like this: then it is a file of that name
+    ```console           lines after "$ " are commands, the lines below them what they print
+    ```text              right after a ```python block: what that prints
+
+In what is printed, "..." and ids stand for anything, and lines may be left out; an id in a command
+is the one of the task or context that was printed last. A comment
+``<!-- serve: examples/hello.py -->`` starts an agent for the blocks that follow, and
+``<!-- not run: reason -->`` before a fence leaves that block alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).parents[2]
+UNTESTED = ("docs/decisions", "docs/cli-compliance.md")
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One fenced block of a page, or a ``serve`` comment (then ``language`` is "serve")."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    not_run: str = ""
+
+    @property
+    def file(self) -> str:
+        """The name of the file that a Python block is, or nothing."""
+        named = re.match(r"# ([\w/]+\.py)\n", self.text)
+        return named[1] if named and self.language == "python" else ""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One command of a console block, and what it is said to print."""
+
+    line: str
+    printed: tuple[str, ...]
+
+
+def pages() -> list[str]:
+    """Return the pages whose code is run, by their paths from the root."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    names = sorted(path.relative_to(ROOT).as_posix() for path in found)
+    return [name for name in names if not name.startswith(UNTESTED)]
+
+
+def blocks(page: str, text: str | None = None) -> Iterator[Block]:
+    """Yield the blocks of a page in order."""
+    lines = (text if text is not None else (ROOT / page).read_text("utf-8")).splitlines()
+    not_run = ""
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        at += 1
+        if serve := re.fullmatch(r"<!-- serve: (\S+) -->", line.strip()):
+            yield Block(page, at, "serve", serve[1])
+        elif skip := re.fullmatch(r"<!-- not run: (.+) -->", line.strip()):
+            not_run = skip[1]
+        elif fence := re.match(r"( *)```(\w*)", line):
+            start, indent, body = at, fence[1], []
+            while lines[at].strip() != "```":
+                body.append(lines[at].removeprefix(indent))
+                at += 1
+            at += 1
+            yield Block(page, start, fence[2], "\n".join(body) + "\n", not_run)
+            not_run = ""
+
+
+def commands(block: Block) -> list[Command]:
+    """Return the commands of a console block."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.text.replace("\\\n", "").splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif line.strip() and found:
+            found[-1][1].append(line)
+    return [Command(line, tuple(printed)) for line, printed in found]
+
+
+def missing(expected: tuple[str, ...] | list[str], printed: str) -> str:
+    """Return the first expected line that does not come, in order, in ``printed``; or nothing."""
+    lines = iter(printed.splitlines())
+    for want in expected:
+        parts = re.split(r"\.\.\.|…", want.strip())
+        pattern = re.compile(".*".join(re.escape(part) for part in parts))
+        if not any(pattern.fullmatch(line.strip()) for line in lines):
+            return want if pattern.pattern.strip(".*") else ""
+    return ""
+
+
+def links(page: str) -> Iterator[str]:
+    """Yield the targets of the links and pictures of a page, code left out."""
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / page).read_text("utf-8"), flags=re.S)
+    for match in re.finditer(r"\[[^\]]*\]\(([^)\s]+)\)", text):
+        yield match[1]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}

@@ -1,0 +1,228 @@
+"""Every command and every snippet of the documentation does what the page says.
+
+Each page is played from top to bottom in a directory of its own, against agents that really run
+(see ``documents.py`` for what the fences mean).
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
+
+PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=--port )\d+|(?<=port=)\d+")
+ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
+SERVES = re.compile(r"^(parley serve |python \S+\.py$|uvicorn )")
+
+
+TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.M))
+
+
+class Page:
+    """A page while it is played: its directory, its names, and the servers that it started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.names: dict[str, object] = {"__name__": "page"}
+        self.ports: dict[str, str] = {}
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.seen = {"Task": "", "Context": ""}
+        self.environment = os.environ | {
+            "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"],
+            "HOME": str(directory),
+            "NO_COLOR": "1",
+        }
+
+    def here(self, text: str) -> str:
+        """Return ``text`` with the page's ports replaced by free ones, always the same."""
+        return PORT.sub(lambda found: self.port(found[0]), text)
+
+    def now(self, line: str) -> str:
+        """Return a command with the ids on the page replaced by those that were printed last."""
+        line = re.sub(f"(?<=--context-id ){ID}", lambda _: self.seen["Context"], line)
+        return re.sub(f"(?<!--context-id ){ID}", lambda _: self.seen["Task"], line)
+
+    def port(self, written: str) -> str:
+        if written not in self.ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.ports[written] = str(probe.getsockname()[1])
+                self.environment["A2ACLI_AGENT_CARD"] = f"http://127.0.0.1:{self.port('9999')}"
+        return self.ports[written]
+
+    def play(self, block: Block, printed: str | None) -> None:
+        """Do what a block says; ``printed`` is what a Python block is said to print."""
+        if block.language == "serve":
+            self.serve(f"parley serve {block.text}")
+        elif block.file:
+            path = self.directory / block.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.here(block.text), "utf-8")
+            compile(block.text, block.file, "exec")
+        elif block.language == "python":
+            output = self.execute(block)
+            if printed is not None:
+                line = missing(printed.splitlines(), output)
+                assert not line, f"{line!r} is not printed, but this:\n{output}"
+        elif block.language == "console":
+            for command in commands(block):
+                if SERVES.match(command.line) and "--help" not in command.line:
+                    self.serve(command.line)
+                    continue
+                output = self.run(self.now(self.here(command.line)))
+                printed_here = [re.sub(ID, "...", self.here(p)) for p in command.printed]
+                line = missing(printed_here, output)
+                assert not line, f"$ {command.line}\n{line!r} is not printed, but this:\n{output}"
+
+    def execute(self, block: Block) -> str:
+        """Run Python with the names of the page, top-level ``await`` included."""
+        source = "\n" * block.line + self.here(block.text)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(source, str(ROOT / block.page), "exec", flags=flags, dont_inherit=True)
+        output = io.StringIO()
+        with (
+            contextlib.chdir(self.directory),
+            contextlib.redirect_stdout(output),
+            importable(self.directory),
+        ):
+            if code.co_flags & inspect.CO_COROUTINE:
+                asyncio.run(eval(code, self.names))
+            else:
+                exec(code, self.names)
+        return output.getvalue()
+
+    def run(self, line: str) -> str:
+        """Run a command and return all that it printed."""
+        if target := re.match(r"make (\w+)", line):  # what make does is for .ci/run to see
+            assert target[1] in TARGETS, f"there is no target for: {line}"
+            return ""
+        done = subprocess.run(
+            line,
+            shell=True,
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"$ {line}\nexit status {done.returncode}:\n{done.stdout}"
+        for label in self.seen:
+            if ids := re.findall(rf"^{label}: ({ID})$", done.stdout, flags=re.M):
+                self.seen[label] = ids[-1]
+        return done.stdout
+
+    def serve(self, line: str) -> None:
+        """Start a server in the background and wait until it answers."""
+        if line.startswith("parley serve") and "--port" not in line:
+            line += " --port 9999"
+        found = PORT.search(line) or re.search(r"9999", "9999")
+        assert found
+        if old := self.servers.pop(found[0], None):
+            stop(old)
+        port = self.port(found[0])
+        program, *arguments = self.here(line).split()
+        log = self.directory / f"server-{port}.log"
+        python = shutil.which(program, path=self.environment["PATH"])
+        assert python, f"there is no command {program}"
+        with log.open("wb") as output:
+            server = self.servers[found[0]] = subprocess.Popen(
+                [python, *arguments],
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + 20
+        while not listens(port):
+            assert server.poll() is None, f"$ {line}\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"$ {line}\ndoes not listen:\n{log.read_text()}"
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        for server in self.servers.values():
+            stop(server)
+
+
+@contextlib.contextmanager
+def importable(directory: Path) -> Iterator[None]:
+    """Let the files of a directory be imported, and forget them afterwards."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(directory))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(directory))
+        for name in set(sys.modules) - before:
+            if str(directory) in (getattr(sys.modules[name], "__file__", None) or ""):
+                del sys.modules[name]
+
+
+def listens(port: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
+        return True
+    return False
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(20)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    shutil.copytree(
+        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    page = Page(tmp_path)
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("name", pages())
+def test_everything_on_the_page_works(name: str, page: Page) -> None:
+    all_blocks = list(blocks(name))
+    for block, following in zip_longest(all_blocks, all_blocks[1:]):
+        if block.not_run:
+            continue
+        printed = following.text if following and following.language == "text" else None
+        try:
+            page.play(block, printed)
+        except Exception as error:
+            error.add_note(f"at {block.page}, line {block.line}")
+            raise
+
+
+def test_a_page_with_a_wrong_output_is_noticed(page: Page) -> None:
+    wrong = Block("README.md", 1, "python", "print('one')\nprint('two')\n")
+    page.play(wrong, "one\ntwo\n")
+    page.play(wrong, "...\ntw...\n")
+    with pytest.raises(AssertionError, match="'three' is not printed"):
+        page.play(wrong, "one\nthree\n")
+
+
+def test_a_command_that_fails_is_noticed(page: Page) -> None:
+    with pytest.raises(AssertionError, match="exit status 3"):
+        page.play(Block("README.md", 1, "console", "$ python -c 'exit(3)'\n"), None)

@@ -1,0 +1,72 @@
+"""What holds the house together: floors, names, sizes, and what an import costs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.file_sizes import LIMIT, ROOT, lengths
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "v2"}
+HEAVY = {"aiohttp", "fastapi", "httptools", "pydantic", "rich", "typer", "uvicorn", "watchfiles"}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_every_room_uses_only_rooms_below_it() -> None:
+    checked = run("-c", "from importlinter.cli import lint_imports as f; raise SystemExit(f())")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_no_file_is_longer_than_the_limit() -> None:
+    assert {path: lines for path, lines in lengths().items() if lines > LIMIT} == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT / "src").as_posix())
+def test_every_module_is_named_after_what_it_holds(path: Path) -> None:
+    names = {part.strip("_") for part in path.relative_to(ROOT / "src").with_suffix("").parts}
+    assert not names & SAY_NOTHING
+
+
+def test_importing_parley_loads_no_server_no_client_and_no_command_line() -> None:
+    loaded = run("-c", "import parley, sys; print(*{m.split('.')[0] for m in sys.modules})")
+    assert loaded.returncode == 0, loaded.stderr
+    assert set(loaded.stdout.split()) & HEAVY == set()
+
+
+def texts() -> list[Path]:
+    """Return every text file that people write here."""
+    rooms = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
+    files = [p for room in rooms for p in (ROOT / room).rglob("*") if p.is_file()]
+    files += [p for p in ROOT.glob("*") if p.suffix in (".md", ".toml") or p.name == "Makefile"]
+    return [p for p in files if "__pycache__" not in p.parts and p.suffix not in (".db", ".png")]
+
+
+# spelled apart, so that this file does not find itself
+UNFINISHED = re.compile("|".join(rf"\b{a}{b}\b" for a, b in (("TO", "DO"), ("FIX", "ME"))))
+MACHINE = re.compile(r"(?<![\w.])/(?:root|work|home/\w+|Users/\w+)/|[A-Z]:\\Users\\|/tmp/\w")
+
+
+def found(pattern: re.Pattern[str]) -> list[str]:
+    """Return the places where ``pattern`` is found."""
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()[:80]}"
+        for path in texts()
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if pattern.search(line) and path != Path(__file__)
+    ]
+
+
+def test_nothing_is_left_for_later() -> None:
+    assert found(UNFINISHED) == []
+
+
+def test_nothing_names_the_machine_that_it_was_written_on() -> None:
+    assert found(MACHINE) == []

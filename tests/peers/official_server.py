@@ -1,0 +1,123 @@
+"""An agent on the official SDK's server, as its users write one.
+
+Run by the interpreter of the peer's own environment; prints its address, then serves until its
+standard input closes. What it does is decided by the first word of the message.
+"""
+
+import asyncio
+import socket
+import sys
+
+import uvicorn
+from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import (
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+    TaskUpdater,
+)
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Role
+from starlette.applications import Starlette
+
+
+class Agent(AgentExecutor):
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        words = context.get_user_input().split()
+        task = context.current_task
+        if task is None and words[0] == "hello":
+            reply = new_text_message(
+                "hello yourself", role=Role.ROLE_AGENT, context_id=context.context_id
+            )
+            await event_queue.enqueue_event(reply)
+            return
+        if task is None:
+            task = new_task_from_user_message(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+
+        def say(text: str):
+            return updater.new_agent_message([new_text_part(text)])
+
+        await updater.start_work(say("working on it"))
+        match words[0]:
+            case "report":
+                await self.report(updater, count=int(words[1]), pause=float(words[2]))
+                await updater.complete(say("done"))
+            case "book":
+                await updater.requires_input(say("where to?"))
+            case "slow":
+                await asyncio.Event().wait()
+            case "fail":
+                await updater.failed(say("it did not work"))
+            case "raise":
+                raise RuntimeError("a bug in the agent")
+            case _:
+                await updater.add_artifact(
+                    [new_text_part(f"booked: {' '.join(words)}")], name="ticket", last_chunk=True
+                )
+                await updater.complete()
+
+    async def report(self, updater: TaskUpdater, count: int, pause: float) -> None:
+        for number in range(count):
+            await updater.add_artifact(
+                [new_text_part(f"chunk {number}. ")],
+                artifact_id="report",
+                name="report.txt",
+                append=number > 0,
+                last_chunk=number == count - 1,
+            )
+            await asyncio.sleep(pause)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+def card(url: str) -> AgentCard:
+    return AgentCard(
+        name="Official agent",
+        description="An agent on the official SDK",
+        version="1.0.0",
+        supported_interfaces=[
+            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
+        capabilities=AgentCapabilities(
+            streaming=True, push_notifications=True, extended_agent_card=True
+        ),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="all", name="All", description="Does it all", tags=["test"])],
+    )
+
+
+async def main() -> None:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    handler = DefaultRequestHandler(
+        agent_executor=Agent(),
+        task_store=InMemoryTaskStore(),
+        agent_card=card(f"{url}/"),
+        push_config_store=InMemoryPushNotificationConfigStore(),
+        extended_agent_card=card(f"{url}/"),
+    )
+    app = Starlette(
+        routes=[
+            *create_agent_card_routes(card(f"{url}/")),
+            *create_jsonrpc_routes(handler, "/"),
+        ]
+    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    print(url, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    server.should_exit = True
+    server.force_exit = True
+    await serving
+
+
+asyncio.run(main())

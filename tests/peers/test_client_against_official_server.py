@@ -1,0 +1,204 @@
+"""Our client against an agent on the official SDK's server, for every operation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from parley.client import RemoteAgent, connect
+from parley.client.errors import Timeout
+from parley.model.errors import (
+    InternalError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import (
+    DeleteTaskPushNotificationConfigRequest,
+    Empty,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+)
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+from .cutting_proxy import cutting_proxy
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def agent(official_server: str) -> AsyncIterator[RemoteAgent]:
+    async with asyncio.timeout(60), connect(official_server) as agent:
+        yield agent
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(e.artifact.text for e in events if isinstance(e, TaskArtifactUpdateEvent))
+
+
+def states_of(events: list[Event]) -> list[str]:
+    statuses = [e for e in events if isinstance(e, Task | TaskStatusUpdateEvent)]
+    return [e.status.state.value.removeprefix("TASK_STATE_") for e in statuses]
+
+
+async def test_the_card_is_read(agent: RemoteAgent) -> None:
+    assert (agent.card.name, agent.interface.protocol_version) == ("Official agent", "1.0")
+    assert await agent.refresh_card() is agent.card
+
+
+async def test_a_message_is_answered_with_a_message(agent: RemoteAgent) -> None:
+    reply = await agent.send("hello there")
+    assert isinstance(reply, Message)
+    assert reply.text == "hello yourself"
+    assert reply.context_id
+
+
+async def test_a_message_is_answered_with_a_finished_task(agent: RemoteAgent) -> None:
+    task = await agent.send("report 3 0")
+    assert isinstance(task, Task)
+    assert (task.state, task.text) == (TaskState.COMPLETED, "chunk 0. chunk 1. chunk 2. ")
+    assert task.artifacts[0].name == "report.txt"
+
+
+async def test_a_task_is_streamed(agent: RemoteAgent) -> None:
+    stream = agent.stream("report 3 0.01")
+    events = [event async for event in stream]
+    assert isinstance(events[0], Task)
+    assert states_of(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
+    assert text_of(events) == "chunk 0. chunk 1. chunk 2. "
+    assert (stream.task_id, stream.state) == (events[0].id, TaskState.COMPLETED)
+    assert stream.seq is None
+
+
+async def test_a_direct_message_is_a_stream_of_one(agent: RemoteAgent) -> None:
+    assert [str(event) async for event in agent.stream("hello")] == ["hello yourself"]
+
+
+async def test_a_question_is_answered_in_the_same_task(agent: RemoteAgent) -> None:
+    asked = await agent.send("book a flight")
+    assert isinstance(asked, Task)
+    assert (asked.state, asked.text) == (TaskState.INPUT_REQUIRED, "where to?")
+    booked = await agent.send("Paris", task=asked)
+    assert (booked.id, booked.state, booked.text) == (
+        asked.id,
+        TaskState.COMPLETED,
+        "booked: Paris",
+    )
+
+
+async def test_a_question_is_answered_in_a_stream(agent: RemoteAgent) -> None:
+    asked = [event async for event in agent.stream("book a flight")]
+    assert states_of(asked) == ["SUBMITTED", "WORKING", "INPUT_REQUIRED"]
+    task = await agent.get(asked[0].id)
+    answered = [event async for event in agent.stream("Rome", task=task)]
+    assert states_of(answered)[-2:] == ["WORKING", "COMPLETED"]
+    assert text_of(answered) == "booked: Rome"
+
+
+async def test_failures_are_states_and_bugs_are_errors(agent: RemoteAgent) -> None:
+    failed = await agent.send("fail")
+    assert (failed.state, failed.text) == (TaskState.FAILED, "it did not work")
+    with pytest.raises(InternalError):
+        async for _ in agent.stream("raise"):
+            pass
+
+
+async def test_tasks_are_got_and_listed(agent: RemoteAgent) -> None:
+    first = await agent.send("report 1 0")
+    second = await agent.send("report 2 0", context_id=first.context_id)
+    assert second.context_id == first.context_id
+    got = await agent.get(second.id, history_length=0)
+    assert (got.text, got.history) == ("chunk 0. chunk 1. ", ())
+    page = await agent.list(context_id=first.context_id, page_size=1, include_artifacts=True)
+    assert (page.total_size, page.page_size, page.tasks[0].id) == (2, 1, second.id)
+    assert page.tasks[0].text == second.text
+    walked = [task.id async for task in agent.tasks(context_id=first.context_id, page_size=1)]
+    assert walked == [second.id, first.id]
+
+
+async def test_a_running_task_is_canceled_once(agent: RemoteAgent) -> None:
+    stream = agent.stream("slow")
+    await anext(stream)
+    canceled = await agent.cancel(stream.task_id)
+    assert canceled.state is TaskState.CANCELED
+    assert states_of([event async for event in stream])[-1] == "CANCELED"
+    with pytest.raises(TaskNotCancelableError):
+        await agent.cancel(stream.task_id)
+
+
+async def test_a_task_is_subscribed_to_and_goes_on_after_the_stream_is_cut(
+    agent: RemoteAgent,
+) -> None:
+    started = await agent.send("report 10 0.05", return_immediately=True)
+    first = [event async for event in agent.subscribe(started.id)]
+    assert isinstance(first[0], Task)
+    seen = first[0].text + text_of(first[1:])
+    assert seen == "".join(f"chunk {n}. " for n in range(10))
+    with pytest.raises(UnsupportedOperationError):
+        await anext(agent.subscribe(started.id))
+
+
+async def test_a_task_that_was_left_running_is_waited_for(agent: RemoteAgent) -> None:
+    for options in ({}, {"poll": 0.05}):
+        started = await agent.send("report 3 0.05", return_immediately=True)
+        assert not started.state.is_terminal
+        done = await agent.wait(started.id, **options)
+        assert (done.state, done.text) == (TaskState.COMPLETED, "chunk 0. chunk 1. chunk 2. ")
+    slow = await agent.send("slow", return_immediately=True)
+    with pytest.raises(Timeout):
+        await agent.wait(slow.id, timeout=0.1)
+    await agent.cancel(slow.id)
+
+
+async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
+    cuts = [1500, 2000, 2500]
+    async with asyncio.timeout(30), cutting_proxy(official_server, cuts) as proxy:
+        async with connect(official_server) as direct:
+            card = direct.card_json.replace(official_server.encode(), proxy.encode())
+        async with connect(card) as agent:
+            events = [event async for event in agent.stream("report 20 0.1")]
+    assert text_of(events) == "".join(f"chunk {n}. " for n in range(20))
+    assert states_of(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
+    assert not cuts
+
+
+async def test_what_is_refused_is_typed(agent: RemoteAgent) -> None:
+    for call in (agent.get("none"), agent.cancel("none"), agent.send("hi", task_id="none")):
+        with pytest.raises(TaskNotFoundError):
+            await call
+    done = await agent.send("report 1 0")
+    with pytest.raises((UnsupportedOperationError, InvalidParamsError)):
+        await agent.send("more", task_id=done.id)
+    with pytest.raises(InvalidParamsError):
+        await agent.list(page_size=10_000)
+
+
+async def test_webhooks_are_kept(agent: RemoteAgent) -> None:
+    task = await agent.send("book")
+    service, context = agent.service, agent.context
+    wanted = TaskPushNotificationConfig(task_id=task.id, id="w-1", url="https://hooks.example/x")
+    made = await service.create_task_push_notification_config(wanted, context)
+    assert (made.id, made.url) == ("w-1", wanted.url)
+    one = GetTaskPushNotificationConfigRequest(task_id=task.id, id="w-1")
+    assert (await service.get_task_push_notification_config(one, context)).url == wanted.url
+    every = ListTaskPushNotificationConfigsRequest(task_id=task.id)
+    listed = await service.list_task_push_notification_configs(every, context)
+    assert [config.id for config in listed.configs] == ["w-1"]
+    gone = DeleteTaskPushNotificationConfigRequest(task_id=task.id, id="w-1")
+    assert await service.delete_task_push_notification_config(gone, context) == Empty()
+    assert (await service.list_task_push_notification_configs(every, context)).configs == ()
+
+
+async def test_the_extended_card_is_shown(agent: RemoteAgent) -> None:
+    assert (await agent.extended_card()).name == "Official agent"

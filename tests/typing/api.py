@@ -1,0 +1,100 @@
+"""What type checkers make of Parley's API. mypy reads this file; nothing runs it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, assert_type
+
+import parley
+from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, RoutedMessage, Task, Turn
+
+agent = Agent("Typed agent", description="Checked, never run", version="1.0.0")
+
+
+@agent.skill
+async def bare(turn: Turn) -> str:
+    assert_type(turn.text, str)
+    assert_type(turn.parts, tuple[Part, ...])
+    assert_type(turn.task, Task | None)
+    assert_type(turn.caller, Caller)
+    assert_type(await turn.ask("Which?"), Message)
+    assert_type(await turn.step("double", double, 2), int)
+    assert_type(await turn.step("slowly", slowly, 2), int)
+    assert_type(await turn.references(), tuple[Task, ...])
+    assert_type(await turn.artifact("text", name="a"), str)
+    async with turn.stream(name="b") as out:
+        await out.write("chunk")
+    async for message in turn.messages():
+        assert_type(message, Message)
+        break
+    if turn.text:
+        turn.reject("No.")
+    return turn.text
+
+
+assert_type(bare.__name__, str)
+
+
+@agent.skill(tags=["x"], examples=("y",), replies="task", default=True)
+def blocking(turn: BlockingTurn) -> dict[str, int]:
+    assert_type(turn.ask("Which?"), Message)
+    assert_type(turn.step("double", double, 2), int)
+    assert_type(turn.step("slowly", slowly, 2), int)
+    return {"a": 1}
+
+
+@agent.skill
+async def streaming(turn: Turn) -> AsyncIterator[str]:
+    yield turn.text
+
+
+@agent.skill
+def streaming_in_a_thread(text: str) -> Iterator[bytes]:
+    yield text.encode()
+
+
+@agent.skill
+async def whole() -> Artifact:
+    return Artifact(artifact_id="a", parts=(Part(data={"any": ["json", None]}),))
+
+
+@agent.router
+def route(asked: RoutedMessage) -> str:
+    return asked.text
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+async def slowly(number: int) -> int:
+    return number
+
+
+def identify(scope: Any) -> Caller:
+    return Caller(id="ada", authenticated=True)
+
+
+app = agent.asgi(store="memory:", caller=identify, settings=parley.Settings(max_parts=10))
+both = parley.asgi({"/a": agent, "/b": agent}, url="https://example.com")
+
+
+async def call() -> None:
+    async with parley.connect("http://localhost:9999", timeout=10) as remote:
+        assert_type(remote, parley.RemoteAgent)
+        answer = await remote.send("Hello", files=["a.txt"], data={"b": 1})
+        assert_type(answer, Task | Message)
+        assert_type(answer.text, str)
+        async for event in remote.stream("Hello"):
+            if isinstance(event, Task):
+                assert_type(event.state, parley.TaskState)
+        async for task in remote.tasks():
+            assert_type(task, Task)
+        assert_type(await remote.get("id"), Task)
+
+
+def call_without_await() -> None:
+    with parley.connect_sync("http://localhost:9999", bearer="secret") as remote:
+        assert_type(remote.send("Hello"), Task | Message)
+        for event in remote.stream("Hello"):
+            print(event)
