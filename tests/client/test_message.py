@@ -61,6 +61,9 @@ def test_nothing_and_the_impossible_cannot_be_sent(tmp_path: Path) -> None:
             to_message(nothing)
     with pytest.raises(TypeError, match="a set cannot be sent"):
         to_message({1, 2})
+    for lost in ({"data": [float("nan")]}, {"metadata": {"a": {"b": float("-inf")}}}):
+        with pytest.raises(ValueError, match="JSON has no"):
+            to_message("x", **lost)
     with pytest.raises(FileNotFoundError):
         to_message(tmp_path / "missing")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from typing import Annotated
 
 import msgspec
 
@@ -65,12 +66,16 @@ DEFAULT_PAGE = 50
 LARGEST_PAGE = 100
 
 
+# Tokens come from outside, and a store takes moments of 64 bits.
+_Moment = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+
+
 class PageToken(msgspec.Struct, array_like=True):
     """Where the next page begins: after a task, in a walk that began at a moment (ms)."""
 
-    status_at: int
+    status_at: _Moment
     task_id: str
-    not_after: int
+    not_after: _Moment
 
 
 class AgentService:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import mimetypes
 import uuid
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def to_message(
     referred to from a new task in the same context. What is given beside a ready message replaces
     what it says.
 
-    Raises ``ValueError`` for a message without parts.
+    Raises ``ValueError`` for a message without parts, and for numbers that JSON does not have.
     """
     refers_to = [item.id if isinstance(item, Task) else item for item in references]
     if task is not None:
@@ -89,6 +90,7 @@ def to_message(
         parts.append(Part(data=data))
     if not parts:
         raise ValueError("there is nothing to send: give a text, a file or data")
+    _check_numbers([metadata, *(part.data for part in parts)])
     given: dict[str, Any] = {"parts": tuple(parts)}
     if context_id:
         given["context_id"] = context_id
@@ -101,6 +103,19 @@ def to_message(
     if isinstance(content, Message):
         return msgspec.structs.replace(content, **given)
     return Message(message_id=str(uuid.uuid4()), role=Role.USER, **given)
+
+
+def _check_numbers(values: list[Any]) -> None:
+    """Refuse what JSON has no form for, and would otherwise become null on the way."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"JSON has no {value}; send a string or null instead")
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple):
+            pending.extend(value)
 
 
 async def compose(

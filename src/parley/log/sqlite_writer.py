@@ -8,9 +8,9 @@ Measured with a saturated loop, events of 200 bytes, 64 and 512 records a group 
 3.40, FULL): rows given to ``executemany`` are a step each, and each step may lose the interpreter
 (3,800 created tasks and 12,000 to 28,000 events a second); one JSON parameter and ``json_each`` in
 one step 10,000 to 12,000 and 65,000, but a third more CPU; many rows of ``VALUES`` in a step
-9,000 to 10,000 and 65,000. The last was taken. Without lending (see ``lend``) all of them fell
-below 400 created tasks a second. On one core, or with an idle loop, it is 12,000 to 18,000 and
-68,000 to 110,000 whatever is done.
+9,000 to 10,000 and 65,000. The last was taken. Without lending (see ``lend``) all of them
+starve: 4 to 2,000 created tasks a second, as chance has it. On one core, or with an idle loop, it
+is 12,000 to 18,000 and 68,000 to 110,000 whatever is done.
 """
 
 from __future__ import annotations

@@ -194,8 +194,9 @@ class TaskStore(Protocol):
     def append(self, append: Append) -> Awaitable[int]:
         """Add records; the result is the log's new head. Nobody's giving up the wait undoes it.
 
-        The awaitable raises, checked in this order: ``UnknownTask``, ``TaskEnded``, ``Fenced``,
-        ``Conflict``, ``IllegalEvent`` (see ``fold``), ``DuplicateReceipt``. The call itself raises
+        The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
+        of a task that is there, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
+        ``IllegalEvent`` (see ``fold``), ``DuplicateReceipt``. The call itself raises
         ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
         """
         ...

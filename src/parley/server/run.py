@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -62,6 +63,7 @@ def run(
 
     async def main() -> None:
         await app.lifecycle.start()
+        _collect_seldom()
         try:
             await server.serve(sockets)
         finally:
@@ -76,6 +78,17 @@ def run(
             raise
     finally:
         _close(sockets)
+
+
+def _collect_seldom() -> None:
+    """Have the garbage collector look less often, and not at what was there from the start.
+
+    The process is a server's own, and a request leaves no cycles behind: looking for them after
+    every 700 objects took one part in twenty of the time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,486 @@
+"""Whatever is sent to a real server: it says what was wrong, and goes on as if nothing was."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import logging
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from parley import Agent, Settings, Turn
+from parley.server.run import serving_in_thread
+from tests.server.http import JSON, WAIT, Response, ask, call, connection, post
+
+pytestmark = pytest.mark.anyio
+
+LIMIT = 200_000
+MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED")
+
+
+def target() -> Agent:
+    agent = Agent("Target", moment=0.05, cancel_grace=0.1)
+
+    @agent.skill(replies="task")
+    async def repeat(turn: Turn) -> object:
+        """Gives back what it was given."""
+        return list(turn.parts)
+
+    @agent.skill
+    async def ask_back(turn: Turn) -> str:
+        """Asks a question."""
+        return (await turn.ask("What?")).text
+
+    return agent
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
+    app = target().asgi(store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
+    with serving_in_thread(app) as url:
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """After every test the server works, has no task left open, and has logged no error."""
+    yield
+    task = answer_of(exchanged(url, posted(GOOD)))["result"]["task"]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    for state in OPEN:
+        answer = answer_of(exchanged(url, posted(call("ListTasks", {"status": state}))))
+        assert answer["result"]["tasks"] == []
+    records = [*caplog.get_records("call"), *caplog.records]
+    assert [r.getMessage() for r in records if r.levelno >= logging.ERROR] == []
+
+
+def exchanged(url: str, request: bytes, *, ends: bool = False) -> bytes:
+    """Send bytes, and the end if that is to be seen, and return all that comes back."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=WAIT) as sock:
+        received = b""
+        try:
+            sock.sendall(request)
+            if ends:
+                sock.shutdown(socket.SHUT_WR)
+            while piece := sock.recv(65536):
+                received += piece
+        except ConnectionError:  # the server had enough of it
+            pass
+    return received
+
+
+def posted(body: bytes) -> bytes:
+    """The request of HTTP that posts a body."""
+    head = "".join(f"{name}: {value}\r\n" for name, value in JSON.items())
+    return f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}".encode() + (
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+
+
+def answer_of(received: bytes) -> Any:
+    """The JSON in a response."""
+    return json.loads(received.partition(b"\r\n\r\n")[2])
+
+
+async def send(url: str, message: Any, **more: Any) -> Response:
+    return await post(url, call("SendMessage", {"message": message, **more}))
+
+
+def data(value: str) -> bytes:
+    """A request with this JSON as its data."""
+    return call("SendMessage", {"message": {**MESSAGE, "parts": [{"data": "@"}]}}).replace(
+        b'"@"', value.encode("utf-8", "surrogatepass")
+    )
+
+
+GOOD = call("SendMessage", {"message": MESSAGE})
+
+# What is sent, the code of the refusal, and words of it that help.
+MALFORMED: dict[str, tuple[bytes, int, str]] = {
+    "nothing": (b"", -32700, "empty"),
+    "blanks": (b" \n", -32700, "empty"),
+    "words": (b"hello", -32700, "not JSON"),
+    "invalid UTF-8": (GOOD.replace(b"hello", b"h\xffllo"), -32700, "not UTF-8"),
+    "overlong UTF-8": (GOOD.replace(b"hello", b"\xc0\xaf"), -32700, "not UTF-8"),
+    "UTF-16": (GOOD.decode().encode("utf-16"), -32700, "UTF-8"),
+    "half a surrogate pair": (GOOD.replace(b"hello", b"\\ud800"), -32700, "escape"),
+    "a control character": (GOOD.replace(b"hello", b"a\nb"), -32700, "not JSON"),
+    "cut off": (GOOD[:-2], -32700, "ends too early"),
+    "cut in a string": (GOOD[: GOOD.index(b"hello") + 2], -32700, "ends too early"),
+    "more after the end": (GOOD + b"}", -32700, "not JSON"),
+    "two requests": (GOOD + GOOD, -32700, "not JSON"),
+    "a batch": (b"[" + GOOD + b"]", -32600, "no batches"),
+    "an empty batch": (b"[]", -32600, "no batches"),
+    "a string": (b'"SendMessage"', -32600, "object"),
+    "null": (b"null", -32600, "object"),
+    "another version of JSON-RPC": (GOOD.replace(b'"2.0"', b'"1.0"'), -32600, "2.0"),
+    "a number for a version": (GOOD.replace(b'"2.0"', b"2.0"), -32600, "2.0"),
+    "no method": (b'{"jsonrpc": "2.0", "id": 1}', -32600, "method"),
+    "an object for a method": (GOOD.replace(b'"SendMessage"', b"{}"), -32600, "method"),
+    "an object for an id": (GOOD.replace(b'"id": 1', b'"id": {}'), -32600, "id must be"),
+    "a fraction for an id": (GOOD.replace(b'"id": 1', b'"id": 1.5'), -32600, "id must be"),
+    "an unknown method": (call("Frobnicate"), -32601, "SendMessage"),
+    "a method of 0.3": (call("message/send"), -32601, "0.3"),
+    "a list for params": (call("SendMessage").replace(b'"params": {', b'"params": [{')[:-1] + b"]}",
+                          -32602, "object"),
+    "no params": (b'{"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}', -32602, "message"),
+    "NaN": (data("NaN"), -32700, "not JSON"),
+    "Infinity": (data("-Infinity"), -32700, "not JSON"),
+    "a number too large": (data("1e400"), -32602, "too large"),
+    "an integer of 5,000 digits": (data("9" * 5000), -32602, "too large"),
+    "nested too deeply": (data("[" * 150 + "]" * 150), -32602, "deep"),
+    "nested beyond reason": (data("[" * 90_000 + "]" * 90_000), -32600, "deep"),
+    "brackets without end": (b"[" * LIMIT, -32600, ""),
+    "too many parts": (
+        call("SendMessage", {"message": {**MESSAGE, "parts": [{"text": ""}] * 1001}}),
+        -32602, "1000 parts",
+    ),
+    "no parts": (call("SendMessage", {"message": {**MESSAGE, "parts": []}}), -32602, "parts"),
+    "a part of nothing": (
+        call("SendMessage", {"message": {**MESSAGE, "parts": [{}]}}), -32602, "parts[0]"
+    ),
+    "a part of two kinds": (
+        call("SendMessage", {"message": {**MESSAGE, "parts": [{"text": "", "url": "u"}]}}),
+        -32602, "exactly one",
+    ),
+    "bad base64": (
+        call("SendMessage", {"message": {**MESSAGE, "parts": [{"raw": "!"}]}}), -32602, "raw"
+    ),
+    "the agent's role": (
+        call("SendMessage", {"message": {**MESSAGE, "role": "ROLE_AGENT"}}), -32602, "role"
+    ),
+    "an unknown role": (
+        call("SendMessage", {"message": {**MESSAGE, "role": "ROLE_KING"}}), -32602, "role"
+    ),
+    "an unknown skill": (
+        call("SendMessage", {"message": {**MESSAGE, "metadata": {"skill": ["x"]}}}),
+        -32602, "repeat",
+    ),
+    "a negative history": (
+        call("SendMessage", {"message": MESSAGE, "configuration": {"historyLength": -1}}),
+        -32602, "historyLength",
+    ),
+    "a webhook": (
+        call("SendMessage", {"message": MESSAGE, "configuration":
+             {"taskPushNotificationConfig": {"url": "https://hooks.example"}}}),
+        -32003, "push",
+    ),
+    "an unknown task": (call("GetTask", {"id": "nobody"}), -32001, "nobody"),
+    "an unknown task's stream": (call("SubscribeToTask", {"id": "nobody"}), -32001, "nobody"),
+    "an unknown task to cancel": (call("CancelTask", {"id": "\0"}), -32001, "no task"),
+    "an unknown task to go on with": (
+        call("SendMessage", {"message": {**MESSAGE, "taskId": "x" * 9000}}), -32001, "no task"
+    ),
+    "no task": (call("GetTask", {"id": ""}), -32602, "id"),
+    "a page of none": (call("ListTasks", {"pageSize": 0}), -32602, "pageSize"),
+    "a page of too many": (call("ListTasks", {"pageSize": 101}), -32602, "pageSize"),
+    "a page of more than 32 bits": (call("ListTasks", {"pageSize": 2**40}), -32602, "pageSize"),
+    "an unknown state": (call("ListTasks", {"status": "DONE"}), -32602, "status"),
+    "a bad moment": (call("ListTasks", {"statusTimestampAfter": "now"}), -32602, "statusTimestamp"),
+    "an extended card": (call("GetExtendedAgentCard"), -32004, "extended"),
+    "a list of webhooks": (
+        call("ListTaskPushNotificationConfigs", {"taskId": "x"}), -32003, "push"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+async def test_a_malformed_request_is_told_what_is_wrong(url: str, what: str) -> None:
+    body, code, words = MALFORMED[what]
+    response = await post(url, body)
+    assert response.status == 200
+    assert response.error["code"] == code, response.error
+    assert words in response.error["message"]
+    assert response.json["id"] in (1, None)
+    assert len(response.body) < 4000
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "?",
+        "AAAA",
+        "W10",
+        "[1,2,3]",
+        '[1,"t"]',
+        f'[{2**70},"t",1]',
+        f'[1,"t",{-(2**70)}]',
+        '[1,"t",1,1]',
+    ],
+)
+async def test_a_page_token_that_was_made_up_is_refused(url: str, token: str) -> None:
+    if token.startswith("["):
+        token = base64.urlsafe_b64encode(token.encode()).decode()
+    response = await post(url, call("ListTasks", {"pageToken": token}))
+    if "error" in response.json:
+        assert response.error["code"] == -32602
+        assert "pageToken" in response.error["message"]
+
+
+FULL: dict[str, dict[str, Any]] = {
+    "SendMessage": {
+        "tenant": "",
+        "message": {
+            "messageId": "m",
+            "contextId": "c",
+            "taskId": "",
+            "role": "ROLE_USER",
+            "parts": [
+                {"text": "t", "metadata": {"a": 1}, "filename": "f", "mediaType": "text/plain"},
+                {"raw": "AAAA"},
+                {"url": "https://files.example/a"},
+                {"data": {"a": [1, None]}},
+            ],
+            "metadata": {"a": 1},
+            "extensions": ["urn:x"],
+            "referenceTaskIds": ["t"],
+        },
+        "configuration": {
+            "acceptedOutputModes": ["text/plain"],
+            "historyLength": 1,
+            "returnImmediately": False,
+        },
+        "metadata": {"a": 1},
+    },
+    "GetTask": {"tenant": "", "id": "t", "historyLength": 1},
+    "ListTasks": {
+        "tenant": "",
+        "contextId": "c",
+        "status": "TASK_STATE_WORKING",
+        "pageSize": 5,
+        "pageToken": "",
+        "historyLength": 1,
+        "statusTimestampAfter": "2026-01-01T00:00:00Z",
+        "includeArtifacts": True,
+    },
+    "CancelTask": {"tenant": "", "id": "t", "metadata": {"a": 1}},
+    "SubscribeToTask": {"tenant": "", "id": "t"},
+}
+WRONG = (5, -1, 1.5, 10**30, "x", "\0", "", True, None, [], {}, [5], ["x"], [None], {"a": 1}, [[]])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every member of a value, at any depth."""
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, member in members:
+        yield (*path, key)
+        if isinstance(member, dict | list) and key not in ("metadata", "data"):
+            yield from places(member, (*path, key))
+
+
+@pytest.mark.parametrize("method", FULL)
+async def test_a_wrong_value_in_any_field_is_taken_or_refused_by_its_name(
+    url: str, method: str
+) -> None:
+    assert "result" in (await post(url, call(method, FULL[method]))).json or method != "SendMessage"
+    codes = set()
+    async with connection(url) as http:
+        for path in places(FULL[method]):
+            for wrong in WRONG:
+                params = copy.deepcopy(FULL[method])
+                parent = params
+                for key in path[:-1]:
+                    parent = parent[key]
+                parent[path[-1]] = wrong
+                answer = (await http.ask("POST", "/", call(method, params), JSON)).json
+                code = answer.get("error", {}).get("code", 0)
+                assert code in (0, -32602, -32001), (path, wrong, answer)
+                codes.add(code)
+                if code == -32602:
+                    named = [str(key) for key in path if isinstance(key, str)][-1]
+                    assert named in json.dumps(answer["error"]), (path, wrong, answer)
+    assert -32602 in codes
+
+
+@pytest.mark.parametrize("number", [2**53, 2**53 + 1, 2**64, -(2**63), 10**40])
+async def test_numbers_that_javascript_does_not_have_are_kept(url: str, number: int) -> None:
+    body = call("SendMessage", {"message": {**MESSAGE, "parts": [{"data": number}]}}, id=number)
+    answer = (await post(url, body)).json
+    assert answer["id"] == number
+    assert answer["result"]["task"]["artifacts"][0]["parts"] == [{"data": number}]
+
+
+async def test_members_that_come_twice_and_members_that_nobody_knows_do_no_harm(url: str) -> None:
+    twice = GOOD.replace(b'"id": 1', b'"id": 1, "id": 2').replace(
+        b'"role": "ROLE_USER"', b'"role": "ROLE_AGENT", "role": "ROLE_USER", "crown": true'
+    )
+    answer = (await post(url, twice)).json
+    assert answer["id"] == 2
+    assert answer["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_context_of_strange_characters_is_one_of_its_own(url: str) -> None:
+    names = ["a\0b", "a", "a\0", "'; DROP TABLE tasks; --", "%", "\u202e\U0001f4a9", "x" * 10_000]
+    for name in names:
+        task = (await send(url, {**MESSAGE, "contextId": name})).json["result"]["task"]
+        assert task["contextId"] == name
+        listed = (await post(url, call("ListTasks", {"contextId": name}))).json["result"]
+        assert [found["id"] for found in listed["tasks"]] == [task["id"]]
+
+
+async def test_a_task_is_not_found_in_another_context_and_not_spoken_to_after_its_end(
+    url: str,
+) -> None:
+    asking = {**MESSAGE, "metadata": {"skill": "ask_back"}}
+    parked = (await send(url, asking)).json["result"]["task"]
+    other = await send(url, {**MESSAGE, "taskId": parked["id"], "contextId": "another"})
+    assert other.error["code"] == -32602
+    assert "contextId" in other.error["message"]
+    done = (await send(url, {**MESSAGE, "taskId": parked["id"]})).json["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    for method in ("SendMessage", "SendStreamingMessage"):
+        late = await post(url, call(method, {"message": {**MESSAGE, "taskId": parked["id"]}}))
+        assert (late.error["code"], late.reason) == (-32004, "UNSUPPORTED_OPERATION")
+        assert "ended" in late.error["message"]
+    assert (await post(url, call("CancelTask", {"id": done["id"]}))).error["code"] == -32002
+    assert (await post(url, call("SubscribeToTask", {"id": done["id"]}))).error["code"] == -32004
+
+
+async def test_notifications_are_not_answered_whether_good_or_bad(url: str) -> None:
+    for body in (
+        call("SendMessage", {"message": {**MESSAGE, "contextId": "told"}}, id=...),
+        call("SendMessage", {"message": 5}, id=...),
+        call("Frobnicate", {}, id=...),
+    ):
+        response = await post(url, body)
+        assert (response.status, response.body) == (204, b"")
+    told = (await post(url, call("ListTasks", {"contextId": "told"}))).json["result"]
+    assert told["totalSize"] == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({"Content-Type": "text/plain"}, 415, -32005),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415, -32005),
+        ({"Content-Type": "\xff\xfe"}, 415, -32005),
+        ({"A2A-Version": "99.0"}, 200, -32009),
+        ({"A2A-Version": "1.0\xff"}, 200, -32009),
+        ({"A2A-Version": "9" * 5000}, 200, -32009),
+        ({"A2A-Extensions": "\xff, ,,urn:nobody"}, 200, 0),
+        ({"traceparent": "00-\xff"}, 200, 0),
+        ({"Last-Event-ID": "\xff"}, 200, 0),
+        ({"X-Forwarded-Host": "evil.example/\\"}, 200, 0),
+    ],
+)
+async def test_strange_headers(url: str, headers: dict[str, str], status: int, code: int) -> None:
+    response = await post(url, GOOD, headers)
+    assert response.status == status
+    assert response.json.get("error", {"code": 0})["code"] == code
+
+
+@pytest.mark.parametrize("place", ["-1", "x", "1.0", "", "\xb2", "99", "9" * 50, "0x1", "1 2"])
+async def test_a_place_in_a_stream_that_cannot_be_is_refused(url: str, place: str) -> None:
+    task = (await send(url, MESSAGE)).json["result"]["task"]
+    response = await post(
+        url, call("SubscribeToTask", {"id": task["id"]}), {"Last-Event-ID": place}
+    )
+    assert response.error["code"] == -32602
+    assert "Last-Event-ID" in response.error["message"]
+
+
+async def test_bodies_that_are_too_large_are_refused_however_they_come(url: str) -> None:
+    async with connection(url) as http:
+        await http.request("POST", "/", headers=JSON, length=10**15)
+        declared = await http.response()
+    async with connection(url) as http:
+        await http.request("POST", "/", headers={**JSON, "Transfer-Encoding": "chunked"})
+        for _ in range(LIMIT // 20_000 + 1):
+            await http.write(b"%x\r\n%b\r\n" % (20_000, b" " * 20_000))
+        chunked = await http.response()
+    for response in (declared, chunked):
+        assert (response.status, response.error["code"]) == (413, -32600)
+        assert str(LIMIT) in response.error["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD", "TRACE"])
+async def test_other_methods_of_http_are_told_what_is_here(url: str, method: str) -> None:
+    response = await ask(url, method, "/", headers=JSON)
+    assert response.status == 405
+    assert response.headers["allow"] == "POST"
+
+
+async def test_requests_that_never_end_hold_up_nobody(url: str) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    partial = [b"", b"P", head[:30], head, head + b"Content-Length: 500\r\n\r\n{",
+               head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel"]  # fmt: skip
+    async with AsyncExitStack() as stack:
+        stuck = [await stack.enter_async_context(connection(url)) for _ in range(120)]
+        for n, http in enumerate(stuck):
+            await http.write(partial[n % len(partial)])
+        for n in range(20):
+            assert "result" in (await send(url, MESSAGE)).json
+            for http in stuck[1::6]:  # a byte at a time
+                if n + 1 < 20:
+                    await http.write(head[n + 1 : n + 2])
+        for http in stuck[::2]:
+            http.writer.transport.abort()
+
+
+async def test_readers_that_vanish_in_the_middle_of_an_answer_do_no_harm(url: str) -> None:
+    large = {**MESSAGE, "parts": [{"text": "x" * 150_000}]}
+    chance = random.Random(3)
+    for method in ("SendMessage", "SendStreamingMessage") * 10:
+        async with connection(url) as http:
+            await http.request("POST", "/", call(method, {"message": large}), JSON)
+            if chance.random() < 0.7:
+                await asyncio.wait_for(http.reader.read(chance.randint(1, 5000)), WAIT)
+            http.writer.transport.abort()
+    # The tasks end all the same, with nobody listening.
+    async with asyncio.timeout(5):
+        for state in OPEN:
+            while (await post(url, call("ListTasks", {"status": state}))).json["result"]["tasks"]:
+                await asyncio.sleep(0.01)
+
+
+random_examples = settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@given(st.binary(max_size=300))
+@example(b"\x16\x03\x01\x02\x00\x01\x00")  # TLS
+@example(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+@example(b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n")
+@example(b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+@example(b"GET http://[::1 HTTP/1.1\r\n\r\n")
+@random_examples
+def test_random_bytes_are_no_request(url: str, sent: bytes) -> None:
+    received = exchanged(url, sent, ends=True)
+    assert received == b"" or received.startswith(b"HTTP/1.1 4")
+
+
+@given(st.binary(max_size=200))
+@random_examples
+def test_random_bytes_are_no_body(url: str, body: bytes) -> None:
+    received = exchanged(url, posted(body))
+    assert answer_of(received)["error"]["code"] in (-32700, -32600)
+
+
+@given(st.data())
+@random_examples
+def test_a_request_with_some_bytes_changed_is_answered(url: str, data: st.DataObject) -> None:
+    body = bytearray(call("SendMessage", FULL["SendMessage"]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(body) - 1))
+        if data.draw(st.booleans()):
+            body[place] = data.draw(st.integers(0, 255))
+        else:
+            del body[place : place + data.draw(st.integers(1, 30))]
+    received = exchanged(url, posted(bytes(body)))
+    if not received.startswith(b"HTTP/1.1 204"):
+        error = answer_of(received).get("error", {"code": 0})
+        assert error["code"] in (0, -32700, -32600, -32601, -32602, -32001, -32004, -32005), error
