@@ -11,6 +11,11 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
+from parley.log.lend import Lender
+
+LEND_SECONDS = 0.005
+"""How often a busy event loop lets threads have the interpreter; see ``log.lend``."""
+
 Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]] | None
 
 
@@ -28,6 +33,7 @@ class Threads:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
+        self._lender: Lender | None = None
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in a thread, in a copy of the caller's context, and return its result.
@@ -35,8 +41,11 @@ class Threads:
         A cancelled call stops waiting; a function that has begun goes on by itself.
         """
         loop = asyncio.get_running_loop()
+        if self._lender is None:
+            self._lender = Lender(loop, interval=LEND_SECONDS)
         future: asyncio.Future[Any] = loop.create_future()
         call = functools.partial(copy_context().run, function, *args, **kwargs)
+        self._lender.begin()
         self._jobs.put((loop, future, call))
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
@@ -50,6 +59,7 @@ class Threads:
             self._jobs.put(None)
         self._started = 0
         self._idle = threading.Semaphore(0)
+        self._lender = None
 
     def _work(self) -> None:
         idle = self._idle
@@ -63,20 +73,23 @@ class Threads:
                 except BaseException as raised:
                     error = raised
             with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(self._settle, future, result, error)
             del job, future, call, result, error  # an idle thread holds nobody's values
             idle.release()
 
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if isinstance(error, StopIteration):
-        # A future takes no StopIteration: to a coroutine it would look like its own end.
-        error = RuntimeError("the function raised StopIteration")
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, asyncio.CancelledError):
-        future.cancel()
-    else:
-        future.set_exception(error)
+    def _settle(
+        self, future: asyncio.Future[Any], result: Any, error: BaseException | None
+    ) -> None:
+        if self._lender is not None:
+            self._lender.end()
+        if future.done():
+            return
+        if isinstance(error, StopIteration):
+            # A future takes no StopIteration: to a coroutine it would look like its own end.
+            error = RuntimeError("the function raised StopIteration")
+        if error is None:
+            future.set_result(result)
+        elif isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)
