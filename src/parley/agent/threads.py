@@ -16,7 +16,7 @@ from parley.log.lend import Lender
 LEND_SECONDS = 0.005
 """How often a busy event loop lets threads have the interpreter; see ``log.lend``."""
 
-Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]] | None
+Job = tuple[asyncio.AbstractEventLoop, Lender, "asyncio.Future[Any]", Callable[[], Any]] | None
 
 
 class Threads:
@@ -46,7 +46,7 @@ class Threads:
         future: asyncio.Future[Any] = loop.create_future()
         call = functools.partial(copy_context().run, function, *args, **kwargs)
         self._lender.begin()
-        self._jobs.put((loop, future, call))
+        self._jobs.put((loop, self._lender, future, call))
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             name = f"{self._name}-{self._started}"
@@ -64,7 +64,7 @@ class Threads:
     def _work(self) -> None:
         idle = self._idle
         while (job := self._jobs.get()) is not None:
-            loop, future, call = job
+            loop, lender, future, call = job
             result: Any = None
             error: BaseException | None = None
             if not future.cancelled():
@@ -73,23 +73,23 @@ class Threads:
                 except BaseException as raised:
                     error = raised
             with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
-                loop.call_soon_threadsafe(self._settle, future, result, error)
+                loop.call_soon_threadsafe(_settle, lender, future, result, error)
             del job, future, call, result, error  # an idle thread holds nobody's values
             idle.release()
 
-    def _settle(
-        self, future: asyncio.Future[Any], result: Any, error: BaseException | None
-    ) -> None:
-        if self._lender is not None:
-            self._lender.end()
-        if future.done():
-            return
-        if isinstance(error, StopIteration):
-            # A future takes no StopIteration: to a coroutine it would look like its own end.
-            error = RuntimeError("the function raised StopIteration")
-        if error is None:
-            future.set_result(result)
-        elif isinstance(error, asyncio.CancelledError):
-            future.cancel()
-        else:
-            future.set_exception(error)
+
+def _settle(
+    lender: Lender, future: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    lender.end()
+    if future.done():
+        return
+    if isinstance(error, StopIteration):
+        # A future takes no StopIteration: to a coroutine it would look like its own end.
+        error = RuntimeError("the function raised StopIteration")
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(error)
