@@ -76,5 +76,12 @@ async def memory(turn: Turn) -> str:
     return str(peak if sys.platform == "darwin" else peak * 1024)
 
 
+@agent.skill(replies="message")
+async def disk(turn: Turn) -> str:
+    """Lets no file of the process grow beyond so many bytes, as a full disk would; -1 lifts it."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(turn.text), resource.RLIM_INFINITY))
+    return "done"
+
+
 if __name__ == "__main__":
     serve(agent, port=int(sys.argv[1]), store=sys.argv[2], drain=2.0)

@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 async def call(run: Run, executor: AgentExecutor) -> object:
     """Run the skill's function for this turn and return its value; what it yields is streamed."""
     skill = run.request.skill
-    turn = Turn(run)
+    form = skill.form
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
-        arguments = (BlockingTurn(turn) if skill.form.in_thread else turn,)
+        turn = Turn(run)
+        arguments = (BlockingTurn(turn) if form.in_thread else turn,)
     elif skill.takes == "text":
-        arguments = (turn.text,)
-    if skill.form is Form.COROUTINE:
+        arguments = (run.request.message.text,)
+    value: Any
+    if form is Form.COROUTINE:
         value = await skill.function(*arguments)
         if type(value) is str:
             return value
-    elif skill.form is Form.ASYNC_GENERATOR or skill.form is Form.GENERATOR:
-        value = skill.function(*arguments)
-    else:
+    elif form is Form.PLAIN:
         value = await executor.in_thread(skill.function, *arguments)
         if inspect.isawaitable(value):
             value = await value
+    else:
+        value = skill.function(*arguments)
     if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
         await _stream(run, value)
         return None

@@ -1,0 +1,31 @@
+"""Identifiers: unique, in order, and of the form that they claim."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+from parley.agent.ids import new_id
+
+
+def test_ids_are_uuids_of_version_7_in_order() -> None:
+    made = [new_id() for _ in range(20_000)]  # several times what a millisecond has numbers for
+    assert made == sorted(made)
+    assert len(set(made)) == len(made)
+    assert all(len(one) == 32 for one in made)
+    parsed = uuid.UUID(made[0])
+    assert (parsed.version, parsed.variant) == (7, uuid.RFC_4122)
+
+
+def test_threads_do_not_make_the_same_id() -> None:
+    made: list[list[str]] = [[] for _ in range(4)]
+
+    def make(mine: list[str]) -> None:
+        mine.extend(new_id() for _ in range(5_000))
+
+    threads = [threading.Thread(target=make, args=(mine,)) for mine in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({one for mine in made for one in mine}) == 20_000
