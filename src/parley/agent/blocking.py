@@ -52,11 +52,11 @@ class BlockingTurn:
             if run.over:
                 coroutine.close()
                 raise asyncio.CancelledError
-            run.calls.add(task)
+            run.calls |= {task}
             try:
                 return await coroutine
             finally:
-                run.calls.discard(task)
+                run.calls -= {task}
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result()
 

@@ -13,6 +13,7 @@ import msgspec
 
 from parley.agent.context import AgentContext
 from parley.agent.lane import Lane
+from parley.agent.moments import Moments
 from parley.agent.run import Request, Run
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
@@ -86,6 +87,7 @@ class AgentExecutor:
         self.closing = False
         self.troubled = False
         self._threads = threads
+        self._moments = Moments(options.moment)
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
         self._queue: deque[tuple[Lane, Callable[[], Coroutine[Any, Any, None]]]] = deque()
@@ -123,12 +125,12 @@ class AgentExecutor:
                 )
         if logged or not has_room:
             lane.log(request)
-        moment = None if request.skill.replies == "message" else self.options.moment
+        moments = None if request.skill.replies == "message" else self._moments
         if has_room:
             self._active.add(lane)
-            lane.start(lane.first(run, moment=moment))
+            lane.start(lane.first(run, moments=moments))
         else:
-            self._queue.append((lane, lambda: lane.first(run, moment=moment)))
+            self._queue.append((lane, lambda: lane.first(run, moments=moments)))
         return ticket
 
     def deliver(self, task_id: str, entry: str, *, scope: Scope, context_id: str) -> Ticket:
@@ -263,6 +265,7 @@ class AgentExecutor:
             await self._drain(grace)
         finally:
             self._threads.close()
+            self._moments.close()
 
     async def _drain(self, grace: float) -> None:
         queued, self._queue = self._queue, deque()

@@ -13,7 +13,8 @@ import msgspec
 from parley.agent.call import call
 from parley.agent.content import to_parts
 from parley.agent.ids import new_id
-from parley.agent.outcome import Direct, Ending, of_failure, of_value
+from parley.agent.moments import Deadline, Moments
+from parley.agent.outcome import Ending, of_failure, of_value
 from parley.agent.resume import (
     attempts_of,
     latest_of,
@@ -70,7 +71,7 @@ class Lane:
     _arrival: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
-    _moment: asyncio.TimerHandle | None = None
+    _moment: Deadline | None = None
     _grace: asyncio.TimerHandle | None = None
 
     def __init__(
@@ -102,17 +103,17 @@ class Lane:
         """Let the lane run; ``main`` is ``first`` or ``more``."""
         self._main = asyncio.get_running_loop().create_task(main)
 
-    async def first(self, run: Run, *, moment: float | None) -> None:
+    async def first(self, run: Run, *, moments: Moments | None) -> None:
         """Run a new message's turn, then whatever else comes for its task.
 
-        ``moment`` is how many seconds the function has to answer without a task, ``None`` for no
-        limit.
+        ``moments`` tells when the function has had its time to answer without a task; ``None`` for
+        one that may take as long as it likes.
         """
         try:
             if self.writer is not None:
                 await self.writer.flush()
-            elif moment is not None:
-                self._moment = asyncio.get_running_loop().call_later(moment, self._promote)
+            elif moments is not None:
+                self._moment = moments.after(self._promote)
             await self._turn(run)
             if self.writer is not None:
                 await self._more()
@@ -189,7 +190,7 @@ class Lane:
         received, question = waiting[0], pending_question(memory)
         run = self._resumed(record, memory, turn=record.turn + 1, latest=received.message)
         if question:
-            run.answers[question] = received.message
+            run.past.answers[question] = received.message
         self.took(received, run.turn)
         self.writer.turn = run.turn
         self.writer.write(
@@ -255,7 +256,7 @@ class Lane:
                 "to use; declare replies='task', or neither"
             )
         if self._moment is not None:
-            self._moment.cancel()
+            self._moment.call_off()
             self._moment = None
         writer = self.writer = TaskWriter(
             self.executor.store,
@@ -331,18 +332,18 @@ class Lane:
                 self._grace.cancel()
                 self._grace = None
             if self._moment is not None:
-                self._moment.cancel()
+                self._moment.call_off()
                 self._moment = None
         main = asyncio.current_task()
         if main is not None and main.cancelling():
             await _absorb_cancellation(main)
+        writer = self.writer
+        if writer is not None and writer.error is not None and not self.abandoned:
+            raise writer.error
         if self.abandoned or run.parked:
             run.over = True
             self.run = None
             return
-        writer = self.writer
-        if writer is not None and writer.error is not None:
-            raise writer.error
         if self.releasing:
             await self._release(run)
             return
@@ -352,7 +353,9 @@ class Lane:
             await self._settle(run, self._outcome(run, value, failure))
         self.run = None
 
-    def _outcome(self, run: Run, value: object, failure: BaseException | None) -> Direct | Ending:
+    def _outcome(
+        self, run: Run, value: object, failure: BaseException | None
+    ) -> Message | A2AError | Ending:
         is_logged = self.writer is not None
         if failure is None:
             try:
@@ -361,7 +364,7 @@ class Lane:
                 failure = error
         return of_failure(run, failure, is_logged=is_logged)
 
-    async def _settle(self, run: Run, outcome: Direct | Ending) -> None:
+    async def _settle(self, run: Run, outcome: Message | A2AError | Ending) -> None:
         """End the turn, and tell everyone how."""
         if isinstance(outcome, Ending):
             if outcome.artifact is not None:
@@ -373,12 +376,12 @@ class Lane:
             await self._end(outcome.state, outcome.said)
             return
         run.over = True
-        if isinstance(outcome.reply, A2AError):
-            self._refuse(outcome.reply)
+        if isinstance(outcome, A2AError):
+            self._refuse(outcome)
             return
         if self.receipts or self.executor.options.keeps_history:
-            await self._keep(run, outcome.reply)
-        self._resolve(outcome.reply)
+            await self._keep(run, outcome)
+        self._resolve(outcome)
 
     async def _keep(self, run: Run, reply: Message) -> None:
         exchange = (run.latest, reply) if self.executor.options.keeps_history else ()

@@ -16,12 +16,6 @@ from parley.model.tasks import TaskState
 log = logging.getLogger("parley.agent")
 
 
-class Direct(msgspec.Struct, frozen=True):
-    """The turn ends without a task: with a message, or an error."""
-
-    reply: Message | A2AError
-
-
 class Ending(msgspec.Struct, frozen=True):
     """The turn ends its task in ``state``, saying ``said``, after a last artifact."""
 
@@ -30,15 +24,15 @@ class Ending(msgspec.Struct, frozen=True):
     artifact: Artifact | None = None
 
 
-def of_value(run: Run, value: object, *, is_logged: bool) -> Direct | Ending:
-    """Return how a turn ends whose function returned ``value``.
+def of_value(run: Run, value: object, *, is_logged: bool) -> Message | A2AError | Ending:
+    """Return how a turn ends whose function returned ``value``: with a direct message, or a task.
 
     Raises ``UnusableValue`` and ``ValueError`` for what cannot be sent.
     """
     skill = run.request.skill
     needs_task = skill.replies is None and (value is None or isinstance(value, Artifact))
     if not (is_logged or needs_task or skill.replies == "task"):
-        return Direct(_direct(run, value))
+        return _direct(run, value)
     if isinstance(value, Message):
         return Ending(TaskState.COMPLETED, said=run.message(value))
     artifact: Artifact | None = None
@@ -66,8 +60,8 @@ def _direct(run: Run, value: object) -> Message:
     )
 
 
-def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Direct | Ending:
-    """Return how a turn ends whose function raised.
+def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Message | A2AError | Ending:
+    """Return how a turn ends whose function raised: with an error, or a task.
 
     What the author said with ``reject``, ``fail`` or an ``A2AError`` reaches the caller; of any
     other exception only a reference does, and the server's log has the rest.
@@ -87,9 +81,9 @@ def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Direct |
         said = f"The agent failed while it worked on this. Reference: {reference}"
     if not is_logged:
         if isinstance(reason, A2AError):
-            return Direct(reason)
+            return reason
         if run.request.skill.replies == "message":
-            return Direct(UnsupportedOperationError(said) if refused else InternalError(said))
+            return UnsupportedOperationError(said) if refused else InternalError(said)
     state = TaskState.REJECTED if refused else TaskState.FAILED
     return Ending(state, said=run.message(said))
 

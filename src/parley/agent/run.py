@@ -50,6 +50,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
 
 
+class Past:
+    """What a task remembers of the runs before, and which of it the present one has used.
+
+    ``answers`` by the key of their question, ``remembered`` results of steps as JSON, messages
+    that were ``passed`` to running turns and are to be passed again.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Message] = {}
+        self.remembered: dict[str, msgspec.Raw] = {}
+        self.passed: deque[Message] = deque()
+        self.used_keys: set[str] = set()
+
+
 class Run:
     """One attempt at one turn.
 
@@ -58,10 +72,15 @@ class Run:
     writer, in the order of the calls.
     """
 
+    # What most runs never change is theirs by class: a direct reply is short.
     over = False
     parked = False
     questions = 0
     artifacts = 0
+    made: frozenset[str] = frozenset()
+    streams: tuple[ArtifactStream, ...] = ()
+    calls: frozenset[asyncio.Task[Any]] = frozenset()
+    _past: Past | None = None
 
     def __init__(
         self,
@@ -77,13 +96,13 @@ class Run:
         self.turn = turn
         self.attempt = attempt
         self.latest = latest or request.message
-        self.answers: dict[str, Message] = {}
-        self.remembered: dict[str, msgspec.Raw] = {}
-        self.passed: deque[Message] = deque()
-        self.used_keys: set[str] = set()
-        self.made: dict[str, None] = {}
-        self.streams: list[ArtifactStream] = []
-        self.calls: set[asyncio.Task[Any]] = set()
+
+    @property
+    def past(self) -> Past:
+        """What the task remembers."""
+        if self._past is None:
+            self._past = Past()
+        return self._past
 
     def recall(self, memory: Memory) -> None:
         """Take in what the log remembers of the task."""
@@ -91,13 +110,13 @@ class Run:
             started = record.event
             assert isinstance(started, TurnStarted)
             if started.answers and started.messages:
-                self.answers[started.answers] = started.messages[0]
+                self.past.answers[started.answers] = started.messages[0]
             if started.live:
-                self.passed.extend(started.messages)
+                self.past.passed.extend(started.messages)
         for record in memory.remembered:
             remembered = record.event
             assert isinstance(remembered, Remembered)
-            self.remembered[remembered.key] = remembered.value
+            self.past.remembered[remembered.key] = remembered.value
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -161,7 +180,8 @@ class Run:
         self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool
     ) -> None:
         """Write through ``writer`` without regard to what streams hold back."""
-        self.made[artifact.artifact_id] = None
+        if artifact.artifact_id not in self.made:
+            self.made |= {artifact.artifact_id}
         writer.artifact(
             TaskArtifactUpdateEvent(
                 task_id=self.lane.task_id,
@@ -180,7 +200,7 @@ class Run:
             self.questions += 1
             key = str(self.questions)
         self._use(f"ask:{key}", "question")
-        answer = self.answers.get(key)
+        answer = self.past.answers.get(key)
         if answer is not None:
             return answer
         writer = self.writer()
@@ -194,19 +214,19 @@ class Run:
         return await never  # the lane cancels us here
 
     def _use(self, key: str, what: str) -> None:
-        if key in self.used_keys:
+        if key in self.past.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
                 f"a key names one {what}, so that its result can be found again"
             )
-        self.used_keys.add(key)
+        self.past.used_keys.add(key)
 
     # -- steps ---------------------------------------------------------------------------------
 
     def recalled(self, key: str) -> msgspec.Raw | None:
         """Return the JSON that a step left, if it was done before."""
         self._use(f"step:{key}", "step")
-        return self.remembered.get(f"step:{key}")
+        return self.past.remembered.get(f"step:{key}")
 
     async def keep(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
@@ -218,8 +238,8 @@ class Run:
 
     async def take(self) -> Message:
         """Return the next message that arrives while the turn runs."""
-        if self.passed:
-            return self.passed.popleft()
+        if self.past.passed:
+            return self.past.passed.popleft()
         writer = self.working()
         received = await self.lane.received()
         writer.write(

@@ -46,7 +46,7 @@ class ArtifactStream:
         self._last: tuple[Part, ...] = ()
 
     async def __aenter__(self) -> Self:
-        self._run.streams.append(self)
+        self._run.streams += (self,)
         return self
 
     async def __aexit__(
@@ -121,8 +121,7 @@ class ArtifactStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self in self._run.streams:
-            self._run.streams.remove(self)
+        self._run.streams = tuple(other for other in self._run.streams if other is not self)
 
     def _emit(self, parts: tuple[Part, ...], *, last: bool = False) -> None:
         self._last = parts
