@@ -226,7 +226,7 @@ async def test_messages_that_wait_when_the_task_ends_are_refused_and_leave_no_tr
     async with talk(agent) as caller:
         task = await caller.task("go", return_immediately=True)
         late = asyncio.create_task(caller.task("hello?", task_id=task.id))
-        await until(lambda: bool(caller.host._executors[0]._lanes[task.id].waiting))
+        await until(lambda: bool(caller.host._executors[0]._lanes[task.id].senders.waiting))
         go_on.set()
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await asyncio.wait_for(late, 5)

@@ -13,8 +13,8 @@ from parley.agent.agent import Agent
 from parley.agent.content import accepts, media_type_of
 from parley.agent.executor import AgentExecutor
 from parley.agent.ids import new_id
-from parley.agent.lane import ended
 from parley.agent.run import Request
+from parley.agent.senders import ended
 from parley.agent.ticket import Ticket
 from parley.log.events import Received
 from parley.log.store import (

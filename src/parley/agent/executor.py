@@ -15,6 +15,7 @@ from parley.agent.context import AgentContext
 from parley.agent.lane import Lane
 from parley.agent.moments import Moments
 from parley.agent.run import Request, Run
+from parley.agent.senders import shutting_down
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
 from parley.agent.ticket import Ticket
@@ -114,7 +115,7 @@ class AgentExecutor:
         lane = Lane(self, context_id=context_id, scope=scope)
         lane.receipts = receipts
         ticket = Ticket(lane)
-        lane.tickets.append(ticket)
+        lane.senders.present.append(ticket)
         run = Run(lane, request)
         has_room = len(self._active) < self.options.max_running
         if not has_room:
@@ -140,7 +141,7 @@ class AgentExecutor:
         if lane is None:
             lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
             self._lanes[task_id] = lane
-        ticket = lane.waiting[entry] = Ticket(lane, entry=entry)
+        ticket = lane.senders.waiting[entry] = Ticket(lane, entry=entry)
         ticket.is_logged = True
         if is_new:
             self._start(lane, lane.more)
@@ -150,7 +151,7 @@ class AgentExecutor:
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
-            raise OverloadedError("the server is shutting down", retry_after=1)
+            raise shutting_down()
 
     def _refuse_when_full(self) -> None:
         if len(self._queue) >= self.options.max_queued:
@@ -198,8 +199,7 @@ class AgentExecutor:
         """Put a fresh lane in the place of one whose function does not end."""
         self._active.discard(lane)
         fresh = Lane(self, task_id=lane.task_id, context_id=lane.context_id, scope=lane.scope)
-        fresh.tickets, lane.tickets = lane.tickets, []
-        fresh.waiting, lane.waiting = lane.waiting, {}
+        fresh.senders.inherit(lane.senders)
         fresh.ended, lane.ended = lane.ended, None
         fresh.cancel_asked = lane.cancel_asked
         self._lanes[lane.task_id] = fresh

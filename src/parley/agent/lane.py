@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,13 +18,14 @@ from parley.agent.outcome import Ending, of_failure, of_value
 from parley.agent.resume import (
     attempts_of,
     latest_of,
+    opening,
     pending_question,
     request_of,
     waiting_messages,
 )
 from parley.agent.run import Request, Run
-from parley.agent.ticket import Ticket
-from parley.agent.writer import TaskWriter, now
+from parley.agent.senders import Senders, ended, shutting_down
+from parley.agent.writer import TaskWriter
 from parley.log.events import Received, TurnStarted
 from parley.log.fold import Fold
 from parley.log.store import (
@@ -38,9 +39,9 @@ from parley.log.store import (
     UnknownTask,
 )
 from parley.model.encoding import encode
-from parley.model.errors import A2AError, InternalError, OverloadedError, UnsupportedOperationError
+from parley.model.errors import A2AError, InternalError
 from parley.model.parts import Message, Role
-from parley.model.tasks import Task, TaskState, TaskStatus
+from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
     from parley.agent.executor import AgentExecutor
@@ -81,9 +82,7 @@ class Lane:
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
-        self.tickets: list[Ticket] = []
-        self.waiting: dict[str, Ticket] = {}
-        self._taken: set[str] = set()
+        self.senders = Senders()
 
     @property
     def task_id(self) -> str:
@@ -99,9 +98,23 @@ class Lane:
 
     # -- beginning -----------------------------------------------------------------------------
 
-    def start(self, main: Any) -> None:
-        """Let the lane run; ``main`` is ``first`` or ``more``."""
-        self._main = asyncio.get_running_loop().create_task(main)
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let the lane run; ``work`` is ``first`` or ``more``."""
+        self._main = asyncio.get_running_loop().create_task(self._do(work))
+
+    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            self._store_failed(error)
+        except asyncio.CancelledError:
+            if not (self.abandoned or self.releasing):
+                raise
+        except Exception:
+            self._failed_unforeseen()
+        finally:
+            self.executor.left(self)
+            self.dismiss()
 
     async def first(self, run: Run, *, moments: Moments | None) -> None:
         """Run a new message's turn, then whatever else comes for its task.
@@ -109,47 +122,24 @@ class Lane:
         ``moments`` tells when the function has had its time to answer without a task; ``None`` for
         one that may take as long as it likes.
         """
-        try:
-            if self.writer is not None:
-                await self.writer.flush()
-            elif moments is not None:
-                self._moment = moments.after(self._promote)
-            await self._turn(run)
-            if self.writer is not None:
-                await self._more()
-        except StoreError as error:
-            self._store_failed(error)
-        except asyncio.CancelledError:
-            if not (self.abandoned or self.releasing):
-                raise
-        except Exception:
-            self._failed_unforeseen()
-        finally:
-            self._leave()
+        if self.writer is not None:
+            await self.writer.flush()
+        elif moments is not None:
+            self._moment = moments.after(self._promote)
+        await self._turn(run)
+        if self.writer is not None:
+            await self.more()
 
     async def more(self) -> None:
-        """Take up a task that is in the log."""
-        try:
-            await self._more()
-        except StoreError as error:
-            self._store_failed(error)
-        except asyncio.CancelledError:
-            if not (self.abandoned or self.releasing):
-                raise
-        except Exception:
-            self._failed_unforeseen()
-        finally:
-            self._leave()
-
-    async def _more(self) -> None:
+        """Take up a task that is in the log, and see to what comes for it."""
         while not (self.abandoned or self.releasing):
             if self.writer is not None and self.writer.fold.task.state.is_terminal:
-                self._refuse_waiting()
+                self.senders.refuse_waiting(ended(self.task_id))
                 return
             self.woken = False
             record = await self.executor.store.load(self.task_id)
             if record is None or record.task.state.is_terminal:
-                self._refuse_waiting()
+                self.senders.refuse_waiting(ended(self.task_id))
                 return
             self.context_id, self.scope = record.task.context_id, record.scope
             run = await self._next(record)
@@ -184,14 +174,14 @@ class Lane:
         memory = await self.executor.store.memory(self.task_id)
         if record.turn_open:
             return await self._again(record, memory)
-        waiting = [r for r in waiting_messages(memory) if r.entry not in self._taken]
+        waiting = [r for r in waiting_messages(memory) if not self.senders.has_taken(r)]
         if not waiting:
             return None
         received, question = waiting[0], pending_question(memory)
         run = self._resumed(record, memory, turn=record.turn + 1, latest=received.message)
         if question:
             run.past.answers[question] = received.message
-        self.took(received, run.turn)
+        self.senders.took(received, run.turn)
         self.writer.turn = run.turn
         self.writer.write(
             TurnStarted(
@@ -269,38 +259,19 @@ class Lane:
             begun=self._begun,
             failed=self._failed,
         )
-        message = msgspec.structs.replace(
-            request.message, task_id=self.task_id, context_id=self.context_id
-        )
-        writer.write(
-            Task(
-                id=self.task_id,
-                context_id=self.context_id,
-                status=TaskStatus(state=TaskState.SUBMITTED, timestamp=now()),
-                history=(message,),
-            )
-        )
-        facts = TurnStarted(
-            turn=1,
-            skill=request.skill.id if len(self.executor.skills) > 1 else "",
-            accepted_output_modes=request.accepted_output_modes,
-            metadata=request.metadata,
-            extensions=tuple(sorted(request.extensions)),
-        )
-        if facts != TurnStarted(turn=1):
-            writer.write(facts)
+        writer.write(*opening(request, self.task_id, self.context_id, len(self.executor.skills)))
         receipts = [
             msgspec.structs.replace(receipt, task_id=self.task_id, turn=1)
             for receipt in self.receipts
         ]
         writer.open_turn(receipts=receipts)
         self.executor.adopt(self)
-        for ticket in self.tickets:
+        for ticket in self.senders.present:
             ticket.turn = 1
         return writer
 
     def _begun(self) -> None:
-        for ticket in self.tickets:
+        for ticket in self.senders.present:
             ticket.mark_logged()
 
     def _promote(self) -> None:
@@ -377,11 +348,11 @@ class Lane:
             return
         run.over = True
         if isinstance(outcome, A2AError):
-            self._refuse(outcome)
+            self.senders.refuse(outcome)
             return
         if self.receipts or self.executor.options.keeps_history:
             await self._keep(run, outcome)
-        self._resolve(outcome)
+        self.senders.resolve(outcome)
 
     async def _keep(self, run: Run, reply: Message) -> None:
         exchange = (run.latest, reply) if self.executor.options.keeps_history else ()
@@ -410,8 +381,8 @@ class Lane:
         writer.status(state, said)
         writer.close_turn(exchange=self.exchange(run, said) if run else ())
         await writer.flush()
-        self._resolve(writer.fold.task)
-        self._refuse_waiting()
+        self.senders.resolve(writer.fold.task)
+        self.senders.refuse_waiting(ended(self.task_id))
 
     def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
         """Return what the turn adds to the context's history."""
@@ -434,7 +405,7 @@ class Lane:
         """Make the turn's end durable, answer its senders, and interrupt the function."""
         assert self.writer is not None
         await self.writer.flush()
-        self._resolve(self.writer.fold.task)
+        self.senders.resolve(self.writer.fold.task)
         self._interrupt()
         self._grace = asyncio.get_running_loop().call_later(
             self.executor.options.cancel_grace, self._abandon
@@ -443,7 +414,7 @@ class Lane:
     def answer(self) -> None:
         """Answer the turn's senders with the task as it stands; the turn goes on."""
         assert self.writer is not None
-        self._resolve(self.writer.fold.task)
+        self.senders.resolve(self.writer.fold.task)
 
     def _interrupt(self) -> None:
         if self._main is not None and self._in_function:
@@ -465,17 +436,9 @@ class Lane:
                 await self.writer.flush()
             memory = await self.executor.store.memory(self.task_id)
             for received in waiting_messages(memory):
-                if received.entry not in self._taken:
+                if not self.senders.has_taken(received):
                     return received
             await self._arrival
-
-    def took(self, received: Received, turn: int) -> None:
-        """Note that ``turn`` takes a message: its sender gets that turn's reply."""
-        self._taken.add(received.entry)
-        ticket = self.waiting.pop(received.entry, None)
-        if ticket is not None:
-            ticket.turn = turn
-            self.tickets.append(ticket)
 
     # -- cancelling, letting go ----------------------------------------------------------------
 
@@ -516,28 +479,13 @@ class Lane:
     async def _release(self, run: Run) -> None:
         run.over = True
         if self.writer is None:
-            self._refuse(OverloadedError("the server is shutting down", retry_after=1))
+            self.senders.refuse(shutting_down())
             return
         self.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt, released=True))
         await self.writer.flush()
-        self._resolve(self.writer.fold.task)
+        self.senders.resolve(self.writer.fold.task)
 
-    # -- answering -----------------------------------------------------------------------------
-
-    def _resolve(self, reply: Task | Message) -> None:
-        tickets, self.tickets = self.tickets, []
-        for ticket in tickets:
-            ticket.resolve(reply)
-
-    def _refuse(self, error: A2AError) -> None:
-        tickets, self.tickets = self.tickets, []
-        for ticket in tickets:
-            ticket.refuse(error)
-
-    def _refuse_waiting(self) -> None:
-        waiting, self.waiting = self.waiting, {}
-        for ticket in waiting.values():
-            ticket.refuse(ended(self.task_id))
+    # -- when it goes wrong, and at the end ----------------------------------------------------
 
     def _failed(self, error: StoreError) -> None:
         """The store refused what the lane wrote: stop the function."""
@@ -549,31 +497,21 @@ class Lane:
         else:
             log.error("task %s: the log could not be written: %s", self.task_id, error)
         failure = self.executor.unavailable(error)
-        self._refuse(failure)
-        waiting, self.waiting = self.waiting, {}
-        for ticket in waiting.values():
-            ticket.refuse(failure)
+        self.senders.refuse_all(failure)
 
     def _failed_unforeseen(self) -> None:
         """Keep what should not have happened from the senders, and tell the server's log."""
         reference = new_id()[-12:]
         log.exception("task %s failed (reference %s)", self.task_id, reference)
         self.executor.troubled = True
-        self._refuse(InternalError(f"the server failed; its log says why under {reference}"))
-
-    def _leave(self) -> None:
-        self.executor.left(self)
-        self.dismiss()
+        self.senders.refuse(InternalError(f"the server failed; its log says why under {reference}"))
 
     def dismiss(self) -> None:
         """Tell those who still wait that this process does no more for the task."""
         if self.ended is not None:
             self.ended.set()
-        if self.tickets or self.waiting:
-            failure = OverloadedError("the server is shutting down", retry_after=1)
-            self._refuse(failure)
-            for ticket in self.waiting.values():
-                ticket.refuse(failure)
+        if self.senders.present or self.senders.waiting:
+            self.senders.refuse_all(shutting_down())
 
 
 async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
@@ -582,11 +520,3 @@ async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
         pass
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(0)  # one that the function never came to see
-
-
-def ended(task_id: str) -> UnsupportedOperationError:
-    """Return the error for a message to a task that has ended (FIELD rule 8)."""
-    return UnsupportedOperationError(
-        "the task has ended and takes no more messages; start a new one in the same context",
-        metadata={"taskId": task_id},
-    )

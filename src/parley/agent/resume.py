@@ -1,15 +1,44 @@
-"""What a task has to do next, read from its log."""
+"""What a task's log says of its request and its turns: written first, read when it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from parley.agent.run import Request
 from parley.agent.skill import Skill
-from parley.log.events import Received, Remembered, TurnStarted
+from parley.agent.writer import now
+from parley.log.events import PrivateEvent, Received, Remembered, TaskEvent, TurnStarted
 from parley.log.store import Memory, TaskRecord
 from parley.model.parts import Message, Role
 from parley.model.service import Caller
+from parley.model.tasks import Task, TaskState, TaskStatus
+
+
+def opening(
+    request: Request, task_id: str, context_id: str, skills: int
+) -> list[TaskEvent | PrivateEvent]:
+    """Return the first events of a task's log.
+
+    What the message itself does not say of the request is logged beside the Task, if there is
+    anything; the skill only where there are several.
+    """
+    message = replace(request.message, task_id=task_id, context_id=context_id)
+    task = Task(
+        id=task_id,
+        context_id=context_id,
+        status=TaskStatus(state=TaskState.SUBMITTED, timestamp=now()),
+        history=(message,),
+    )
+    facts = TurnStarted(
+        turn=1,
+        skill=request.skill.id if skills > 1 else "",
+        accepted_output_modes=request.accepted_output_modes,
+        metadata=request.metadata,
+        extensions=tuple(sorted(request.extensions)),
+    )
+    return [task] if facts == TurnStarted(turn=1) else [task, facts]
 
 
 def turns_of(memory: Memory) -> list[TurnStarted]:

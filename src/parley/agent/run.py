@@ -252,6 +252,6 @@ class Run:
             )
         )
         writer.open_turn(taken=1)
-        self.lane.took(received, self.turn)
+        self.lane.senders.took(received, self.turn)
         await writer.flush()
         return received.message

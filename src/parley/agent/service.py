@@ -20,7 +20,7 @@ from parley.agent.admission import (
 )
 from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
-from parley.agent.lane import ended
+from parley.agent.senders import ended
 from parley.agent.ticket import Ticket
 from parley.log.events import CancelRequested, LoggedEvent
 from parley.log.follow import Gap, TaskGone, follow
