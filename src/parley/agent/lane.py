@@ -305,9 +305,8 @@ class Lane:
             if self._moment is not None:
                 self._moment.call_off()
                 self._moment = None
-        main = asyncio.current_task()
-        if main is not None and main.cancelling():
-            await _absorb_cancellation(main)
+        if self._main is not None and self._main.cancelling():
+            await _absorb_cancellation(self._main)
         writer = self.writer
         if writer is not None and writer.error is not None and not self.abandoned:
             raise writer.error

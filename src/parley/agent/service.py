@@ -11,7 +11,6 @@ import msgspec
 
 from parley.agent.admission import (
     Admission,
-    Admitted,
     Repeated,
     check_history,
     invalid,
@@ -107,7 +106,12 @@ class AgentService:
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
         history = configuration.history_length if configuration is not None else None
-        admitted = await self._admit(request, context, logged=immediate)
+        try:
+            admitted = await self._admission.admit(
+                request, context, self._scope(context), logged=immediate
+            )
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
         if isinstance(admitted, Repeated):
             reply = admitted.reply or await self._present(admitted.task_id)
             return _trimmed(reply, history)
@@ -129,7 +133,12 @@ class AgentService:
 
         Ends with the turn: at a terminal state, or when input is required.
         """
-        admitted = await self._admit(request, context, logged=False)
+        try:
+            admitted = await self._admission.admit(
+                request, context, self._scope(context), logged=False
+            )
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
         if isinstance(admitted, Repeated):
             async for item in self._repeat(admitted):
                 yield item
@@ -152,16 +161,6 @@ class AgentService:
             new = live if admitted.is_new else None
             async for item in self._follow(ticket.task_id, 0, ticket, new):
                 yield item
-
-    async def _admit(
-        self, request: SendMessageRequest, context: CallContext, *, logged: bool
-    ) -> Admitted | Repeated:
-        try:
-            return await self._admission.admit(
-                request, context, self._scope(context), logged=logged
-            )
-        except StoreError as error:
-            raise self._executor.unavailable(error) from error
 
     async def _present(self, task_id: str) -> Task:
         record = await self._load(task_id)
