@@ -188,9 +188,11 @@ class Admission:
             raise ended(task_id) from None
         except UnknownTask:
             raise not_found(task_id) from None
-        return self._executor.deliver(
+        ticket = self._executor.deliver(
             task_id, entry, scope=scope, context_id=record.task.context_id
         )
+        ticket.found = record
+        return ticket
 
 
 async def owned(store: TaskStore, task_id: str, scope: Scope) -> TaskRecord:

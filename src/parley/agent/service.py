@@ -144,12 +144,10 @@ class AgentService:
                 yield item
             return
         ticket = admitted.ticket
-        if ticket.entry:
-            record = await self._load(ticket.task_id)
-            if record is None:
-                raise not_found(ticket.task_id)
-            yield StreamItem(record.task, record.seq)
-            async for item in self._follow(ticket.task_id, record.seq, ticket):
+        if ticket.found is not None:
+            # From before the message: so nothing of its own turn is missed, however quick it is.
+            yield StreamItem(ticket.found.task, ticket.found.seq)
+            async for item in self._follow(ticket.task_id, ticket.found.seq, ticket):
                 yield item
             return
         # A new lane has not run yet, so this subscription misses nothing of the task.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from parley.log.store import TaskRecord
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.tasks import Task
@@ -24,10 +25,10 @@ class Ticket:
     """One sender's interest in one turn.
 
     The reply is a direct message, or the task as the turn left it, or the error that refused the
-    message. ``is_logged`` says that a new task for the message is in the log; ``entry`` names the
-    message among those that a task received. ``turn`` is the number of the turn that took it, 0
-    before. Several senders of one repeated message may share a ticket; none can spoil it for
-    another by going away.
+    message. ``is_logged`` says that a new task for the message is in the log. ``entry`` names the
+    message among those that a task received, and ``found`` is that task as it was before.
+    ``turn`` is the number of the turn that took the message, 0 before. Several senders of one
+    repeated message may share a ticket; none can spoil it for another by going away.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Ticket:
         "done",
         "entry",
         "forget",
+        "found",
         "is_logged",
         "turn",
     )
@@ -49,6 +51,7 @@ class Ticket:
         self.is_logged = False
         self.done = False
         self.forget: Callable[[], object] | None = None
+        self.found: TaskRecord | None = None
         self._reply: Task | Message | None = None
         self._error: A2AError | None = None
         self._waiters: list[asyncio.Future[None]] = []

@@ -143,7 +143,9 @@ async def follow(
         except (UnsupportedOperationError, TaskNotFoundError):
             # A task that has ended is not streamed (§3.1.6), some agents stream no task twice, and
             # what was missed may no longer be kept. The task itself says how it stands, or is gone.
-            if reader.state is None:
+            # In the first answer to a message, though, it is the message that is refused: others
+            # came first, and ended the task.
+            if reader.state is None or (ends_with_turn and not resumed):
                 raise
             async with aclosing(poll(service, context, reader, retry)) as events:
                 async for event in events:
