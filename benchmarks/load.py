@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("what", choices=["requests", "streams", "idle"])
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--pid", type=int, required=True, help="the server, for its CPU time")
-    parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--text", default="hello")
     parser.add_argument("--expect", default="")

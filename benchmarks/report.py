@@ -79,8 +79,19 @@ def text(results: dict[str, Any]) -> str:
             ).rstrip()
         )
     lines += ["", *besides(results)]
+    lines += [f"the load generator was the limit: {case}" for case in limited(results)]
     lines += [f"not measured: {case}: {why}" for case, why in results["missing"].items()]
     return "\n".join(lines)
+
+
+def limited(results: dict[str, Any]) -> list[str]:
+    """Return the cases in which the load generator had hardly any time left."""
+    return [
+        f"{name}, {who}"
+        for name, by_whom in results["figures"].items()
+        for who, figure in by_whom.items()
+        if figure.get("load_cpu_share", 0) > 0.9
+    ]
 
 
 def machine(described: dict[str, Any]) -> str:

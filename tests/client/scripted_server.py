@@ -176,6 +176,7 @@ class ScriptedServer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # those that had ended take themselves off the list
         if self._failure is not None:
             raise self._failure
 

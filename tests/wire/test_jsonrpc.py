@@ -131,13 +131,13 @@ BATCH = "A2A has no batches: send each request alone"
         (call("[1]"), InvalidRequestError, ID, None),
         (call("{}"), InvalidRequestError, ID, None),
         (
-            call("[" * 2000 + "]" * 2000),
+            call("[" * 1_000_000 + "]" * 1_000_000),
             InvalidRequestError,
             "the request is nested too deeply",
             None,
         ),
         (
-            call(params="[" * 2000 + "]" * 2000),
+            call(params="[" * 1_000_000 + "]" * 1_000_000),
             InvalidRequestError,
             "the request is nested too deeply",
             None,

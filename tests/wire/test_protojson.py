@@ -379,7 +379,7 @@ def test_what_is_no_json_is_refused_with_its_place(body, message):
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize("depth", [2_000, 1_000_000])
+@pytest.mark.parametrize("depth", [100_000, 1_000_000])
 @pytest.mark.parametrize("member", ["data", "unknown", "metadata"])
 def test_nesting_that_is_too_deep_is_refused_clearly(member, depth):
     body = message(f'{{"text":"a","{member}":{"[" * depth}1{"]" * depth}}}')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import logging
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -266,7 +266,7 @@ class Turn:
         kept = self.run.recalled(key)
         if kept is None:
             result: Any
-            if asyncio.iscoroutinefunction(function):
+            if inspect.iscoroutinefunction(function):
                 result = await function(*args, **kwargs)
             else:
                 result = await self.run.lane.executor.in_thread(function, *args, **kwargs)
