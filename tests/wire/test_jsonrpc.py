@@ -111,6 +111,8 @@ BATCH = "A2A has no batches: send each request alone"
         ),
         (b"nul", JSONParseError, "not JSON: it ends too early", None),
         (call() + b"x", JSONParseError, "not JSON: trailing characters (byte 44)", None),
+        (b"[1", JSONParseError, "not JSON: it ends too early", None),
+        (b'"GetTa', JSONParseError, "not JSON: it ends too early", None),
         (b"[]", InvalidRequestError, BATCH, None),
         (b" \n[" + call() + b"]", InvalidRequestError, BATCH, None),
         (b"5", InvalidRequestError, "a request must be a JSON object", None),

@@ -164,6 +164,7 @@ def _explain(body: bytes) -> _Request:
     except RecursionError:
         raise InvalidRequestError("the request is nested too deeply") from None
     except msgspec.ValidationError:
+        _check_syntax(body)
         if bytes(body).lstrip().startswith(b"["):
             raise InvalidRequestError("A2A has no batches: send each request alone") from None
         raise InvalidRequestError("a request must be a JSON object") from None
@@ -180,6 +181,18 @@ def _explain(body: bytes) -> _Request:
         id=members.get("id", _ABSENT),
         params=members.get("params", _ABSENT),
     )
+
+
+def _check_syntax(body: bytes) -> None:
+    """Refuse a body that is no JSON at all, before it is said what kind of JSON it should be."""
+    try:
+        _any(body)
+    except RecursionError:
+        raise InvalidRequestError("the request is nested too deeply") from None
+    except msgspec.ValidationError:  # a number out of range, within valid JSON
+        return
+    except ValueError as error:
+        raise not_json(body, error) from None
 
 
 def _value(raw: msgspec.Raw) -> Any:
