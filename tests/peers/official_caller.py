@@ -1,0 +1,98 @@
+"""The official SDK's client in its own process, as a caller that tests can have."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+WAIT = 10.0
+
+
+class Refused(Exception):
+    """The error that the official client raised: the name of its class, and what it says."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {said}")
+
+
+class Official:
+    """The official client in its own process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
+        self.url = url
+        self._process = process
+        self._ids = count(1)
+        self._lines: dict[int, asyncio.Queue[dict[str, Any]]] = {}
+
+    async def listen(self) -> None:
+        """Hand out what the process writes."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            answer = json.loads(line)
+            self._lines[answer["id"]].put_nowait(answer)
+
+    async def items(
+        self, do: str, params: Any = None, headers: Any = None
+    ) -> AsyncGenerator[Any, None]:
+        """Have it do something, and yield what comes of it. Raises ``Refused``."""
+        assert self._process.stdin is not None
+        number = next(self._ids)
+        lines = self._lines[number] = asyncio.Queue()
+        command = {"id": number, "do": do, "url": self.url, "params": params or {}}
+        command["headers"] = headers or {}
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        while not (line := await asyncio.wait_for(lines.get(), WAIT)).get("end"):
+            yield line["item"]
+        if "error" in line:
+            raise Refused(line["error"], line["said"])
+
+    async def call(self, do: str, params: Any = None, headers: Any = None) -> Any:
+        """Have it do something that has one result."""
+        [item] = [item async for item in self.items(do, params, headers)]
+        return item
+
+    async def send(self, text: str, configuration: Any = None, **message: Any) -> Any:
+        """Send a message; the task or the message that it is answered with."""
+        answer = await self.call("send", request(text, configuration, **message))
+        return answer.get("task") or answer["message"]
+
+    def stream(self, text: str, **message: Any) -> AsyncGenerator[Any, None]:
+        """Send a message and yield the events of its stream."""
+        return self.items("stream", request(text, **message))
+
+
+def request(text: str, configuration: Any = None, **message: Any) -> dict[str, Any]:
+    """Return the request that sends a text."""
+    parts = message.pop("parts", [{"text": text}])
+    skill, _, _ = text.partition(" ")
+    said = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": parts, **message}
+    said["metadata"] = {"skill": skill}
+    return {"message": said, "configuration": configuration or {}}
+
+
+@asynccontextmanager
+async def official_client(python: Path, url: str) -> AsyncIterator[Official]:
+    """The official client, for the agent at an address."""
+    process = await asyncio.create_subprocess_exec(
+        str(python),
+        str(Path(__file__).with_name("official_client.py")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=1 << 24,
+    )
+    client = Official(process, url)
+    listening = asyncio.create_task(client.listen())
+    try:
+        yield client
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), WAIT)
+        await listening
