@@ -12,6 +12,9 @@ import pytest
 
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
 from parley.agent.lane import ATTEMPT_KEY
+from parley.log.events import Received
+from parley.log.memory import MemoryTaskStore
+from parley.log.store import Append
 from parley.model.errors import (
     InvalidParamsError,
     OverloadedError,
@@ -709,3 +712,34 @@ async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time
                 await asyncio.sleep(0.01)
         page = await caller.service.list_tasks(ListTasksRequest(), caller.context)
         assert page.total_size == 0
+
+
+async def test_a_sender_that_hears_late_of_its_message_still_gets_its_own_reply(talk: Any) -> None:
+    class LateStore(MemoryTaskStore):
+        """Tells senders of their messages only when a turn has had the time to take them."""
+
+        def append(self, append: Append) -> Any:
+            done = super().append(append)
+            return self._late(done) if isinstance(append.events[0], Received) else done
+
+        async def _late(self, done: Any) -> int:
+            head = await done
+            for _ in range(100):
+                await asyncio.sleep(0)
+            return int(head)
+
+    agent = Agent("Quiz")
+
+    @agent.skill
+    async def quiz(turn: Turn) -> str:
+        return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(3)])
+
+    async with talk(agent, LateStore()) as caller:
+        task = await caller.task("go")
+        replies = await asyncio.wait_for(
+            asyncio.gather(*(caller.task(f"a{n}", task_id=task.id) for n in range(3))), 5
+        )
+        said = [r.status.message.text if r.status.message else r.text for r in replies]
+        assert {text for text in said if text.endswith("?")} == {"Question 1?", "Question 2?"}
+        (answers,) = [text for text in said if not text.endswith("?")]
+        assert sorted(answers.split()) == ["a0", "a1", "a2"]

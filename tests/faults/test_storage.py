@@ -57,7 +57,7 @@ async def test_what_a_full_disk_does_not_take_is_refused_and_leaves_nothing(
     assert isinstance(kept, Task)
     await fill_disk(served, impatient)
     for skill in ("steps", "report", "chat"):
-        with pytest.raises(OverloadedError, match="cannot write its task log") as refused:
+        with pytest.raises(OverloadedError, match="task log does not work") as refused:
             await impatient.send("go", metadata={"skill": skill})
         assert refused.value.retry_after
         with pytest.raises(OverloadedError):
@@ -213,7 +213,7 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
         stream = remote.subscribe(started.id)
         await anext(stream)
         with locked(path):
-            with pytest.raises(OverloadedError, match="cannot write its task log"):
+            with pytest.raises(OverloadedError, match="task log does not work"):
                 await remote.send("go", return_immediately=True)
             go_on.set()
             reply = await remote.send("hi", metadata={"skill": "greet"})

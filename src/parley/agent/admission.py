@@ -182,16 +182,18 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
         )
+        ticket = self._executor.expect(task_id, entry)
+        ticket.found = record
         try:
             await self._store.append(append)
-        except TaskEnded:
-            raise ended(task_id) from None
-        except UnknownTask:
-            raise not_found(task_id) from None
-        ticket = self._executor.deliver(
-            task_id, entry, scope=scope, context_id=record.task.context_id
-        )
-        ticket.found = record
+        except BaseException as error:
+            self._executor.expected.pop(entry, None)
+            if isinstance(error, TaskEnded):
+                raise ended(task_id) from None
+            if isinstance(error, UnknownTask):
+                raise not_found(task_id) from None
+            raise
+        self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
         return ticket
 
 

@@ -69,6 +69,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
 
 
+class _Named(msgspec.Struct, frozen=True):
+    task_id: str
+
+
 class AgentExecutor:
     """Owns every lane of one agent: starts, queues, wakes, cancels and recovers them."""
 
@@ -89,6 +93,7 @@ class AgentExecutor:
         self.troubled = False
         self._threads = threads
         self._moments = Moments(options.moment)
+        self.expected: dict[str, Ticket] = {}
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
         self._queue: deque[tuple[Lane, Callable[[], Coroutine[Any, Any, None]]]] = deque()
@@ -134,20 +139,28 @@ class AgentExecutor:
             self._queue.append((lane, lambda: lane.first(run, moments=moments)))
         return ticket
 
-    def deliver(self, task_id: str, entry: str, *, scope: Scope, context_id: str) -> Ticket:
-        """Say that a message was logged for a task; the ticket waits for its turn."""
-        lane = self._lanes.get(task_id)
-        is_new = lane is None
-        if lane is None:
-            lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
-            self._lanes[task_id] = lane
-        ticket = lane.senders.waiting[entry] = Ticket(lane, entry=entry)
+    def expect(self, task_id: str, entry: str) -> Ticket:
+        """Return the ticket of a message that is on its way into the log of a task.
+
+        ``deliver`` follows when it is there; take the ticket out of ``expected`` when it is not.
+        """
+        ticket = self.expected[entry] = Ticket(_Named(task_id), entry=entry)
         ticket.is_logged = True
-        if is_new:
-            self._start(lane, lane.more)
-        else:
-            lane.wake()
         return ticket
+
+    def deliver(self, ticket: Ticket, *, scope: Scope, context_id: str) -> None:
+        """Say that an expected message is in the log, and see that a turn takes it."""
+        if self.expected.pop(ticket.entry, None) is None:
+            return  # a turn was quicker
+        lane = self._lanes.get(ticket.task_id)
+        if lane is not None:
+            lane.senders.waiting[ticket.entry] = ticket
+            lane.wake()
+            return
+        lane = Lane(self, task_id=ticket.task_id, context_id=context_id, scope=scope)
+        self._lanes[ticket.task_id] = lane
+        lane.senders.waiting[ticket.entry] = ticket
+        self._start(lane, lane.more)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
@@ -210,7 +223,7 @@ class AgentExecutor:
         """Return what a sender is told when the log could not be written."""
         self.troubled = True
         return OverloadedError(
-            "the server cannot write its task log now; nothing of this was kept", retry_after=5
+            "the server's task log does not work now; try again later", retry_after=5
         )
 
     # -- cancel, recover, drain ----------------------------------------------------------------

@@ -157,6 +157,8 @@ class Host:
                         await self._prune(agent, executor)
                 except StoreError as error:
                     log.error("%s: the store does not work: %s", agent.name, error)
+                except Exception:
+                    log.exception("%s: looking after its tasks failed", agent.name)
             if time.monotonic() >= prune_at:
                 prune_at = time.monotonic() + PRUNE_SECONDS
             await asyncio.sleep(SWEEP_SECONDS)

@@ -82,7 +82,7 @@ class Lane:
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
-        self.senders = Senders()
+        self.senders = Senders(executor.expected)
 
     @property
     def task_id(self) -> str:

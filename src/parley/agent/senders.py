@@ -13,12 +13,14 @@ class Senders:
     """The tickets of one task.
 
     ``present`` are those of the turn that runs, ``waiting`` those whose message no turn has taken,
-    by the message's entry in the log.
+    by the message's entry in the log. ``expected`` are the tickets of messages, to any task, that
+    are on their way into the log: a turn may see one there before its sender hears of it.
     """
 
-    __slots__ = ("_taken", "present", "waiting")
+    __slots__ = ("_expected", "_taken", "present", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, expected: dict[str, Ticket]) -> None:
+        self._expected = expected
         self.present: list[Ticket] = []
         self.waiting: dict[str, Ticket] = {}
         self._taken: set[str] = set()
@@ -26,7 +28,7 @@ class Senders:
     def took(self, received: Received, turn: int) -> None:
         """Note that ``turn`` takes a message: its sender gets that turn's reply."""
         self._taken.add(received.entry)
-        ticket = self.waiting.pop(received.entry, None)
+        ticket = self.waiting.pop(received.entry, None) or self._expected.pop(received.entry, None)
         if ticket is not None:
             ticket.turn = turn
             self.present.append(ticket)

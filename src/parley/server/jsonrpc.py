@@ -133,7 +133,12 @@ class JsonRpcBinding:
             await _refuse(send, exchange, unforeseen(exchange.doing))
         else:
             if not isinstance(answer, bytes):
-                failure = await self._stream(answer, exchange, receive, send)
+                try:
+                    failure = await self._stream(answer, exchange, receive, send)
+                except asyncio.CancelledError:
+                    if self._lifecycle.draining:
+                        return  # a reader that stopped reading outstayed the grace period
+                    raise
                 if failure is not None:
                     await _refuse(send, exchange, failure)
             elif exchange.silent:
