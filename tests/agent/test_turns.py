@@ -743,3 +743,25 @@ async def test_a_sender_that_hears_late_of_its_message_still_gets_its_own_reply(
         assert {text for text in said if text.endswith("?")} == {"Question 1?", "Question 2?"}
         (answers,) = [text for text in said if not text.endswith("?")]
         assert sorted(answers.split()) == ["a0", "a1", "a2"]
+
+
+async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) -> None:
+    async with talk(booking()) as caller:
+        task = await caller.task("Book")
+        sender = asyncio.create_task(caller.task("Rome", task_id=task.id))
+        lanes = caller.host._executors[0]
+        async with asyncio.timeout(5):
+            while not lanes.expected:
+                await asyncio.sleep(0)
+        sender.cancel()  # the message is on its way into the log
+        async with asyncio.timeout(5):
+            while len((await get(caller, task.id)).history) < 3:
+                await asyncio.sleep(0.001)
+        canceler = asyncio.create_task(cancel(caller, task.id))
+        async with asyncio.timeout(5):
+            while not lanes._errands:
+                await asyncio.sleep(0)
+        canceler.cancel()
+        async with asyncio.timeout(5):
+            while (await get(caller, task.id)).state is not TaskState.CANCELED:
+                await asyncio.sleep(0.001)

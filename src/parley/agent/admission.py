@@ -185,16 +185,21 @@ class Admission:
         ticket = self._executor.expect(task_id, entry)
         ticket.found = record
         try:
-            await self._store.append(append)
-        except BaseException as error:
-            self._executor.expected.pop(entry, None)
-            if isinstance(error, TaskEnded):
-                raise ended(task_id) from None
-            if isinstance(error, UnknownTask):
-                raise not_found(task_id) from None
-            raise
-        self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
+            await self._executor.errand(self._deliver(append, ticket, scope, record))
+        except TaskEnded:
+            raise ended(task_id) from None
+        except UnknownTask:
+            raise not_found(task_id) from None
         return ticket
+
+    async def _deliver(
+        self, append: Append, ticket: Ticket, scope: Scope, record: TaskRecord
+    ) -> None:
+        try:
+            await self._store.append(append)
+            self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
+        finally:
+            self._executor.expected.pop(ticket.entry, None)
 
 
 async def owned(store: TaskStore, task_id: str, scope: Scope) -> TaskRecord:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +32,8 @@ from parley.log.store import (
 from parley.model.errors import A2AError, OverloadedError
 
 log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,7 @@ class AgentExecutor:
         self._threads = threads
         self._moments = Moments(options.moment)
         self.expected: dict[str, Ticket] = {}
+        self._errands: set[asyncio.Task[Any]] = set()
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
         self._queue: deque[tuple[Lane, Callable[[], Coroutine[Any, Any, None]]]] = deque()
@@ -228,9 +231,30 @@ class AgentExecutor:
 
     # -- cancel, recover, drain ----------------------------------------------------------------
 
-    async def cancel(self, task_id: str, *, scope: Scope, context_id: str) -> None:
-        """See a logged cancellation through: return when the task's lane has ended."""
+    async def errand(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something for a caller that is to be done even if the caller goes away meanwhile."""
+        task = asyncio.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, errand: asyncio.Task[Any]) -> None:
+        self._errands.discard(errand)
+        if not errand.cancelled():
+            errand.exception()  # the caller may be gone: then nobody else looks at it
+
+    async def cancel(self, task_id: str, *, scope: Scope, context_id: str, turn: int = 0) -> None:
+        """Log a cancellation and see it through: return when the task's lane has ended (E4).
+
+        Raises ``TaskEnded``, ``UnknownTask``.
+        """
         self._refuse_when_closing()
+        await self.errand(self._cancel(task_id, scope, context_id, turn))
+
+    async def _cancel(self, task_id: str, scope: Scope, context_id: str, turn: int) -> None:
+        await self.store.append(
+            Append(task_id=task_id, events=(CancelRequested(),), expected_seq=None, turn=turn)
+        )
         lane = self._lanes.get(task_id)
         if lane is None:
             lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
@@ -249,9 +273,7 @@ class AgentExecutor:
 
     async def give_up(self, task_id: str) -> None:
         """Cancel a task whose caller never came back."""
-        request = Append(task_id=task_id, events=(CancelRequested(),), expected_seq=None, turn=0)
         with contextlib.suppress(TaskEnded, UnknownTask):
-            await self.store.append(request)
             await self.cancel(task_id, scope=Scope(agent=""), context_id="")
 
     async def recover(self, agent: str) -> int:

@@ -21,11 +21,10 @@ from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
 from parley.agent.senders import ended
 from parley.agent.ticket import Ticket
-from parley.log.events import CancelRequested, LoggedEvent
+from parley.log.events import LoggedEvent
 from parley.log.follow import Gap, TaskGone, follow
 from parley.log.hints import LocalHints, Subscription
 from parley.log.store import (
-    Append,
     Scope,
     StoreError,
     TaskEnded,
@@ -324,22 +323,16 @@ class AgentService:
         record = await self._owned(request.id, scope)
         if not record.task.state.is_terminal:
             try:
-                await self._store.append(
-                    Append(
-                        task_id=request.id,
-                        events=(CancelRequested(),),
-                        expected_seq=None,
-                        turn=record.turn,
-                    )
+                await self._executor.cancel(
+                    request.id,
+                    scope=scope,
+                    context_id=record.task.context_id,
+                    turn=record.turn,
                 )
             except (TaskEnded, UnknownTask):
-                pass
+                pass  # it ended by itself; how, is looked up below
             except StoreError as error:
                 raise self._executor.unavailable(error) from error
-            else:
-                await self._executor.cancel(
-                    request.id, scope=scope, context_id=record.task.context_id
-                )
             record = await self._owned(request.id, scope)
         if record.task.state is TaskState.CANCELED:
             return record.task
