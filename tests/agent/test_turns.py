@@ -765,3 +765,19 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
         async with asyncio.timeout(5):
             while (await get(caller, task.id)).state is not TaskState.CANCELED:
                 await asyncio.sleep(0.001)
+
+
+async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged(talk: Any) -> None:
+    agent = Agent("Narrow", max_running=1, cancel_grace=0.1)
+
+    @agent.skill(replies="task")
+    async def narrow(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    async with talk(agent) as caller:
+        running = asyncio.create_task(caller.task("1"))
+        in_line = asyncio.create_task(caller.task("2"))
+        await until(lambda: len(caller.host._executors[0]._queue) == 1)
+    assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
+    task = await asyncio.wait_for(in_line, 5)
+    assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")

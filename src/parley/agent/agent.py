@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import msgspec
 
 from parley.agent.executor import Options
-from parley.agent.skill import Replies, Skill, form_of, hints_of, takes_of
+from parley.agent.skill import Replies, Skill, form_of, takes_of
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -226,7 +226,6 @@ class Agent:
             function=function,
             form=form,
             takes=takes_of(function),
-            returns=hints_of(function).get("return", Any),
             tags=described["tags"] or (self.key,),
             examples=described["examples"],
             input_modes=described["input_modes"],

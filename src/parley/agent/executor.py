@@ -305,7 +305,7 @@ class AgentExecutor:
     async def _drain(self, grace: float) -> None:
         queued, self._queue = self._queue, deque()
         for lane, _ in queued:
-            lane.dismiss()
+            await lane.set_aside()
         for seconds in (grace, self.options.cancel_grace):
             if not self._active:
                 return

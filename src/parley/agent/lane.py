@@ -475,6 +475,14 @@ class Lane:
         elif self.run is None and self._main is not None:
             self._main.cancel()
 
+    async def set_aside(self) -> None:
+        """Let a task go whose turn has not begun: its senders get it as it was logged."""
+        if self.writer is not None:
+            with contextlib.suppress(StoreError):
+                await self.writer.flush()
+                self.senders.resolve(self.writer.fold.task)
+        self.dismiss()
+
     async def _release(self, run: Run) -> None:
         run.over = True
         if self.writer is None:

@@ -52,7 +52,6 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     function: Callable[..., Any]
     form: Form
     takes: Literal["turn", "text", "nothing"]
-    returns: Any
 
     @property
     def described(self) -> AgentSkill:

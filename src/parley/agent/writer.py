@@ -102,13 +102,10 @@ class TaskWriter:
         self._grown += size_of_parts(update.artifact.parts)
         self.write(update)
 
-    def close_turn(
-        self, *, exchange: Sequence[Message] = (), receipts: Sequence[Receipt] = ()
-    ) -> None:
+    def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
         """Say that what was written so far ends the turn, and keep a snapshot with it."""
         self._options.update(turn_open=False, task=self.fold.task)
         self._option("exchange", exchange)
-        self._option("receipts", receipts)
 
     def open_turn(self, *, taken: int = 0, receipts: Sequence[Receipt] = ()) -> None:
         """Say that what is written now belongs to an open turn, which took waiting messages."""
