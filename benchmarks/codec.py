@@ -22,9 +22,10 @@ import msgspec
 import oracle
 
 from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
-from parley.wire import jsonrpc, sse
+from parley.wire import jsonrpc, sse, versions
 from parley.wire.protojson import check_limits, decode, encode
 
 ROUNDS = 300
@@ -115,7 +116,9 @@ def envelope() -> None:
     call = jsonrpc.request(1, "SendMessage", params)
     request = jsonrpc.parse_request(call)
     chunk = encode(event())
-    answer = jsonrpc.stream_frame(request.id, "artifactUpdate", chunk)
+    codec = versions.dialect(versions.LATEST).jsonrpc
+    item = StreamItem(event(), 7, chunk)
+    answer = jsonrpc.response(request.id, codec.write_event(item))
     stream = sse.frame(answer, 7)
     whole = jsonrpc.request(1, "SendMessage", encode(task()))
     took = best(
@@ -123,7 +126,7 @@ def envelope() -> None:
             "parse a request": lambda: jsonrpc.parse_request(call),
             "check its limits": lambda: check_limits(call),
             "check those of 13 KB": lambda: check_limits(whole),
-            "wrap an event": lambda: jsonrpc.stream_frame(request.id, "artifactUpdate", chunk),
+            "wrap an event": lambda: jsonrpc.response(request.id, codec.write_event(item)),
             "frame it": lambda: sse.frame(answer, 7),
             "read the frame": lambda: sse.SseParser().feed(stream),
             "unwrap the event": lambda: jsonrpc.parse_response(answer),

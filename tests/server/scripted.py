@@ -10,7 +10,6 @@ from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
     AgentExtension,
-    AgentInterface,
     AgentSkill,
 )
 from parley.model.operations import OPERATIONS
@@ -19,6 +18,7 @@ from parley.model.requests import Empty, ListTasksResponse
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 from parley.server.app import App, Endpoint, create_app
+from parley.server.endpoint import Interfaces
 
 EXTENSION = "urn:example:numbers:v1"
 
@@ -126,18 +126,16 @@ class Standstill:
             self.closed.set()
 
 
-def card_of(name: str = "Scripted", **capabilities: Any) -> Callable[[str], AgentCard]:
+def card_of(name: str = "Scripted", **capabilities: Any) -> Callable[[Interfaces], AgentCard]:
     """Return what makes the card of an agent: by default one that streams."""
     given = AgentCapabilities(**{"streaming": True, **capabilities})
 
-    def card(url: str) -> AgentCard:
+    def card(interfaces: Interfaces) -> AgentCard:
         return AgentCard(
             name=name,
             description="Does what a test tells it.",
             version="1.0.0",
-            supported_interfaces=(
-                AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),
-            ),
+            supported_interfaces=interfaces,
             capabilities=given,
             default_input_modes=("text/plain",),
             default_output_modes=("text/plain",),

@@ -9,6 +9,7 @@ from parley.model.cards import AgentCard
 from parley.model.encoding import decode
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.discovery import CardPage
+from parley.server.offer import Offer
 from parley.server.run import serving
 
 from .http import ask, call, connection, post
@@ -204,14 +205,17 @@ async def served(page, host="a.example", **headers):
     return dict(sent[0]["headers"]), sent[1]["body"]
 
 
+ROOT = Offer("", url=None, trust_proxy=False)
+
+
 async def test_cards_are_kept_for_a_bounded_number_of_addresses():
     made = []
 
-    def card(url):
-        made.append(url)
-        return card_of()(url)
+    def card(interfaces):
+        made.append(interfaces[0].url)
+        return card_of()(interfaces)
 
-    page = CardPage(Endpoint(Scripted(), card), "", settings=Settings(), clock=Clock())
+    page = CardPage(Endpoint(Scripted(), card), ROOT, settings=Settings(), clock=Clock())
     for _ in range(3):
         await served(page, "a.example")
     assert len(made) == 1
@@ -226,8 +230,8 @@ async def test_a_card_that_changes_is_noticed_when_caches_may_notice():
     names = ["first"]
     clock = Clock()
     page = CardPage(
-        Endpoint(Scripted(), lambda url: card_of(names[0])(url)),
-        "",
+        Endpoint(Scripted(), lambda interfaces: card_of(names[0])(interfaces)),
+        ROOT,
         settings=Settings(card_max_age=60),
         clock=clock,
     )

@@ -4,8 +4,8 @@ import pytest
 
 from parley.model.errors import VersionNotSupportedError
 from parley.server.app import Settings
-from parley.server.parameters import negotiate_version
 from parley.server.run import serving
+from parley.wire import versions
 
 from .http import ask, call, post
 from .scripted import EXTENSION, app_of, card_of, extension
@@ -13,51 +13,24 @@ from .scripted import EXTENSION, app_of, card_of, extension
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.parametrize(
-    ("header", "query"),
-    [
-        (b"1.0", b""),
-        (b" 1.0 ", b""),
-        (b"1.0.1", b""),
-        (b"1.0.0-rc", b""),
-        (None, b"A2A-Version=1.0"),
-        (None, b"x=1&a2a-version=1.0.2"),
-        (b"", b"A2A-Version=1.0"),
-        (b"1.0", b"A2A-Version=0.3"),
-    ],
-)
-def test_version_1_0_is_served_however_it_is_asked_for(header, query):
-    assert negotiate_version(header, query, "0.3") == "1.0"
+@pytest.mark.parametrize("named", ["1.0", " 1.0 ", "1.0.1", "1.0.0-rc"])
+def test_version_1_0_is_served_however_it_is_spelled(named):
+    assert versions.asked(named) == "1.0"
+
+
+@pytest.mark.parametrize("named", ["", "  "])
+def test_an_empty_version_is_none(named):
+    assert versions.asked(named) == ""
 
 
 @pytest.mark.parametrize(
-    ("header", "query"),
-    [
-        (b"0.3", b""),
-        (b"1.1", b""),
-        (b"2.0", b""),
-        (b"99.0", b""),
-        (b"1", b""),
-        (b"10", b""),
-        (b"1.0x", b""),
-        (b"v1.0", b""),
-        (b"\xff\xfe", b""),
-        (b"0.3", b"A2A-Version=1.0"),
-        (None, b"A2A-Version=0.3"),
-    ],
+    "named", ["1.1", "2.0", "99.0", "1", "10", "1.0x", "v1.0", "0.2", "\xff\xfe", "٣.0"]
 )
-def test_every_other_version_is_refused(header, query):
+def test_every_other_version_is_refused(named):
     with pytest.raises(VersionNotSupportedError) as raised:
-        negotiate_version(header, query, "1.0")
-    assert "A2A-Version: 1.0" in raised.value.message
-    assert raised.value.metadata["supportedVersions"] == "1.0"
-
-
-@pytest.mark.parametrize("header", [None, b"", b"  "])
-def test_a_missing_version_is_the_one_that_is_set(header):
-    assert negotiate_version(header, b"", "1.0") == "1.0"
-    with pytest.raises(VersionNotSupportedError, match=r"0\.3.*send the header A2A-Version: 1\.0"):
-        negotiate_version(header, b"", "0.3")
+        versions.asked(named)
+    assert "1.0, 0.3" in raised.value.message
+    assert raised.value.metadata["supportedVersions"] == "1.0, 0.3"
 
 
 async def test_an_unsupported_version_is_refused_with_those_that_are(url, service):
@@ -67,7 +40,7 @@ async def test_an_unsupported_version_is_refused_with_those_that_are(url, servic
     assert response.reason == "VERSION_NOT_SUPPORTED"
     assert response.error["data"][0]["metadata"] == {
         "requestedVersion": "99.0",
-        "supportedVersions": "1.0",
+        "supportedVersions": "1.0, 0.3",
     }
     assert response.headers["a2a-version"] == "1.0"
     assert response.json["id"] == 1

@@ -20,11 +20,34 @@ from parley.model.errors import (
     PeerError,
     TaskNotFoundError,
 )
-from parley.model.parts import Message, Part, Role
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.requests import StreamResponse
-from parley.wire import jsonrpc
-from parley.wire.protojson import decode, encode
+from parley.model.service import StreamItem
+from parley.model.tasks import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from parley.wire import jsonrpc, versions
+from parley.wire.protojson import encode
 from tests.strategies import json_values, texts
+
+codec = versions.dialect(versions.LATEST).jsonrpc
+WORKING = TaskStatus(state=TaskState.WORKING)
+EVENTS = (
+    Task(id="t", context_id="c", status=WORKING),
+    Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"),)),
+    TaskStatusUpdateEvent(task_id="t", context_id="c", status=WORKING),
+    TaskArtifactUpdateEvent(
+        task_id="t", context_id="c", artifact=Artifact(artifact_id="a", parts=(Part(text="x"),))
+    ),
+)
+
+
+def refused(id: msgspec.Raw | bytes | None, error: A2AError) -> bytes:
+    return jsonrpc.error_response(id, codec.write_error(error))
 
 
 def call(id: str = "1", **members: str) -> bytes:
@@ -153,7 +176,7 @@ def test_what_is_no_request_is_refused_with_its_id_where_it_can_be_read(body, er
     assert caught.value.message == message
     found = jsonrpc.request_id(body)
     assert (found and bytes(found)) == id
-    answer = json.loads(jsonrpc.error_response(found, caught.value))
+    answer = json.loads(refused(found, caught.value))
     assert answer["id"] == (json.loads(id) if id else None)
     assert answer["error"]["code"] == error.code
 
@@ -196,23 +219,24 @@ def test_a_result_is_passed_as_the_bytes_that_it_is(result):
     assert bytes(jsonrpc.parse_response(jsonrpc.response(b"1", written))) == written
 
 
-@pytest.mark.parametrize("member", ["task", "message", "statusUpdate", "artifactUpdate"])
-def test_an_event_is_wrapped_without_being_written_again(member):
-    frame = jsonrpc.stream_frame(b'"s"', member, b'{"as" : "is"}')
-    assert frame == b'{"jsonrpc":"2.0","id":"s","result":{"%b":{"as" : "is"}}}' % member.encode()
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_an_event_is_wrapped_without_being_written_again(event):
+    written = b'{"as" : "is"}'
+    member = next(iter(json.loads(encode(StreamResponse.of(event))))).encode()
+    assert codec.write_event(StreamItem(event, 1, written)) == b'{"%b":%b}' % (member, written)
 
 
-def test_a_frame_of_a_stream_is_read_back_as_its_event():
-    event = Message(message_id="m", role=Role.AGENT, parts=(Part(text="hi"),))
-    frame = jsonrpc.stream_frame(None, "message", encode(event))
-    assert decode(jsonrpc.parse_response(frame), StreamResponse).payload == event
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_an_event_of_a_stream_is_read_back(event):
+    answer = jsonrpc.response(None, codec.write_event(StreamItem(event)))
+    assert codec.read_event(jsonrpc.parse_response(answer)) == event
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda e: e.__name__)
 def test_an_error_arrives_as_itself(error):
     sent = error("what was wrong", metadata={"taskId": "t"}, retry_after=1.5)
     with pytest.raises(error) as caught:
-        jsonrpc.parse_response(jsonrpc.error_response(b"1", sent))
+        jsonrpc.parse_response(refused(b"1", sent))
     assert type(caught.value) is error
     assert caught.value.message == "what was wrong"
     assert caught.value.metadata == {"taskId": "t"}
@@ -220,7 +244,7 @@ def test_an_error_arrives_as_itself(error):
 
 
 def test_an_error_is_written_as_the_specification_shows_it():
-    answer = jsonrpc.error_response(b"2", TaskNotFoundError("Task not found", metadata={"a": "b"}))
+    answer = refused(b"2", TaskNotFoundError("Task not found", metadata={"a": "b"}))
     assert json.loads(answer) == {
         "jsonrpc": "2.0",
         "id": 2,
@@ -245,7 +269,7 @@ def test_a_code_that_a2a_does_not_know_is_kept():
         jsonrpc.parse_response(body)
     assert caught.value.code == -32050
     assert caught.value.details[0]["value"] == {"data": "why"}
-    again = json.loads(jsonrpc.error_response(b"1", caught.value))
+    again = json.loads(refused(b"1", caught.value))
     assert again["error"]["code"] == -32050
 
 

@@ -20,7 +20,7 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.extensions import EXTENSIONS
+from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.parts import Message
 from parley.model.service import Caller
 
@@ -33,6 +33,23 @@ SKILL_KEY = "skill"
 """The metadata key by which a message names the skill that it is for, by its id."""
 
 ANYTHING = ("text/plain", "application/json", "*/*")
+
+
+OWN = (
+    AgentExtension(
+        uri=RESUMABLE_STREAMS,
+        description=(
+            "Every event of a stream has a number (SSE id); SubscribeToTask with Last-Event-ID "
+            "goes on after it, also on a task that has ended."
+        ),
+    ),
+    AgentExtension(
+        uri=IDEMPOTENT_SEND,
+        description=(
+            "A message that is sent again with the same messageId is answered as it was before."
+        ),
+    ),
+)
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
@@ -103,7 +120,7 @@ class Agent:
         self.icon_url = icon_url
         self.input_modes = _modes(input_modes)
         self.output_modes = _modes(output_modes) or ("text/plain",)
-        self.extensions = (*EXTENSIONS, *extensions)
+        self.extensions = (*OWN, *extensions)
         self.keep_for = keep_for
         self.park_for = park_for
         self.threads = threads
@@ -298,14 +315,14 @@ class Agent:
 
     # -- the card, the app -----------------------------------------------------------------------
 
-    def card(self, url: str) -> AgentCard:
-        """Return the card of the agent at ``url``."""
+    def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
+        """Return the card of the agent: at an address that takes JSON-RPC, or at interfaces."""
+        if isinstance(at, str):
+            at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version="1.0"),)
         return AgentCard(
             name=self.name,
             description=self.description or self.default_skill.description,
-            supported_interfaces=(
-                AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),
-            ),
+            supported_interfaces=at,
             provider=self.provider,
             version=self.version,
             documentation_url=self.documentation_url,

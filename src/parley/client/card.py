@@ -27,8 +27,7 @@ from parley.client.retry import PASSING_STATUSES, Retry, repeat, seconds_of
 from parley.model import encoding
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.model.schemes import SecurityScheme
-from parley.wire import protojson
+from parley.wire import versions
 
 logger = logging.getLogger(__name__)
 
@@ -260,39 +259,6 @@ def read_card(raw: bytes, where: str) -> AgentCard:
     if not isinstance(members, dict):
         raise CardInvalid(f"{where} is JSON, but not an object, so not an agent card")
     try:
-        return protojson.decode(raw, AgentCard)
+        return versions.read_card(members)
     except A2AError as error:
-        first = error
-    try:
-        return protojson.decode(msgspec.json.encode(_forgiven(members)), AgentCard)
-    except A2AError:
-        raise CardInvalid(f"{where} is not an agent card: {first.message}") from first
-
-
-def _forgiven(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the card without security schemes that cannot be read, and with interfaces."""
-    card = {**members}
-    schemes = members.get("securitySchemes")
-    if isinstance(schemes, dict):
-        card["securitySchemes"] = {n: s for n, s in schemes.items() if _is_readable(s)}
-    if "supportedInterfaces" in members or not isinstance(members.get("url"), str):
-        return card
-    version = str(members.get("protocolVersion") or "0.3")
-    offers = [(members.get("preferredTransport") or "JSONRPC", members["url"])]
-    for more in members.get("additionalInterfaces") or ():
-        offer = (more.get("transport"), more.get("url"))
-        if offer not in offers:
-            offers.append(offer)
-    card["supportedInterfaces"] = [
-        {"protocolBinding": binding, "url": url, "protocolVersion": version}
-        for binding, url in offers
-    ]
-    return card
-
-
-def _is_readable(scheme: object) -> bool:
-    try:
-        protojson.decode(msgspec.json.encode(scheme), SecurityScheme)
-    except A2AError:
-        return False
-    return True
+        raise CardInvalid(f"{where} is not an agent card: {error.message}") from error

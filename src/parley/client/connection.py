@@ -15,6 +15,7 @@ from parley.client.retry import Retry
 from parley.client.service import remote_service
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.service import CallContext
+from parley.wire import versions
 
 
 class Connection:
@@ -90,6 +91,9 @@ class Connection:
         binding = JsonRpcBinding(
             self._http,
             with_query(interface.url, query),
+            dialect=versions.dialect(
+                versions.of_interface(interface.protocol_version) or versions.LATEST
+            ),
             headers={**self._headers, **secret},
             timeout=self._timeout,
             idle=self._idle,

@@ -13,12 +13,19 @@ import msgspec
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.http import Answer, HttpTransport, Reply, place
 from parley.client.retry import seconds_of
-from parley.model.errors import A2AError, InvalidAgentResponseError, PeerError
+from parley.model.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    PeerError,
+    UnsupportedOperationError,
+)
 from parley.model.operations import Operation
-from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
+from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
-from parley.wire import jsonrpc, protojson
+from parley.model.tasks import Event
+from parley.wire import jsonrpc
+from parley.wire.dialect import Dialect
 from parley.wire.sse import SseParser
 
 logger = logging.getLogger(__name__)
@@ -40,6 +47,7 @@ class JsonRpcBinding:
         http: HttpTransport,
         url: str,
         *,
+        dialect: Dialect,
         headers: Mapping[str, str],
         timeout: float | None,
         idle: float | None,
@@ -47,6 +55,8 @@ class JsonRpcBinding:
     ) -> None:
         self._http = http
         self._url = url
+        self._dialect = dialect
+        self._codec = dialect.jsonrpc
         self._headers = {"Content-Type": "application/json", **headers}
         self._timeout = timeout
         self._idle = idle
@@ -71,20 +81,22 @@ class JsonRpcBinding:
         async with self._http.open("POST", self._url, headers, body, idle=self._idle) as answer:
             if answer.status != 200 or _media_type(answer.headers) != EVENT_STREAM:
                 reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
-                yield StreamItem(self._result(operation, reply).payload)
+                yield StreamItem(self._only_event(reply))
                 return
-            async for item in self._items(answer, operation):
+            async for item in self._items(answer):
                 yield item
 
-    async def _items(self, answer: Answer, operation: Operation) -> AsyncIterator[StreamItem]:
+    async def _items(self, answer: Answer) -> AsyncIterator[StreamItem]:
         parser = SseParser(self._http.max_response)
         async for chunk in answer.chunks():
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
                 logger.debug("< %s", _Shown(data))
-                response = _decode(operation, jsonrpc.parse_response(data))
-                yield StreamItem(response.payload, self._number(id))
+                event = self._codec.read_event(jsonrpc.parse_response(data, self._codec.read_error))
+                yield StreamItem(event, self._number(id))
+                if self._codec.ends_stream(event):
+                    return
 
     def _number(self, id: str | None) -> int | None:
         if self._numbered and id is not None and id.isascii() and id.isdigit():
@@ -92,14 +104,22 @@ class JsonRpcBinding:
         return None
 
     def _body(self, operation: Operation, request: A2AStruct) -> bytes:
-        body = jsonrpc.request(next(self._ids), operation.name, protojson.encode(request))
+        name = self._codec.names.get(operation.name)
+        if name is None:
+            raise UnsupportedOperationError(
+                f"version {self._dialect.version} of the protocol has no {operation.name} "
+                "over JSON-RPC",
+                metadata={"operation": operation.name},
+            )
+        params = self._codec.write_request(operation, request)
+        body = jsonrpc.request(next(self._ids), name, params)
         logger.debug("> POST %s %s", place(self._url), _Shown(body))
         return body
 
     def _with_parameters(self, context: CallContext, accept: str) -> dict[str, str]:
-        headers = {**self._headers, "Accept": accept, "A2A-Version": context.version}
+        headers = {**self._headers, "Accept": accept, "A2A-Version": self._dialect.version}
         if context.extensions:
-            headers["A2A-Extensions"] = ", ".join(sorted(context.extensions))
+            headers[self._dialect.extensions_header] = ", ".join(sorted(context.extensions))
         if context.last_event_id is not None:
             headers["Last-Event-ID"] = context.last_event_id
         if context.traceparent:
@@ -107,9 +127,15 @@ class JsonRpcBinding:
         return headers
 
     def _result(self, operation: Operation, reply: Reply) -> Any:
+        return self._codec.read_result(operation, self._answer(reply))
+
+    def _only_event(self, reply: Reply) -> Event:
+        return self._codec.read_event(self._answer(reply))
+
+    def _answer(self, reply: Reply) -> msgspec.Raw:
         logger.debug("< %d %s", reply.status, _Shown(reply.body))
         try:
-            result = jsonrpc.parse_response(reply.body)
+            return jsonrpc.parse_response(reply.body, self._codec.read_error)
         except A2AError as error:
             foreign = isinstance(error, InvalidAgentResponseError) and not _has_answer(reply.body)
             if foreign or (reply.status in (401, 403) and isinstance(error, PeerError)):
@@ -117,21 +143,6 @@ class JsonRpcBinding:
             if error.retry_after is None:
                 error.retry_after = seconds_of(reply.headers.get("retry-after"))
             raise
-        if operation.response is Empty:
-            return Empty()
-        response = _decode(operation, result)
-        return response.payload if isinstance(response, SendMessageResponse) else response
-
-
-def _decode(operation: Operation, result: msgspec.Raw) -> Any:
-    try:
-        return protojson.decode(result, operation.response)
-    except A2AError as error:
-        raise InvalidAgentResponseError(
-            f"the answer to {operation.name} is not a {operation.response.__name__}: "
-            f"{error.message}",
-            violations=error.violations,
-        ) from None
 
 
 def _waits(request: A2AStruct) -> bool:

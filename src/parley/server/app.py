@@ -15,9 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from parley.server import health
 from parley.server.address import BadAddress, route_path
 from parley.server.discovery import CARD_PATHS, CardPage
+from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import Endpoint as Endpoint
-from parley.server.jsonrpc import Identify, JsonRpcBinding
+from parley.server.exchange import Identify, Surroundings
+from parley.server.http_json import HttpJsonBinding
+from parley.server.jsonrpc import JsonRpcBinding
 from parley.server.lifecycle import Hook, Lifecycle
+from parley.server.offer import Offer
 from parley.server.replies import reply, reply_in_words, reply_without_body
 from parley.server.settings import Settings as Settings
 from parley.server.streams import Streams
@@ -89,30 +93,35 @@ class App:
         self.is_open = identify is None
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
-        self._cards: dict[str, CardPage] = {}
+        self._offers: list[Offer] = []
+        self._below: dict[str, HttpJsonBinding] = {}
         self._handlers: dict[str, ASGIApp] = {
             "/health/live": health.live,
             "/health/ready": health.ready(lifecycle),
         }
         for prefix, endpoint in endpoints.items():
-            card = CardPage(endpoint, prefix, settings=settings, url=url)
-            binding = JsonRpcBinding(
-                endpoint,
+            offer = Offer(prefix, url=url, trust_proxy=settings.trust_proxy)
+            card = CardPage(endpoint, offer, settings=settings)
+            surroundings = Surroundings(
+                dispatcher=Dispatcher(endpoint, lifecycle),
                 settings=settings,
                 lifecycle=lifecycle,
                 streams=streams,
                 identify=identify,
+                interfaces=offer.interfaces,
             )
-            self._cards[prefix] = card
+            binding = JsonRpcBinding(surroundings)
+            self._offers.append(offer)
             self._handlers[prefix or "/"] = self._handlers[f"{prefix}/"] = binding
             for path in CARD_PATHS:
                 self._handlers[prefix + path] = card
+            self._below[prefix] = HttpJsonBinding(surroundings, prefix)
         self._cors: ASGIApp | None = None
         if settings.cors_origins:
             self._cors = CORSMiddleware(
                 self._dispatch,
                 allow_origins=settings.cors_origins,
-                allow_methods=("GET", "POST", "HEAD"),
+                allow_methods=("GET", "POST", "DELETE", "HEAD"),
                 allow_headers=_REQUEST_HEADERS,
                 expose_headers=_RESPONSE_HEADERS,
             )
@@ -136,8 +145,17 @@ class App:
             await self.lifecycle.stop()
 
     def _handler(self, scope: Scope) -> ASGIApp:
-        # Every path is known, so one look-up takes the place of a router.
-        return self._handlers.get(route_path(scope), self._nothing_here)
+        # Most paths are known as they are, so one look-up takes the place of a router.
+        path = route_path(scope)
+        handler = self._handlers.get(path)
+        if handler is not None:
+            return handler
+        prefix = path
+        while prefix:
+            prefix = prefix[: prefix.rfind("/")]
+            if prefix in self._below:
+                return self._below[prefix]
+        return self._nothing_here
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handler(scope)(scope, receive, send)
@@ -146,7 +164,7 @@ class App:
         """Say which agents there are: the index of a server that has none at its root."""
         path = route_path(scope)
         try:
-            addresses = [card.address(scope) for card in self._cards.values()]
+            addresses = [offer.address(scope) for offer in self._offers]
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return

@@ -11,12 +11,13 @@ from email.utils import formatdate, parsedate_to_datetime
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from parley.model.encoding import encode
-from parley.server.address import BadAddress, server_address
+from parley.server.address import BadAddress
 from parley.server.endpoint import Endpoint
 from parley.server.failures import unforeseen
+from parley.server.offer import Offer, interfaces_at
 from parley.server.replies import JSON, refuse_method, reply_in_words, reply_without_body
 from parley.server.settings import Settings
+from parley.wire import versions
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
@@ -43,35 +44,20 @@ class CardPage:
     def __init__(
         self,
         endpoint: Endpoint,
-        prefix: str,
+        offer: Offer,
         *,
         settings: Settings,
-        url: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._card = endpoint.card
-        self._prefix = prefix
+        self._offer = offer
         self._settings = settings
-        self._url = url
         self._clock = clock
         self._files: dict[str, CardFile] = {}
         self._headers = [(b"cache-control", b"public, max-age=%d" % settings.card_max_age)]
-        if settings.trust_proxy and url is None:
+        if settings.trust_proxy and offer.url is None:
             names = b"X-Forwarded-Proto, X-Forwarded-Host, X-Forwarded-Prefix"
             self._headers.append((b"vary", names))
-
-    def address(self, scope: Scope) -> str:
-        """Return the URL at which the agent takes JSON-RPC, as the caller sees it.
-
-        Raises ``BadAddress``.
-        """
-        if self._url is not None:
-            return self._url.rstrip("/") + self._prefix if self._prefix else self._url
-        address = server_address(scope, trust_proxy=self._settings.trust_proxy)
-        if self._prefix:
-            return address + self._prefix
-        # Whoever mounts the app at a path redirects to that path with a slash: name it so.
-        return f"{address}/" if address.count("/") > 2 else address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
@@ -81,7 +67,7 @@ class CardPage:
             await refuse_method(scope, send, "GET, HEAD", words)
             return
         try:
-            file = self._file(self.address(scope))
+            file = self._file(self._offer.address(scope))
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return
@@ -105,7 +91,9 @@ class CardPage:
         now = self._clock()
         file = self._files.pop(address, None)
         if file is None or now - file.made >= self._settings.card_max_age:
-            file = _make(encode(self._card(address)), now, file)
+            file = _make(
+                versions.write_card(self._card(interfaces_at(address)), versions.LATEST), now, file
+            )
         self._files[address] = file
         if len(self._files) > _MOST_ADDRESSES:
             del self._files[next(iter(self._files))]

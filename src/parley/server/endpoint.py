@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from parley.model.cards import AgentCard
+from parley.model.cards import AgentCard, AgentInterface
+from parley.model.extensions import Extension
 from parley.model.service import A2AService
+
+Interfaces = tuple[AgentInterface, ...]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server.
 
-    ``card`` returns the agent's card for an address: the URL at which the agent takes JSON-RPC, as
-    its callers see it. Capabilities and extensions must not depend on that address.
+    ``card`` returns the agent's card for the interfaces at which a server offers it. Capabilities
+    and extensions must not depend on them. ``extensions`` are those of the agent that have a part
+    on the server: dependencies to be checked, methods of their own. ``tenants`` are agents behind
+    the same address, by the tenant that requests name; a tenant that is not among them is the
+    agent's own business.
     """
 
     service: A2AService
-    card: Callable[[str], AgentCard]
+    card: Callable[[Interfaces], AgentCard]
+    extensions: tuple[Extension, ...] = ()
+    tenants: Mapping[str, Endpoint] = {}

@@ -12,13 +12,23 @@ Headers = Iterable[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 
 
-async def reply(send: Send, status: int, body: bytes, headers: Headers = ()) -> None:
-    """Send a response with a body of JSON."""
+async def reply(
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: Headers = (),
+    media_type: bytes = b"application/json",
+) -> None:
+    """Send a response with a body, which is JSON unless ``media_type`` says otherwise."""
     await send(
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [JSON, (b"content-length", b"%d" % len(body)), *headers],
+            "headers": [
+                (b"content-type", media_type),
+                (b"content-length", b"%d" % len(body)),
+                *headers,
+            ],
         }
     )
     await send({"type": "http.response.body", "body": body})

@@ -19,8 +19,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
     exceed it. ``max_streams`` bounds the streams that are open at once.
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
-    ``missing_version`` is how a request without ``A2A-Version`` is read: the specification says
-    0.3 (§3.6.2), which is refused until it is spoken here; ``"1.0"`` serves it.
+    ``missing_version`` is how methods and paths of 1.0 are answered that come without
+    ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
+    to send; ``"1.0"`` serves them. What is of 0.3 is served either way.
     ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
     ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
     written: only for a server that nobody can reach but through a proxy that sets them.

@@ -11,6 +11,7 @@ from starlette.types import Receive, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import StreamItem
+from parley.model.tasks import Event
 from parley.server.failures import unforeseen
 from parley.server.replies import Headers
 from parley.server.settings import Settings
@@ -69,9 +70,12 @@ class OpenStream:
         self._end(None)
 
     async def pump(
-        self, items: AsyncIterator[StreamItem], frame: Callable[[StreamItem], bytes]
+        self,
+        items: AsyncIterator[StreamItem],
+        frame: Callable[[StreamItem], bytes],
+        ends: Callable[[Event], bool],
     ) -> None:
-        """Take events from the service until it has no more, or until cancelled."""
+        """Take events from the service until it has no more, one ``ends``, or until cancelled."""
         try:
             async with aclosing(cast("AsyncGenerator[StreamItem]", items)):
                 async for item in items:
@@ -79,6 +83,8 @@ class OpenStream:
                     self._frames.append(data)
                     self._size += len(data)
                     _wake(self._news)
+                    if ends(item[0]):
+                        break
                     if self._size >= self._limit or len(self._frames) >= _BURST:
                         self._room = self._loop.create_future()
                         await self._room
@@ -183,6 +189,7 @@ class Streams:
         *,
         frame: Callable[[StreamItem], bytes],
         failed: Callable[[A2AError], bytes],
+        ends: Callable[[Event], bool],
         headers: Headers,
         receive: Receive,
         send: Send,
@@ -200,7 +207,7 @@ class Streams:
             )
         stream = OpenStream(self._settings)
         self._open.add(stream)
-        pump = asyncio.create_task(stream.pump(items, frame))
+        pump = asyncio.create_task(stream.pump(items, frame, ends))
         watch = asyncio.create_task(stream.watch(receive))
         try:
             return await stream.deliver(send, headers, failed)

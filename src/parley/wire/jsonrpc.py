@@ -5,6 +5,7 @@ Nothing here looks into parameters or results: they pass as the bytes that they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -15,9 +16,8 @@ from parley.model.errors import (
     InvalidRequestError,
 )
 from parley.wire.errors import details_of, error_of
-from parley.wire.syntax import not_json
+from parley.wire.syntax import Bytes, not_json
 
-Member = Literal["task", "message", "statusUpdate", "artifactUpdate"]
 Id = msgspec.Raw | bytes | None
 
 _ABSENT = msgspec.Raw()
@@ -98,25 +98,36 @@ def response(id: Id, result: bytes) -> bytes:
     return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"result":', result, b"}"))
 
 
-def stream_frame(id: Id, member: Member, payload: bytes) -> bytes:
-    """Return one answer of a stream, around an event that is already JSON (§3.2.3)."""
-    return b"".join(
-        (
-            b'{"jsonrpc":"2.0","id":',
-            id or b"null",
-            b',"result":{"',
-            member.encode(),
-            b'":',
-            payload,
-            b"}}",
-        )
+def error_response(id: Id, error: bytes) -> bytes:
+    """Return the refusal of a request (§9.5), around an error object that is already JSON.
+
+    ``id`` is ``None`` where it could not be read.
+    """
+    return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"error":', error, b"}"))
+
+
+def error_object(error: A2AError) -> bytes:
+    """Return the error object of a response: code, message and typed details."""
+    return _encode({"code": error.code, "message": error.message, "data": details_of(error)})
+
+
+def read_error_object(data: Bytes) -> A2AError:
+    """Return the error that an error object means, as ``wire.errors.error_of`` reads it.
+
+    Raises ``InvalidAgentResponseError`` when it is none.
+    """
+    try:
+        error = _error(data)
+    except (ValueError, RecursionError) as problem:
+        raise InvalidAgentResponseError(
+            f"the answer is not a JSON-RPC 2.0 response: {problem}"
+        ) from None
+    given = error.data
+    return error_of(
+        error.code,
+        error.message,
+        given if isinstance(given, list) else [given] * (given is not None),
     )
-
-
-def error_response(id: Id, error: A2AError) -> bytes:
-    """Return the refusal of a request (§9.5). ``id`` is ``None`` where it could not be read."""
-    body = _encode({"code": error.code, "message": error.message, "data": details_of(error)})
-    return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"error":', body, b"}"))
 
 
 def request(id: int | str, method: str, params: bytes) -> bytes:
@@ -134,27 +145,25 @@ def request(id: int | str, method: str, params: bytes) -> bytes:
     )
 
 
-def parse_response(body: bytes) -> msgspec.Raw:
+def parse_response(
+    body: Bytes, read_error: Callable[[Bytes], A2AError] = read_error_object
+) -> msgspec.Raw:
     """Return the result of an answer, as the JSON that it is.
 
-    Raises the error that the answer holds, as ``wire.errors.error_of`` reads it, and
+    Raises the error that the answer holds, as ``read_error`` reads it, and
     ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
     """
     try:
         answer = _response(body)
-        if not answer.error or answer.error == _NULL:
-            if not answer.result:
-                raise InvalidAgentResponseError("the answer has neither a result nor an error")
-            return answer.result
-        error = _error(answer.error)
     except (ValueError, RecursionError) as problem:
         raise InvalidAgentResponseError(
             f"the answer is not a JSON-RPC 2.0 response: {problem}"
         ) from None
-    data = error.data
-    raise error_of(
-        error.code, error.message, data if isinstance(data, list) else [data] * (data is not None)
-    )
+    if answer.error and answer.error != _NULL:
+        raise read_error(answer.error)
+    if not answer.result:
+        raise InvalidAgentResponseError("the answer has neither a result nor an error")
+    return answer.result
 
 
 def _explain(body: bytes) -> _Request:

@@ -1,0 +1,51 @@
+"""Version 1.0 of the protocol: the data model's own."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from parley.model.cards import AgentCard
+from parley.model.encoding import encode
+from parley.model.requests import StreamResponse
+from parley.model.tasks import Event, Task
+from parley.wire.dialect import GrpcCodec, HttpJsonCodec
+from parley.wire.v1_0 import cards
+from parley.wire.v1_0.jsonrpc import JsonRpc
+
+if TYPE_CHECKING:
+    from parley.wire.dialect import Dialect
+
+read_card = cards.read_card
+
+
+def write_card(card: AgentCard) -> bytes:
+    """Return a card as JSON of this version."""
+    return encode(card)
+
+
+class _Dialect:
+    version = "1.0"
+    extensions_header = "a2a-extensions"
+    jsonrpc = JsonRpc()
+
+    @cached_property
+    def http_json(self) -> HttpJsonCodec:
+        from parley.wire.v1_0.http_json import HttpJson
+
+        return HttpJson()
+
+    def grpc(self) -> GrpcCodec:
+        return self._grpc
+
+    @cached_property
+    def _grpc(self) -> GrpcCodec:
+        from parley.wire.v1_0.grpc import Grpc
+
+        return Grpc()
+
+    def write_push(self, event: Event, task: Task) -> bytes:
+        return encode(StreamResponse.of(event))
+
+
+DIALECT: Dialect = _Dialect()

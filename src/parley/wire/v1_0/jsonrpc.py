@@ -1,0 +1,37 @@
+"""JSON-RPC in version 1.0 (specification §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parley.model.encoding import encode
+from parley.model.errors import A2AError
+from parley.model.operations import BY_NAME, Operation
+from parley.model.struct import A2AStruct
+from parley.wire import jsonrpc, protojson
+from parley.wire.syntax import Bytes
+from parley.wire.v1_0.json import Json
+
+
+class JsonRpc(Json):
+    """Parameters, results and errors of JSON-RPC (``JsonRpcCodec``)."""
+
+    methods: Mapping[str, Operation] = BY_NAME
+    names: Mapping[str, str] = {name: name for name in BY_NAME}
+
+    def read_request(self, operation: Operation, params: Bytes) -> Any:
+        """Return what ``params`` ask for."""
+        return protojson.decode(params, operation.request)
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Return the parameters of a call."""
+        return encode(request)
+
+    def write_error(self, error: A2AError) -> bytes:
+        """Return the error object of a response (§9.5)."""
+        return jsonrpc.error_object(error)
+
+    def read_error(self, data: Bytes) -> A2AError:
+        """Return the error that a response's error object means."""
+        return jsonrpc.read_error_object(data)

@@ -1,0 +1,86 @@
+"""The versions of the protocol that are spoken (specification §3.6).
+
+The one place that knows which there are. Codecs of a version are loaded when it is first spoken.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any, cast
+
+from parley.model.cards import AgentCard
+from parley.model.errors import VersionNotSupportedError
+from parley.wire.dialect import Dialect
+
+LATEST = "1.0"
+SPOKEN = (LATEST, "0.3")
+UNSAID = "0.3"
+"""What a request that names no version, or an empty one, is of (§3.6.2)."""
+
+EXTENSIONS_HEADERS = ("a2a-extensions", "x-a2a-extensions")
+"""The headers that name extensions, in any version, in lower case."""
+
+_HOMES = {LATEST: "parley.wire.v1_0", "0.3": "parley.wire.v0_3"}
+
+# Major.Minor counts; a patch number is forgiven and must not matter (§3.6).
+_VERSION = re.compile(r"(\d{1,4}\.\d{1,4})(?:\.\S*)?")
+
+_loaded: dict[str, Dialect] = {}
+
+
+def dialect(version: str) -> Dialect:
+    """Return the dialect of one of the versions in ``SPOKEN``. Raises ``KeyError`` for others."""
+    known = _loaded.get(version)
+    if known is None:
+        known = cast("Dialect", import_module(_HOMES[version]).DIALECT)
+        _loaded[version] = known
+    return known
+
+
+def asked(version: str) -> str:
+    """Return the version that a caller names, as one of ``SPOKEN``; empty stays empty.
+
+    Raises ``VersionNotSupportedError`` that names what is spoken.
+    """
+    version = version.strip()
+    if version in ("", LATEST):
+        return version
+    match = _VERSION.fullmatch(version)
+    if match is not None and match[1] in SPOKEN:
+        return match[1]
+    raise VersionNotSupportedError(
+        f"version {version[:40]!r} of the protocol is not spoken here; "
+        f"send the header A2A-Version with one of {', '.join(SPOKEN)}",
+        metadata={"requestedVersion": version[:40], "supportedVersions": ", ".join(SPOKEN)},
+    )
+
+
+def of_interface(version: str) -> str | None:
+    """Return the one of ``SPOKEN`` in which to call an interface of a ``protocolVersion``, if any.
+
+    An interface of a later 1.x is called in 1.0, of which it is a superset.
+    """
+    match = _VERSION.fullmatch(version.strip())
+    if match is None:
+        return LATEST if version.strip() == "1" else None
+    if match[1] in SPOKEN:
+        return match[1]
+    return LATEST if match[1].startswith("1.") else None
+
+
+def write_card(card: AgentCard, version: str = "") -> bytes:
+    """Return a card as JSON: for one version, or without one for all of them in one document."""
+    home = import_module(_HOMES[version] if version == LATEST else _HOMES["0.3"])
+    write = home.write_card if version else home.write_merged_card
+    return cast("bytes", write(card))
+
+
+def read_card(members: dict[str, Any]) -> AgentCard:
+    """Return the card that a JSON object holds, of whichever version, or of several at once.
+
+    Unknown members, and security schemes that cannot be read, are passed over.
+    Raises ``A2AError`` that names what is wrong.
+    """
+    version = LATEST if "supportedInterfaces" in members else UNSAID
+    return cast("AgentCard", import_module(_HOMES[version]).read_card(members))
