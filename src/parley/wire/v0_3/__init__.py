@@ -1,66 +1,51 @@
-"""Version 0.3 of the protocol, and the names that older texts use for the same."""
+"""Version 0.3 of the protocol, and the names that older texts use for the same.
+
+The data model is that of 1.0; this room translates it at the edge, and nothing else knows what 0.3
+looks like.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from parley.model.cards import AgentCard
 from parley.model.encoding import encode
-from parley.model.operations import Operation
 from parley.model.tasks import Event, Task
-from parley.wire.dialect import Dialect, GrpcCodec, HttpJsonCodec
-from parley.wire.v1_0.jsonrpc import JsonRpc as _JsonRpc
+from parley.wire.dialect import GrpcCodec, HttpJsonCodec
+from parley.wire.v0_3 import cards, values
+from parley.wire.v0_3.jsonrpc import JsonRpc
 
+if TYPE_CHECKING:
+    from parley.wire.dialect import Dialect
 
-class JsonRpc(_JsonRpc):
-    """Nothing yet."""
-
-    methods: Mapping[str, Operation] = {}
-    names: Mapping[str, str] = {}
+read_card = cards.read_card
+write_card = cards.write_card
+write_merged_card = cards.write_merged_card
 
 
 class _Dialect:
     version = "0.3"
     extensions_header = "x-a2a-extensions"
+    tells_tasks = True
     jsonrpc = JsonRpc()
 
-    @property
+    @cached_property
     def http_json(self) -> HttpJsonCodec:
-        raise NotImplementedError
+        from parley.wire.v0_3.http_json import HttpJson
+
+        return HttpJson()
 
     def grpc(self) -> GrpcCodec:
-        raise NotImplementedError
+        return self._grpc
 
-    def write_push(self, event: Event, task: Task) -> bytes:
-        return encode(task)
+    @cached_property
+    def _grpc(self) -> GrpcCodec:
+        from parley.wire.v0_3.grpc import Grpc
+
+        return Grpc()
+
+    def write_push(self, event: Event, task: Task | None) -> bytes:
+        return encode(values.value_of(event if task is None else task))
 
 
 DIALECT: Dialect = _Dialect()
-
-
-def write_card(card: AgentCard) -> bytes:
-    """Return a card as JSON of this version."""
-    return encode(card)
-
-
-def write_merged_card(card: AgentCard) -> bytes:
-    """Return a card as JSON that callers of this version and of later ones can read."""
-    return encode(card)
-
-
-def read_card(members: dict[str, Any]) -> AgentCard:
-    """Return the card that a JSON object holds. Raises ``A2AError``."""
-    from parley.wire.v1_0.cards import read_card as read
-
-    version = str(members.get("protocolVersion") or "0.3")
-    offers = [(members.get("preferredTransport") or "JSONRPC", members.get("url"))]
-    for more in members.get("additionalInterfaces") or ():
-        offer = (more.get("transport"), more.get("url"))
-        if offer not in offers:
-            offers.append(offer)
-    interfaces = [
-        {"protocolBinding": binding, "url": url, "protocolVersion": version}
-        for binding, url in offers
-    ]
-    return read({**members, "supportedInterfaces": interfaces})

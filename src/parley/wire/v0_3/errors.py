@@ -1,0 +1,115 @@
+"""Errors in version 0.3: with fields as it names them, and as HTTP+JSON carries them.
+
+0.3 leaves the form over HTTP+JSON open; official agents and clients use that of JSON-RPC, without
+an envelope.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from parley.model.encoding import encode
+from parley.model.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InternalError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    MethodNotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
+from parley.wire.errors import details_of, error_of
+from parley.wire.syntax import Bytes
+
+# What a status means where a refusal has no code: agents on the official Python SDK send none.
+_BY_STATUS: dict[int, type[A2AError]] = {
+    400: InvalidParamsError,
+    401: UnauthenticatedError,
+    403: PermissionDeniedError,
+    404: TaskNotFoundError,
+    405: MethodNotFoundError,
+    409: TaskNotCancelableError,
+    415: ContentTypeNotSupportedError,
+    422: InvalidParamsError,
+    429: OverloadedError,
+    500: InternalError,
+    501: UnsupportedOperationError,
+    502: InvalidAgentResponseError,
+    503: OverloadedError,
+}
+
+
+# Fields that an agent may find wrong in what was read, by their names in 1.0 and in 0.3.
+_IN_JSON = {
+    "configuration.taskPushNotificationConfig": "configuration.pushNotificationConfig",
+    "configuration.returnImmediately": "configuration.blocking",
+}
+_IN_PROTO = {
+    "configuration.taskPushNotificationConfig": "configuration.pushNotification",
+    "configuration.returnImmediately": "configuration.blocking",
+    "message.parts": "message.content",
+}
+
+
+def in_these_names(error: A2AError, *, proto: bool = False) -> A2AError:
+    """Return an error with the fields that are wrong as a caller of 0.3 names them."""
+    if not isinstance(error, InvalidParamsError) or not error.violations:
+        return error
+
+    def named(text: str) -> str:
+        for name, ours in (_IN_PROTO if proto else _IN_JSON).items():
+            text = text.replace(name, ours)
+        return text
+
+    return InvalidParamsError(
+        named(error.message),
+        metadata=error.metadata,
+        violations=tuple([each._replace(field=named(each.field)) for each in error.violations]),
+        details=error.details,
+        retry_after=error.retry_after,
+    )
+
+
+class _Refusal(msgspec.Struct):
+    message: str
+    code: int | None = None
+    data: Any = None
+
+
+_refusal = msgspec.json.Decoder(_Refusal).decode
+_wrapped = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def write_error(error: A2AError) -> bytes:
+    """Return the body of a refusal."""
+    error = in_these_names(error, proto=True)
+    return encode({"code": error.code, "message": error.message, "data": details_of(error)})
+
+
+def read_error(status: int, body: Bytes) -> A2AError:
+    """Return the error that a refusal means: by its code, else by its status.
+
+    Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+    """
+    try:
+        try:
+            given = _refusal(body)
+        except msgspec.ValidationError:
+            given = _refusal(_wrapped(body)["error"])
+    except (ValueError, RecursionError, KeyError) as problem:
+        raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
+    code = given.code
+    if code is None or code >= 0:
+        kind = _BY_STATUS.get(status)
+        code = kind.code if kind else None
+    data = given.data
+    return error_of(
+        code, given.message, data if isinstance(data, list) else [data] * (data is not None)
+    )

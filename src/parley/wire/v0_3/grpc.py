@@ -1,0 +1,144 @@
+"""gRPC in version 0.3: the messages of its proto (0.3 §3.2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from parley.model.cards import AgentCard
+from parley.model.errors import A2AError, FieldViolation, InternalError, InvalidParamsError
+from parley.model.operations import BY_NAME, Operation
+from parley.model.requests import Empty, SendMessageRequest, StreamResponse
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Event
+from parley.wire import protojson
+from parley.wire.lenient import Wrong
+from parley.wire.protobuf import Messages
+from parley.wire.protobuf_limits import check_depth, check_parts
+from parley.wire.protobuf_members import fill, members_of
+from parley.wire.syntax import Bytes
+from parley.wire.v0_3 import proto_json
+from parley.wire.v0_3.grpc_messages import SCHEMA
+from parley.wire.v0_3.json import unreadable
+
+_SERVICE = "A2AService"
+_RENAMED = {
+    "SubscribeToTask": "TaskSubscription",
+    "ListTaskPushNotificationConfigs": "ListTaskPushNotificationConfig",
+    "GetExtendedAgentCard": "GetAgentCard",
+}
+_EVENT = "StreamResponse"
+
+
+class Grpc:
+    """Messages of gRPC (``GrpcCodec``), by way of their JSON."""
+
+    service = f"{SCHEMA.package}.{_SERVICE}"
+    names: Mapping[str, str] = {
+        name: _RENAMED.get(name, name)
+        for name in BY_NAME
+        if _RENAMED.get(name, name) in SCHEMA.services[_SERVICE]
+    }
+    methods: Mapping[str, Operation] = {rpc: BY_NAME[name] for name, rpc in names.items()}
+
+    def __init__(self, messages: Messages | None = None, *, bytes_as_text: bool = False) -> None:
+        self._messages = messages or Messages(SCHEMA)
+        self._bytes_as_text = bytes_as_text
+        self.pool = self._messages.pool
+
+    @cached_property
+    def _to_python(self) -> Grpc:
+        return Grpc(self._messages, bytes_as_text=True)
+
+    def told_to(self, user_agent: str) -> Grpc:
+        """Return what speaks to a caller: official Python clients read files as base64 text.
+
+        They are known by their library, and we by our name before it.
+        """
+        is_python = user_agent.startswith("grpc-python")
+        return self._to_python if is_python else self
+
+    def read_request(
+        self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
+    ) -> Any:
+        """Return what a message asks for."""
+        message = self._messages.parse(self._types(operation)[0], data)
+        if operation.request is SendMessageRequest:
+            check_parts(message.request.content, max_parts, "message.content")
+        try:
+            request = proto_json.read_request(operation, members_of(message))
+        except Wrong as wrong:
+            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+        check_depth(request, max_depth)
+        return request
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Return the message of a call."""
+        try:
+            return self._write(
+                self._types(operation)[0], proto_json.write_request(operation, request)
+            )
+        except Wrong as wrong:
+            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+
+    def write_result(self, operation: Operation, answer: Any) -> bytes:
+        """Return the answer to an operation."""
+        return self._told(self._types(operation)[1], proto_json.write_result(operation, answer))
+
+    def read_result(self, operation: Operation, data: Bytes) -> Any:
+        """Return what an answer says."""
+        if operation.response is Empty:
+            return Empty()
+        try:
+            members = self._read(self._types(operation)[1], data)
+        except A2AError as error:
+            asked = f"the answer to {operation.name}"
+            raise unreadable(asked, operation.response, error) from None
+        if operation.response is AgentCard:
+            members.setdefault("url", "")  # protobuf leaves an empty one out
+        return proto_json.read_result(operation, members)
+
+    def write_event(self, item: StreamItem) -> bytes:
+        """Return one event of a stream."""
+        return self._told(_EVENT, proto_json.write_event(item.event))
+
+    def read_event(self, data: Bytes) -> Event:
+        """Return what an event of a stream says."""
+        try:
+            members = self._read(_EVENT, data)
+        except A2AError as error:
+            raise unreadable("an event of a stream", StreamResponse, error) from None
+        return proto_json.read_event(members)
+
+    def ends_stream(self, event: Event) -> bool:
+        """Whether the event is a final one (0.3 §7.2.2)."""
+        return proto_json.ends_stream(event)
+
+    def _types(self, operation: Operation) -> tuple[str, str]:
+        """Return the messages that an operation takes and gives."""
+        request, response = SCHEMA.services[_SERVICE][self.names[operation.name]]
+        return request, response.removesuffix("[]")
+
+    def _read(self, name: str, data: Bytes) -> proto_json.Members:
+        try:
+            return members_of(self._messages.parse(name, data))
+        except Wrong as wrong:
+            violations = tuple(FieldViolation(*problem) for problem in wrong.problems)
+            field, description = violations[0]
+            raise InvalidParamsError(f"{field}: {description}", violations=violations) from None
+
+    def _write(self, name: str, members: proto_json.Members) -> bytes:
+        message = self._messages[name]()
+        fill(message, members, bytes_as_text=self._bytes_as_text)
+        return message.SerializeToString()  # type: ignore[no-any-return]
+
+    def _told(self, name: str, members: proto_json.Members) -> bytes:
+        try:
+            return self._write(name, members)
+        except Wrong as wrong:
+            field, description = wrong.problems[0]
+            raise InternalError(
+                f"the answer cannot be told over gRPC: {field}: {description}"
+            ) from None

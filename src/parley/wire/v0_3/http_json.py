@@ -1,0 +1,206 @@
+"""HTTP+JSON in version 0.3 (0.3 §3.2.3, §3.5.3).
+
+Bodies are the JSON of the proto. A message may also come in the form that JSON-RPC has, which is
+what the text of 0.3 shows, and what the older paths were called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from parley.model import requests
+from parley.model.cards import AgentCard
+from parley.model.encoding import encode
+from parley.model.errors import A2AError, FieldViolation, InvalidAgentResponseError
+from parley.model.operations import Operation
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import Empty, SendMessageRequest
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Event
+from parley.wire import protojson
+from parley.wire.dialect import HttpRequest, Route
+from parley.wire.syntax import Bytes
+from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
+from parley.wire.v0_3.file_bytes import with_text_bytes
+from parley.wire.v0_3.json import unreadable
+
+_PATHS = {
+    route.operation.name: (route.verb, route.path)
+    for route in reversed(operations.ROUTES)
+    if not route.alias
+}
+
+
+class HttpJson:
+    """Bodies, paths and query parameters of HTTP+JSON (``HttpJsonCodec``).
+
+    ``bytes_as_text``: files are written as official Python peers read them.
+    """
+
+    media_type: str = "application/json"
+    routes: Sequence[Route] = operations.ROUTES
+
+    def __init__(self, *, bytes_as_text: bool = False) -> None:
+        self._bytes_as_text = bytes_as_text
+
+    @cached_property
+    def _to_python(self) -> HttpJson:
+        return HttpJson(bytes_as_text=True)
+
+    def told_to(self, user_agent: str) -> HttpJson:
+        """Return what speaks to a caller: official Python clients read files as base64 text.
+
+        They are known by their library; where one has another name, it is told what others are.
+        """
+        return self._to_python if user_agent.startswith("python-httpx") else self
+
+    def read_request(
+        self,
+        route: Route,
+        path: Mapping[str, str],
+        query: Sequence[tuple[str, str]],
+        body: Bytes,
+    ) -> Any:
+        """Return what is asked for by a path's fields, query parameters and a body.
+
+        The path counts; a body need not repeat it, and is not read where it says nothing else.
+        """
+        kind = route.operation.request
+        if kind is SendMessageRequest:
+            return _read_message(_object(body), is_older=route.alias)
+        if kind is requests.GetExtendedAgentCardRequest:
+            return requests.GetExtendedAgentCardRequest()
+        if kind is TaskPushNotificationConfig:
+            return proto_json.read_request(route.operation, _creation(_object(body), path["id"]))
+        members: dict[str, Any] = dict(query)
+        if kind is requests.CancelTaskRequest:
+            given = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
+            metadata = given.get("metadata")
+            members = {"id": path["id"], "metadata": metadata}
+            return protojson.read(members, requests.CancelTaskRequest)
+        if kind is requests.ListTasksRequest:
+            if members.get("includeArtifacts") in ("true", "false"):
+                members["includeArtifacts"] = members["includeArtifacts"] == "true"
+        elif kind is requests.ListTaskPushNotificationConfigsRequest:
+            members["parent"] = proto_json.task_name(path["id"])
+        elif "config_id" in path:
+            members = {"name": proto_json.config_name(path["id"], path["config_id"])}
+        else:
+            members["name"] = proto_json.task_name(path["id"])
+        return proto_json.read_request(route.operation, members)
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+        """Return the request that asks for an operation.
+
+        Raises ``InvalidParamsError`` for an id that a path cannot carry.
+        """
+        verb, path = _PATHS[operation.name]
+        ids = {"id": getattr(request, "id", ""), "config_id": ""}
+        if "task_id" in request.__struct_fields__:
+            ids = {"id": getattr(request, "task_id", ""), "config_id": ids["id"]}
+        for field, value in ids.items():
+            if f"{{{field}}}" in path:
+                path = path.replace(f"{{{field}}}", _segment(field, value))
+        members = proto_json.write_request(operation, request)
+        if verb == "POST":
+            return HttpRequest(verb, path, "", encode(members))
+        query = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in members.items()
+            if name not in ("name", "parent")
+        }
+        return HttpRequest(verb, path, urlencode(query), None)
+
+    def write_result(self, operation: Operation, answer: Any) -> bytes:
+        """Return the answer to an operation."""
+        if isinstance(answer, AgentCard):
+            # Official clients of one kind read the JSON of 0.3 here, of another kind that of the
+            # proto. The two agree but for security schemes, which are said in both forms.
+            return encode(cards.members_of(answer, with_latest=True))
+        if self._bytes_as_text:
+            answer = with_text_bytes(answer)
+        return encode(proto_json.result_of(operation, answer))
+
+    def read_result(self, operation: Operation, data: Bytes) -> Any:
+        """Return what an answer says."""
+        if operation.response is Empty:
+            return Empty()
+        try:
+            members = protojson.parse(data)
+        except A2AError as error:
+            asked = f"the answer to {operation.name}"
+            raise unreadable(asked, operation.response, error) from None
+        return proto_json.read_result(operation, members)
+
+    def write_event(self, item: StreamItem) -> bytes:
+        """Return one event of a stream."""
+        event = with_text_bytes(item[0]) if self._bytes_as_text else item[0]
+        return encode(proto_values.Response.of(event))
+
+    def read_event(self, data: Bytes) -> Event:
+        """Return what an event of a stream says. Raises the error that it holds instead."""
+        try:
+            return protojson.decode(data, proto_values.Response).meant()
+        except (A2AError, ValueError, RecursionError) as problem:
+            try:
+                error = errors.read_error(500, data)
+            except InvalidAgentResponseError:
+                kind = requests.StreamResponse
+                raise unreadable("an event of a stream", kind, problem) from None
+            raise error from None
+
+    def ends_stream(self, event: Event) -> bool:
+        """Whether the event is a final one (0.3 §7.2.2)."""
+        return proto_json.ends_stream(event)
+
+    def write_error(self, error: A2AError) -> bytes:
+        """Return the body of a refusal."""
+        return errors.write_error(error)
+
+    def read_error(self, status: int, body: Bytes) -> A2AError:
+        """Return the error that a refusal means: by its code, else by its status.
+
+        Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+        """
+        return errors.read_error(status, body)
+
+
+def _object(body: Bytes) -> dict[str, Any]:
+    members = protojson.parse(body)
+    if not isinstance(members, dict):
+        protojson.refuse([FieldViolation("", "the body must be a JSON object")])
+    return members
+
+
+def _read_message(members: dict[str, Any], *, is_older: bool) -> SendMessageRequest:
+    """Read a message in either form: that of the proto has content, that of JSON-RPC parts."""
+    message = members.get("message", members.get("request"))
+    has = message.keys() if isinstance(message, dict) else ()
+    if "content" in has or not (is_older or "parts" in has):
+        return protojson.read(members, proto_json.SendParams).meant()
+    members = {**members, "message": message}
+    if is_older:
+        return protojson.read(members, params.TaskSendParams).meant()
+    return protojson.read(members, params.MessageSendParams).meant()
+
+
+def _creation(members: dict[str, Any], task_id: str) -> dict[str, Any]:
+    """Return a request for a further webhook, of a body that may be all of it or its ``config``."""
+    if "config" not in members:
+        members = {"config": members}
+    parent = proto_json.task_name(task_id)
+    given = members.get("parent")
+    if given not in (None, "", parent):
+        words = f"the path says {parent[:100]!r}, and the body something else"
+        protojson.refuse([FieldViolation("parent", words)])
+    return {**members, "parent": parent}
+
+
+def _segment(field: str, value: str) -> str:
+    if value in ("", ".", ".."):
+        protojson.refuse([FieldViolation(field, f"{value!r} cannot be part of a path")])
+    return quote(value, safe="")

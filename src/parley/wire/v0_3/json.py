@@ -1,0 +1,157 @@
+"""The JSON of version 0.3, as JSON-RPC carries it and webhooks are told (0.3 §6, §7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from parley.model import requests
+from parley.model.cards import AgentCard
+from parley.model.encoding import encode
+from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
+from parley.model.operations import Operation
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
+from parley.wire import protojson
+from parley.wire.syntax import Bytes
+from parley.wire.v0_3 import cards, params, values
+
+Configs = requests.ListTaskPushNotificationConfigsResponse
+
+_PARAMS: dict[type[A2AStruct], Any] = {
+    SendMessageRequest: params.MessageSendParams,
+    requests.ListTasksRequest: params.ListTasksParams,
+    TaskPushNotificationConfig: params.TaskPushNotificationConfig,
+    requests.GetTaskPushNotificationConfigRequest: params.GetConfigParams,
+    requests.ListTaskPushNotificationConfigsRequest: params.ListConfigsParams,
+    requests.DeleteTaskPushNotificationConfigRequest: params.DeleteConfigParams,
+}
+_WRITTEN_PARAMS: dict[type[A2AStruct], Any] = {
+    **_PARAMS,
+    SendMessageRequest: params.WrittenMessageSendParams,
+}
+"""The parameters that 0.3 has names of its own for; others are those of the data model."""
+
+_RESULTS: dict[type[A2AStruct], Any] = {
+    Task: values.Task,
+    ListTasksResponse: params.ListTasksResult,
+    TaskPushNotificationConfig: params.TaskPushNotificationConfig,
+}
+
+
+def read_params(operation: Operation, data: Bytes) -> Any:
+    """Return what parameters ask for. Raises ``A2AError`` that names the fields that are wrong."""
+    kind = operation.request
+    is_older = kind is SendMessageRequest and operation.aliases
+    named = params.TaskSendParams if is_older else _PARAMS.get(kind)
+    if named is not None:
+        return protojson.decode(data, named).meant()
+    return without_tenant(protojson.decode(data, kind))
+
+
+def write_params(request: A2AStruct) -> bytes:
+    """Return the parameters that ask for ``request``."""
+    named = _WRITTEN_PARAMS.get(type(request))
+    return encode(without_tenant(request) if named is None else named.of(request))
+
+
+def without_tenant(request: Any) -> Any:
+    """Return a request as 0.3 has it, which knows no tenants."""
+    return msgspec.structs.replace(request, tenant="") if request.tenant else request
+
+
+class _Signs(msgspec.Struct):
+    """The members that tell the objects of 0.3 apart."""
+
+    kind: str | None = None
+    id: msgspec.Raw = msgspec.Raw()
+    status: msgspec.Raw = msgspec.Raw()
+    artifact: msgspec.Raw = msgspec.Raw()
+
+
+_signs = msgspec.json.Decoder(_Signs).decode
+_KINDS: dict[str, type[values.Value]] = {
+    "task": values.Task,
+    "message": values.Message,
+    "status-update": values.TaskStatusUpdateEvent,
+    "artifact-update": values.TaskArtifactUpdateEvent,
+}
+
+
+def _kind_of(data: Bytes) -> type[values.Value]:
+    """Return what an object is: what it says, or else what its members say."""
+    signs = _signs(data)
+    named = _KINDS.get(signs.kind or "")
+    if named is not None:
+        return named
+    if signs.artifact:
+        return values.TaskArtifactUpdateEvent
+    if signs.status:
+        return values.Task if signs.id else values.TaskStatusUpdateEvent
+    return values.Message
+
+
+class Json:
+    """Answers and events as the JSON of 0.3 (``Codec``)."""
+
+    def write_result(self, operation: Operation, answer: Any) -> bytes:
+        """Return the answer to an operation."""
+        kind = operation.response
+        if kind is SendMessageResponse:
+            return encode(values.value_of(answer))
+        if kind is Empty:
+            return b"null"
+        if kind is AgentCard:
+            return cards.write_card(answer)
+        if kind is Configs:
+            return encode([params.TaskPushNotificationConfig.of(each) for each in answer.configs])
+        return encode(_RESULTS[kind].of(answer))
+
+    def read_result(self, operation: Operation, data: Bytes) -> Any:
+        """Return what an answer says."""
+        kind = operation.response
+        if kind is Empty:
+            return Empty()
+        try:
+            if kind is SendMessageResponse:
+                return _read_value(data)
+            if kind is AgentCard:
+                return cards.read_card(protojson.decode(data, dict))
+            if kind is Configs:
+                configs = protojson.decode(data, tuple[params.TaskPushNotificationConfig, ...])
+                return Configs(configs=tuple([each.meant() for each in configs]))
+            return protojson.decode(data, _RESULTS[kind]).meant()
+        except (A2AError, ValueError, RecursionError) as error:
+            raise unreadable(f"the answer to {operation.name}", kind, error) from None
+
+    def write_event(self, item: StreamItem) -> bytes:
+        """Return one event of a stream (0.3 §7.2.1)."""
+        return encode(values.value_of(item[0]))
+
+    def read_event(self, data: Bytes) -> Event:
+        """Return what an event of a stream says."""
+        try:
+            return _read_value(data)
+        except (A2AError, ValueError, RecursionError) as error:
+            raise unreadable("an event of a stream", requests.StreamResponse, error) from None
+
+    def ends_stream(self, event: Event) -> bool:
+        """Whether the event is a final one (0.3 §7.2.2)."""
+        return isinstance(event, TaskStatusUpdateEvent) and values.is_final(event.status)
+
+
+def _read_value(data: Bytes) -> Event:
+    return protojson.decode(data, _kind_of(data)).meant()
+
+
+def unreadable(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:
+    """Return the complaint that an agent's words are not a ``kind``."""
+    words = error.message if isinstance(error, A2AError) else str(error)
+    violations = error.violations if isinstance(error, InvalidParamsError) else ()
+    return InvalidAgentResponseError(
+        f"{what} is not a {kind.__name__} of version 0.3: {words}", violations=violations
+    )

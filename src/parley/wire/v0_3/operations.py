@@ -1,0 +1,68 @@
+"""What version 0.3 calls the operations, and what older texts call them (0.3 §3.5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from parley.model.operations import BY_NAME, Operation
+from parley.wire.dialect import Route
+
+NAMES: Mapping[str, str] = {
+    "SendMessage": "message/send",
+    "SendStreamingMessage": "message/stream",
+    "GetTask": "tasks/get",
+    "CancelTask": "tasks/cancel",
+    "SubscribeToTask": "tasks/resubscribe",
+    "CreateTaskPushNotificationConfig": "tasks/pushNotificationConfig/set",
+    "GetTaskPushNotificationConfig": "tasks/pushNotificationConfig/get",
+    "ListTaskPushNotificationConfigs": "tasks/pushNotificationConfig/list",
+    "DeleteTaskPushNotificationConfig": "tasks/pushNotificationConfig/delete",
+    "GetExtendedAgentCard": "agent/getAuthenticatedExtendedCard",
+}
+"""The JSON-RPC method of each operation. 0.3 has none that lists tasks."""
+
+_ALIASES = {
+    "tasks/send": "SendMessage",
+    "tasks/sendSubscribe": "SendStreamingMessage",
+    "tasks/list": "ListTasks",
+    "tasks/subscribe": "SubscribeToTask",
+    "tasks/pushNotification/set": "CreateTaskPushNotificationConfig",
+    "tasks/pushNotification/get": "GetTaskPushNotificationConfig",
+}
+
+METHODS: Mapping[str, Operation] = {
+    **{method: BY_NAME[name] for name, method in NAMES.items()},
+    **{
+        alias: msgspec.structs.replace(BY_NAME[name], aliases=(alias,))
+        for alias, name in _ALIASES.items()
+    },
+}
+"""Every JSON-RPC method that is understood. What is asked for by an older name says so."""
+
+_CONFIGS = "/v1/tasks/{id}/pushNotificationConfigs"
+
+ROUTES: tuple[Route, ...] = tuple(
+    Route(verb, path, BY_NAME[name], alias)
+    for verb, path, name, alias in (
+        ("POST", "/v1/message:send", "SendMessage", False),
+        ("POST", "/v1/message:stream", "SendStreamingMessage", False),
+        ("GET", "/v1/tasks", "ListTasks", False),
+        ("GET", "/v1/tasks/{id}", "GetTask", False),
+        ("POST", "/v1/tasks/{id}:cancel", "CancelTask", False),
+        # The text of 0.3 says POST, its proto GET; clients do either.
+        ("POST", "/v1/tasks/{id}:subscribe", "SubscribeToTask", False),
+        ("GET", "/v1/tasks/{id}:subscribe", "SubscribeToTask", True),
+        ("POST", _CONFIGS, "CreateTaskPushNotificationConfig", False),
+        ("GET", _CONFIGS, "ListTaskPushNotificationConfigs", False),
+        ("GET", _CONFIGS + "/{config_id}", "GetTaskPushNotificationConfig", False),
+        ("DELETE", _CONFIGS + "/{config_id}", "DeleteTaskPushNotificationConfig", False),
+        ("GET", "/v1/card", "GetExtendedAgentCard", False),
+        ("POST", "/tasks/send", "SendMessage", True),
+        ("POST", "/tasks/sendStream", "SendStreamingMessage", True),
+        ("POST", "/tasks/{id}/cancel", "CancelTask", True),
+        ("GET", "/tasks/{id}/subscribe", "SubscribeToTask", True),
+    )
+)
+"""The verbs and paths of HTTP+JSON; an alias is understood, and never called."""

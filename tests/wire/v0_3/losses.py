@@ -1,0 +1,95 @@
+"""What version 0.3 cannot say: the list of ``docs/versions.md``, as a function.
+
+``left_of(value)`` is what a value is after it was written in 0.3 and read back. Nothing else may
+differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from parley.model.cards import AgentCard
+from parley.model.parts import Artifact, Message, Part
+from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+from parley.model.requests import (
+    CancelTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksResponse,
+    SendMessageConfiguration,
+    SendMessageRequest,
+)
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+from parley.wire.v0_3.file_bytes import content_of
+
+
+def left_of(value: Any, *, proto: bool = False) -> Any:
+    """Return what is left of a value; ``proto``: in the form of the proto, of HTTP+JSON bodies."""
+
+    def left(inner: Any) -> Any:
+        return left_of(inner, proto=proto)
+
+    if isinstance(value, tuple):
+        return tuple(left(each) for each in value)
+    if getattr(value, "tenant", ""):
+        value = replace(value, tenant="")
+    match value:
+        case Part():
+            return _part(value, proto)
+        case Message():
+            references = () if proto else value.reference_task_ids
+            return replace(value, parts=left(value.parts), reference_task_ids=references)
+        case Artifact():
+            return replace(value, parts=left(value.parts))
+        case TaskStatus() | TaskStatusUpdateEvent() | TaskArtifactUpdateEvent() | Task():
+            names = {"status", "message", "artifact", "artifacts", "history"}
+            held = names.intersection(value.__struct_fields__)
+            return replace(value, **{name: left(getattr(value, name)) for name in held})
+        case SendMessageRequest():
+            configuration = value.configuration
+            if proto and configuration is None:
+                configuration = SendMessageConfiguration()
+            return replace(value, message=left(value.message), configuration=left(configuration))
+        case SendMessageConfiguration(task_push_notification_config=webhook):
+            if webhook is not None:
+                webhook = replace(left(webhook), task_id="")
+            return replace(value, task_push_notification_config=webhook)
+        case TaskPushNotificationConfig(authentication=authentication):
+            if authentication == AuthenticationInfo(scheme=""):
+                authentication = None
+            return replace(value, id=value.id or "default", authentication=authentication)
+        case ListTaskPushNotificationConfigsRequest() if not proto:
+            return replace(value, page_size=0, page_token="")
+        case ListTaskPushNotificationConfigsResponse(configs=configs):
+            token = value.next_page_token if proto else ""
+            return replace(value, configs=left(configs), next_page_token=token)
+        case ListTasksResponse():
+            return replace(value, tasks=left(value.tasks))
+        case AgentCard():
+            return replace(value, supported_interfaces=_interfaces(value))
+        case CancelTaskRequest() if proto:
+            return value if value.metadata else replace(value, metadata=None)
+    return value
+
+
+def _part(part: Part, proto: bool) -> Part:
+    if part.is_file:
+        if proto and part.raw is not None:
+            # Base64 throughout: it may be what official Python peers make of bytes.
+            return replace(part, raw=content_of(part.raw, part.media_type))
+        return part
+    if part.data is not UNSET and not isinstance(part.data, dict) and not part.metadata:
+        part = replace(part, metadata=None)
+    return replace(part, filename="", media_type="")
+
+
+def _interfaces(card: AgentCard) -> tuple[Any, ...]:
+    found = {
+        (each.url, each.protocol_binding): replace(each, protocol_version="0.3.0")
+        for each in card.supported_interfaces
+        if not each.tenant and (each.protocol_version + ".").startswith("0.3.")
+    }
+    return tuple(found.values())

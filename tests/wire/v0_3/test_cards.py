@@ -1,0 +1,281 @@
+"""Agent cards of 0.3, alone and beside those of 1.0."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from msgspec.structs import replace
+
+from parley.model.cards import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from parley.model.errors import A2AError, InvalidParamsError
+from parley.model.schemes import (
+    APIKeySecurityScheme,
+    AuthorizationCodeOAuthFlow,
+    DeviceCodeOAuthFlow,
+    HTTPAuthSecurityScheme,
+    MutualTlsSecurityScheme,
+    OAuth2SecurityScheme,
+    OAuthFlows,
+    OpenIdConnectSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+from parley.wire import versions
+from parley.wire.v0_3.cards import proto_members_of
+
+from .exchanges import cards
+
+MINIMAL = {"name": "a", "url": "https://a.example"}
+FULL = {
+    "protocolVersion": "0.3.0",
+    "name": "a",
+    "description": "d",
+    "url": "https://a.example/rpc",
+    "preferredTransport": "JSONRPC",
+    "additionalInterfaces": [
+        {"url": "https://a.example/rpc", "transport": "JSONRPC"},
+        {"url": "https://a.example/rest", "transport": "HTTP+JSON"},
+        {"url": "a.example:443", "transport": "GRPC"},
+    ],
+    "provider": {"organization": "o", "url": "https://o.example"},
+    "version": "1",
+    "capabilities": {"streaming": True, "stateTransitionHistory": True},
+    "securitySchemes": {
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key", "description": "k"},
+        "http": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+        "oauth": {
+            "type": "oauth2",
+            "flows": {
+                "implicit": {"authorizationUrl": "https://o.example/i", "scopes": {}},
+                "authorizationCode": {
+                    "authorizationUrl": "https://o.example/a",
+                    "tokenUrl": "https://o.example/t",
+                    "scopes": {"read": "to read"},
+                },
+            },
+            "oauth2MetadataUrl": "https://o.example/m",
+        },
+        "oidc": {"type": "openIdConnect", "openIdConnectUrl": "https://o.example/c"},
+        "mtls": {"type": "mutualTLS"},
+        "new": {"type": "hologram"},
+    },
+    "security": [{"oauth": ["read"], "mtls": []}],
+    "defaultInputModes": ["text/plain"],
+    "defaultOutputModes": ["text/plain"],
+    "skills": [
+        {"id": "s", "name": "S", "description": "", "tags": [], "security": [{"key": []}]},
+    ],
+    "supportsAuthenticatedExtendedCard": True,
+    "signatures": [{"protected": "p", "signature": "s", "header": {"kid": "1"}}],
+    "iconUrl": "https://a.example/icon",
+    "documentationUrl": None,
+}
+SCHEMES = {
+    "key": SecurityScheme(
+        api_key_security_scheme=APIKeySecurityScheme(
+            location="header", name="X-Key", description="k"
+        )
+    ),
+    "http": SecurityScheme(
+        http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer", bearer_format="JWT")
+    ),
+    "oauth": SecurityScheme(
+        oauth2_security_scheme=OAuth2SecurityScheme(
+            flows=OAuthFlows(
+                authorization_code=AuthorizationCodeOAuthFlow(
+                    authorization_url="https://o.example/a",
+                    token_url="https://o.example/t",
+                    scopes={"read": "to read"},
+                )
+            ),
+            oauth2_metadata_url="https://o.example/m",
+        )
+    ),
+    "oidc": SecurityScheme(
+        open_id_connect_security_scheme=OpenIdConnectSecurityScheme(
+            open_id_connect_url="https://o.example/c"
+        )
+    ),
+    "mtls": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme()),
+}
+
+
+def offered(card: AgentCard) -> list[tuple[str, str, str]]:
+    return [(i.protocol_binding, i.protocol_version, i.url) for i in card.supported_interfaces]
+
+
+def test_a_card_as_agents_of_0_3_publish_it_is_read():
+    card = versions.read_card(FULL)
+    assert offered(card) == [
+        ("JSONRPC", "0.3.0", "https://a.example/rpc"),
+        ("HTTP+JSON", "0.3.0", "https://a.example/rest"),
+        ("GRPC", "0.3.0", "a.example:443"),
+    ]
+    assert card.security_schemes == SCHEMES
+    oauth, none = StringList(list=("read",)), StringList()
+    assert card.security_requirements == (
+        SecurityRequirement(schemes={"oauth": oauth, "mtls": none}),
+    )
+    assert card.skills[0].security_requirements == (SecurityRequirement(schemes={"key": none}),)
+    assert card.capabilities.extended_agent_card is True
+    assert card.signatures[0].header == {"kid": "1"}
+    assert card.icon_url == "https://a.example/icon"
+
+
+def test_a_minimal_card_is_read():
+    card = versions.read_card(MINIMAL)
+    assert offered(card) == [("JSONRPC", "0.3.0", "https://a.example")]
+    assert card.capabilities == AgentCapabilities()
+    assert card.skills == ()
+
+
+def test_a_card_in_the_form_of_the_proto_is_read():
+    card = versions.read_card(FULL)
+    assert versions.read_card(proto_members_of(card)) == card
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"name": "a"},
+        {**MINIMAL, "url": 5},
+        {**MINIMAL, "capabilities": 5},
+        {**MINIMAL, "skills": 5},
+        {**MINIMAL, "skills": [5]},
+        {**MINIMAL, "security": [5]},
+        {**MINIMAL, "securitySchemes": 5},
+        {"url": "https://a.example"},
+    ],
+)
+def test_a_card_that_is_none_is_refused(members):
+    with pytest.raises(A2AError):
+        versions.read_card(members)
+
+
+def test_what_cannot_be_read_around_it_does_not_spoil_a_card():
+    strange = {"additionalInterfaces": [5, {"url": None}, {"transport": "GRPC"}], "security": "x"}
+    card = versions.read_card({**MINIMAL, **strange, "securitySchemes": {"a": 5, "b": {}}})
+    assert offered(card) == [("JSONRPC", "0.3.0", "https://a.example")]
+    assert card.security_schemes == {}
+
+
+def test_a_missing_address_is_named():
+    with pytest.raises(InvalidParamsError) as refusal:
+        versions.read_card({"name": "a"})
+    assert [violation.field for violation in refusal.value.violations] == ["url"]
+
+
+INTERFACES = (
+    AgentInterface(url="https://a.example", protocol_binding="JSONRPC", protocol_version="1.0"),
+    AgentInterface(url="https://a.example/", protocol_binding="JSONRPC", protocol_version="0.3"),
+    AgentInterface(
+        url="https://a.example/t", protocol_binding="JSONRPC", protocol_version="0.3", tenant="t"
+    ),
+    AgentInterface(url="https://b.example", protocol_binding="HTTP+JSON", protocol_version="0.3.0"),
+)
+CARD = AgentCard(
+    name="a",
+    description="d",
+    version="1",
+    supported_interfaces=INTERFACES,
+    capabilities=AgentCapabilities(streaming=True, extended_agent_card=False),
+    security_schemes=SCHEMES,
+    security_requirements=(SecurityRequirement(schemes={"oauth": StringList(list=("read",))}),),
+    default_input_modes=(),
+    default_output_modes=(),
+    skills=(
+        AgentSkill(
+            id="s",
+            name="S",
+            description="",
+            tags=(),
+            security_requirements=(SecurityRequirement(schemes={"key": StringList()}),),
+        ),
+    ),
+)
+
+
+def merged(card: AgentCard) -> dict[str, Any]:
+    members: dict[str, Any] = json.loads(versions.write_card(card))
+    return members
+
+
+def test_a_merged_card_is_that_of_1_0_with_the_members_of_0_3_beside():
+    members, latest = merged(CARD), json.loads(versions.write_card(CARD, "1.0"))
+    added = members.keys() - latest.keys()
+    assert added == {
+        "protocolVersion",
+        "url",
+        "preferredTransport",
+        "additionalInterfaces",
+        "security",
+        "supportsAuthenticatedExtendedCard",
+    }
+    for name in latest.keys() - {"securitySchemes", "skills"}:
+        assert members[name] == latest[name]
+    assert members["protocolVersion"] == "0.3.0"
+    assert members["url"] == "https://a.example/"
+    assert members["preferredTransport"] == "JSONRPC"
+    assert members["additionalInterfaces"] == [
+        {"url": "https://a.example/", "transport": "JSONRPC"},
+        {"url": "https://b.example", "transport": "HTTP+JSON"},
+    ]
+    assert members["security"] == [{"oauth": ["read"]}]
+    assert members["skills"][0]["security"] == [{"key": []}]
+    assert members["supportsAuthenticatedExtendedCard"] is False
+    key = {"location": "header", "name": "X-Key", "description": "k"}
+    assert members["securitySchemes"]["key"] == {
+        "apiKeySecurityScheme": key,
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Key",
+        "description": "k",
+    }
+
+
+@settings(max_examples=30, deadline=None)
+@given(cards)
+def test_a_merged_card_is_read_as_that_of_1_0(card):
+    assert versions.read_card(merged(card)) == card
+
+
+def test_callers_of_0_3_find_theirs_in_a_merged_card():
+    members = merged(CARD)
+    for name in ("supportedInterfaces", "securityRequirements"):
+        del members[name]
+    alone = versions.read_card(json.loads(versions.write_card(CARD, "0.3")))
+    assert versions.read_card(members) == alone
+    assert offered(alone) == [
+        ("JSONRPC", "0.3.0", "https://a.example/"),
+        ("HTTP+JSON", "0.3.0", "https://b.example"),
+    ]
+    assert alone.security_schemes == SCHEMES
+
+
+def test_an_agent_that_does_not_speak_0_3_has_no_members_of_0_3():
+    card = replace(CARD, supported_interfaces=INTERFACES[:1])
+    assert versions.write_card(card) == versions.write_card(card, "1.0")
+
+
+def test_a_card_of_0_3_holds_nothing_of_1_0():
+    members = json.loads(versions.write_card(CARD, "0.3"))
+    assert not {"supportedInterfaces", "securityRequirements"} & members.keys()
+    assert members["capabilities"] == {"streaming": True}
+    assert members["securitySchemes"]["mtls"] == {"type": "mutualTLS"}
+    assert "securityRequirements" not in members["skills"][0]
+
+
+def test_a_flow_that_0_3_does_not_have_is_kept_for_those_who_know_it():
+    flow = DeviceCodeOAuthFlow(
+        device_authorization_url="https://o.example/d", token_url="https://o.example/t", scopes={}
+    )
+    scheme = SecurityScheme(
+        oauth2_security_scheme=OAuth2SecurityScheme(flows=OAuthFlows(device_code=flow))
+    )
+    card = replace(CARD, security_schemes={"tv": scheme})
+    again = versions.read_card(json.loads(versions.write_card(card, "0.3")))
+    assert again.security_schemes == {"tv": scheme}
