@@ -16,9 +16,14 @@ from google.protobuf import (
     timestamp_pb2,
 )
 
-FACTS: dict[str, Any] = json.loads(
-    (Path(__file__).parent.parent / "data" / "a2a_v1_messages.json").read_text("utf-8")
-)
+
+@cache
+def facts(version: str) -> dict[str, Any]:
+    """Return the messages and enums of a version of the specification."""
+    path = Path(__file__).parent.parent / "data" / f"a2a_{version}_messages.json"
+    read: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return read
+
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -30,19 +35,20 @@ _SCALARS = {
 
 
 @cache
-def message_class(name: str) -> Any:
+def message_class(name: str, version: str = "v1") -> Any:
     """Return protobuf's class for a message of the specification."""
     if name == "Empty":
         from google.protobuf import empty_pb2
 
         return empty_pb2.Empty
-    descriptor = _pool().FindMessageTypeByName(f"{FACTS['package']}.{name}")
+    package = facts(version)["package"]
+    descriptor = _pool(version).FindMessageTypeByName(f"{package}.{name}")
     return message_factory.GetMessageClass(descriptor)
 
 
-def parse(body: bytes, name: str) -> Any:
+def parse(body: bytes, name: str, version: str = "v1") -> Any:
     """Return what protobuf makes of JSON; unknown fields are passed over."""
-    return json_format.Parse(body, message_class(name)(), ignore_unknown_fields=True)
+    return json_format.Parse(body, message_class(name, version)(), ignore_unknown_fields=True)
 
 
 def write(message: Any) -> bytes:
@@ -51,22 +57,23 @@ def write(message: Any) -> bytes:
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def _pool(version: str) -> descriptor_pool.DescriptorPool:
+    known_facts = facts(version)
     pool = descriptor_pool.DescriptorPool()
     for known in (struct_pb2, timestamp_pb2):
         pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
     file = descriptor_pb2.FileDescriptorProto(
         name="a2a.proto",
-        package=FACTS["package"],
+        package=known_facts["package"],
         syntax="proto3",
         dependency=["google/protobuf/struct.proto", "google/protobuf/timestamp.proto"],
     )
-    for name, values in FACTS["enums"].items():
+    for name, values in known_facts["enums"].items():
         enum = file.enum_type.add(name=name)
         for value, number in values.items():
             enum.value.add(name=value, number=number)
     by_name: dict[str, descriptor_pb2.DescriptorProto] = {}
-    for name in sorted(FACTS["messages"], key=lambda name: "." in name):
+    for name in sorted(known_facts["messages"], key=lambda name: "." in name):
         outer, _, inner = name.rpartition(".")
         by_name[name] = (
             by_name[outer].nested_type.add(name=inner)
@@ -74,12 +81,14 @@ def _pool() -> descriptor_pool.DescriptorPool:
             else file.message_type.add(name=name)
         )
         by_name[name].options.map_entry = name.endswith("Entry")
-        _add_fields(by_name[name], FACTS["messages"][name]["fields"])
+        _add_fields(by_name[name], known_facts["messages"][name]["fields"], known_facts["enums"])
     pool.Add(file)
     return pool
 
 
-def _add_fields(message: descriptor_pb2.DescriptorProto, fields: list[dict[str, Any]]) -> None:
+def _add_fields(
+    message: descriptor_pb2.DescriptorProto, fields: list[dict[str, Any]], enums: dict[str, Any]
+) -> None:
     oneofs: dict[str, int] = {}
     for fact in fields:
         if "oneof" in fact and fact["oneof"] not in oneofs:
@@ -95,7 +104,7 @@ def _add_fields(message: descriptor_pb2.DescriptorProto, fields: list[dict[str, 
         if fact["type"] in _SCALARS:
             field.type = _SCALARS[fact["type"]]
         else:
-            is_enum = fact["type"].rpartition(".")[2] in FACTS["enums"]
+            is_enum = fact["type"].rpartition(".")[2] in enums
             field.type = _Field.TYPE_ENUM if is_enum else _Field.TYPE_MESSAGE
             field.type_name = f".{fact['type']}"
         if "oneof" in fact:

@@ -20,8 +20,9 @@ from parley.model.errors import (
     PeerError,
     TaskNotFoundError,
 )
+from parley.model.operations import BY_NAME
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.requests import StreamResponse
+from parley.model.requests import Empty, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.tasks import (
     Task,
@@ -278,6 +279,13 @@ def test_an_error_without_details_is_told_by_its_code():
         jsonrpc.parse_response(b'{"jsonrpc":"2.0","error":{"code":-32602,"message":"no"}}')
 
 
+def test_an_answer_without_a_result_says_nothing():
+    nothing = jsonrpc.parse_response(b'{"jsonrpc":"2.0","id":1}')
+    assert codec.read_result(BY_NAME["DeleteTaskPushNotificationConfig"], nothing) == Empty()
+    with pytest.raises(InvalidAgentResponseError, match="GetTask"):
+        codec.read_result(BY_NAME["GetTask"], nothing)
+
+
 def test_an_error_that_is_null_is_none():
     assert bytes(jsonrpc.parse_response(b'{"jsonrpc":"2.0","result":1,"error":null}')) == b"1"
     assert bytes(jsonrpc.parse_response(b'{"jsonrpc":"2.0","result":null}')) == b"null"
@@ -291,7 +299,6 @@ def test_an_error_that_is_null_is_none():
         b"\xff",
         b"[]",
         b"{}",
-        b'{"jsonrpc":"2.0","id":1}',
         b'{"jsonrpc":"1.0","result":1}',
         b'{"jsonrpc":"2.0","error":"no"}',
         b'{"jsonrpc":"2.0","error":{}}',

@@ -88,8 +88,8 @@ class JsonRpcCodec(Codec, Protocol):
 class Route(msgspec.Struct, frozen=True):
     """A verb and a path at which an operation is asked for over HTTP+JSON.
 
-    ``path`` is relative to the agent's address, with names of fields in braces; ``alias`` marks
-    what is understood but not written.
+    ``path`` is relative to the agent's address, or to a tenant below it, with names of fields in
+    braces; ``alias`` marks what is understood but not written.
     """
 
     verb: str
@@ -116,6 +116,10 @@ class HttpJsonCodec(Codec, Protocol):
     media_type: str
     routes: Sequence[Route]
 
+    def told_to(self, user_agent: str) -> HttpJsonCodec:
+        """Return what speaks to a caller with this user agent: implementations differ."""
+        ...
+
     def read_request(
         self,
         route: Route,
@@ -135,7 +139,10 @@ class HttpJsonCodec(Codec, Protocol):
         ...
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
-        """Return the error that a refusal means."""
+        """Return the error that a refusal means.
+
+        Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+        """
         ...
 
 
@@ -151,8 +158,14 @@ class GrpcCodec(Codec, Protocol):
     names: Mapping[str, str]
     pool: Any
 
-    def read_request(self, operation: Operation, data: Bytes) -> Any:
-        """Return what a message asks for."""
+    def told_to(self, user_agent: str) -> GrpcCodec:
+        """Return what speaks to a caller with this user agent: implementations differ."""
+        ...
+
+    def read_request(
+        self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
+    ) -> Any:
+        """Return what a message asks for, within the limits that ``wire.limits`` has for JSON."""
         ...
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
@@ -164,10 +177,12 @@ class Dialect(Protocol):
     """One version of the protocol, as ``Major.Minor``.
 
     ``extensions_header`` is the name, in lower case, of the header that names extensions.
+    ``tells_tasks`` says that a webhook is told the task as it stands, and not each of its events.
     """
 
     version: str
     extensions_header: str
+    tells_tasks: bool
 
     @property
     def jsonrpc(self) -> JsonRpcCodec:
@@ -183,6 +198,10 @@ class Dialect(Protocol):
         """Return what speaks gRPC. Raises ``ImportError`` where the extra is not installed."""
         ...
 
-    def write_push(self, event: Event, task: Task) -> bytes:
-        """Return what a webhook is told: of an event, after which the task is ``task``."""
+    def write_push(self, event: Event, task: Task | None) -> bytes:
+        """Return what a webhook is told.
+
+        Where tasks are told, ``task`` is the task after the event, and ``None`` for a message
+        that has none; elsewhere it is ``None``, and the event is all that matters.
+        """
         ...

@@ -150,6 +150,7 @@ def parse_response(
 ) -> msgspec.Raw:
     """Return the result of an answer, as the JSON that it is.
 
+    Where there is none it is null: agents leave it out when they have nothing to say.
     Raises the error that the answer holds, as ``read_error`` reads it, and
     ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
     """
@@ -161,9 +162,7 @@ def parse_response(
         ) from None
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
-    if not answer.result:
-        raise InvalidAgentResponseError("the answer has neither a result nor an error")
-    return answer.result
+    return answer.result or _NULL
 
 
 def _explain(body: bytes) -> _Request:

@@ -100,7 +100,7 @@ def _struct(info: inspect.StructType) -> Read:
         field = _Field(each.name, each.encode_name, _reader(each.type), takes_null)
         fields[field.wire] = fields[field.name] = field
         if each.required:
-            required.append((field, _empty(each.type)))
+            required.append((field, left_out(each.type)))
 
     def hint(value: dict[str, Any]) -> str:
         unknown = [repr(key[:40]) for key in value if key not in fields]
@@ -144,7 +144,7 @@ def _struct(info: inspect.StructType) -> Read:
     return read
 
 
-def _empty(info: inspect.Type) -> Callable[[], Any] | None:
+def left_out(info: inspect.Type) -> Callable[[], Any] | None:
     """Return what makes a required field that ProtoJSON writers leave out for being empty."""
     match info:
         case inspect.StrType(min_length=None):

@@ -15,11 +15,15 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 class _Message(msgspec.Struct):
+    """A message; its parts and itself have other names in the proto of another version."""
+
     parts: list[msgspec.Raw] = []
+    content: list[msgspec.Raw] = []
 
 
 class _Body(msgspec.Struct):
     message: _Message | None = None
+    request: _Message | None = None
     params: _Body | None = None
 
 
@@ -61,5 +65,5 @@ def _parts(body: bytes) -> int:
         given = _body(body)
     except (ValueError, RecursionError):
         return 0
-    message = given.message or (given.params and given.params.message)
-    return len(message.parts) if message else 0
+    message = given.message or given.request or (given.params and given.params.message)
+    return max(len(message.parts), len(message.content)) if message else 0

@@ -8,7 +8,7 @@ reads what ProtoJSON allows and names the fields that are wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +22,7 @@ from parley.wire import lenient
 from parley.wire.limits import check_limits
 from parley.wire.syntax import Bytes, not_json
 
-__all__ = ["check_limits", "decode", "encode"]
+__all__ = ["check_limits", "decode", "encode", "parse", "read", "refuse"]
 
 T = TypeVar("T")
 
@@ -42,14 +42,30 @@ def decode(data: Bytes, kind: type[T]) -> T:
     try:
         return encoding.decode(data, kind)
     except (ValueError, RecursionError):  # msgspec's errors and Unicode's are ValueErrors
-        value = _parse_or_refuse(data)
+        return read(parse(data), kind)
+
+
+def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
+    """Return the ``kind`` that a parsed JSON value stands for, as ``decode`` does.
+
+    ``wrong`` is what is known to be wrong with it already: it is told with the rest.
+    """
+    violations = list(wrong)
+    known = {violation.field for violation in violations}
     try:
-        return lenient.reader(kind)(value)  # type: ignore[no-any-return]
-    except lenient.Wrong as wrong:
-        _refuse([FieldViolation(path, description) for path, description in wrong.problems])
+        made = lenient.reader(kind)(value)
+    except lenient.Wrong as problem:
+        violations += [FieldViolation(*each) for each in problem.problems if each[0] not in known]
+    if violations:
+        refuse(violations)
+    return made  # type: ignore[no-any-return]
 
 
-def _parse_or_refuse(data: Bytes) -> Any:
+def parse(data: Bytes) -> Any:
+    """Return what JSON says, as plain Python values.
+
+    Raises ``JSONParseError``, and ``InvalidParamsError`` for a number that cannot be kept.
+    """
     try:
         return _parse(data)
     except RecursionError:
@@ -57,12 +73,13 @@ def _parse_or_refuse(data: Bytes) -> Any:
     except msgspec.ValidationError:  # a number is the only thing that can be invalid here
         description = "the number is too large to be kept; send it as a string"
         paths = list(islice(_outsized(data), lenient.MAX_PROBLEMS))
-        _refuse([FieldViolation(path, description) for path in paths or [""]])
+        refuse([FieldViolation(path, description) for path in paths or [""]])
     except ValueError as error:
         raise not_json(data, error) from None
 
 
-def _refuse(violations: list[FieldViolation]) -> NoReturn:
+def refuse(violations: list[FieldViolation]) -> NoReturn:
+    """Raise the ``InvalidParamsError`` that tells what is wrong, the first in its message."""
     field, description = violations[0]
     message = f"{field}: {description}" if field else description
     if len(violations) > 1:

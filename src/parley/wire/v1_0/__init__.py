@@ -27,6 +27,7 @@ def write_card(card: AgentCard) -> bytes:
 class _Dialect:
     version = "1.0"
     extensions_header = "a2a-extensions"
+    tells_tasks = False
     jsonrpc = JsonRpc()
 
     @cached_property
@@ -44,7 +45,7 @@ class _Dialect:
 
         return Grpc()
 
-    def write_push(self, event: Event, task: Task) -> bytes:
+    def write_push(self, event: Event, task: Task | None) -> bytes:
         return encode(StreamResponse.of(event))
 
 

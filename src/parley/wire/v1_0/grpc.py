@@ -2,11 +2,111 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from parley.model.errors import (
+    FieldViolation,
+    InternalError,
+    InvalidAgentResponseError,
+    InvalidRequestError,
+)
+from parley.model.operations import BY_NAME, Operation
+from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse, StreamResponse
+from parley.model.service import StreamItem
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Event
+from parley.wire import protojson
+from parley.wire.lenient import Wrong
+from parley.wire.protobuf import Messages
+from parley.wire.protobuf_limits import check_depth, check_parts
+from parley.wire.protobuf_structs import Structs
+from parley.wire.syntax import Bytes
+from parley.wire.v1_0.grpc_messages import SCHEMA
 
 
 class Grpc:
-    """Messages of gRPC (``GrpcCodec``)."""
+    """Messages of gRPC (``GrpcCodec``): the data model's own, field by field."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise NotImplementedError
+    service = f"{SCHEMA.package}.A2AService"
+    methods: Mapping[str, Operation] = BY_NAME
+    names: Mapping[str, str] = {name: name for name in BY_NAME}
+
+    def __init__(self) -> None:
+        self._messages = Messages(SCHEMA)
+        self._structs = Structs(self._messages)
+        self.pool = self._messages.pool
+
+    def told_to(self, user_agent: str) -> Grpc:
+        """Return the same for everybody."""
+        return self
+
+    def read_request(
+        self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
+    ) -> Any:
+        """Return what a message asks for."""
+        kind = operation.request
+        message = self._messages.parse(kind.__name__, data)
+        if kind is SendMessageRequest:
+            check_parts(message.message.parts, max_parts)
+        try:
+            request = self._structs.read(message, kind)
+        except Wrong as wrong:
+            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+        check_depth(request, max_depth)
+        return request
+
+    def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
+        """Return the message of a call."""
+        try:
+            return self._structs.encode(request)
+        except Wrong as wrong:
+            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+
+    def write_result(self, operation: Operation, answer: Any) -> bytes:
+        """Return the answer to an operation."""
+        if operation.response is SendMessageResponse:
+            answer = SendMessageResponse.of(answer)
+        return self._write(answer)
+
+    def read_result(self, operation: Operation, data: Bytes) -> Any:
+        """Return what an answer says."""
+        if operation.response is Empty:
+            return Empty()
+        answer = self._read(operation.name, data, operation.response)
+        return answer.payload if isinstance(answer, SendMessageResponse) else answer
+
+    def write_event(self, item: StreamItem) -> bytes:
+        """Return one event of a stream (§3.2.3)."""
+        return self._write(StreamResponse.of(item.event))
+
+    def read_event(self, data: Bytes) -> Event:
+        """Return what an event of a stream says."""
+        response: StreamResponse = self._read("a stream", data, StreamResponse)
+        return response.payload
+
+    def ends_stream(self, event: Event) -> bool:
+        """No event does: streams of this version end when their service ends them."""
+        return False
+
+    def _write(self, value: A2AStruct) -> bytes:
+        try:
+            return self._structs.encode(value)
+        except Wrong as wrong:
+            field, description = wrong.problems[0]
+            raise InternalError(
+                f"the answer cannot be told over gRPC: {field}: {description}"
+            ) from None
+
+    def _read(self, asked: str, data: Bytes, kind: type[A2AStruct]) -> Any:
+        try:
+            return self._structs.read(self._messages.parse(kind.__name__, data), kind)
+        except Wrong as wrong:
+            violations = tuple(FieldViolation(*problem) for problem in wrong.problems)
+            field, description = violations[0]
+            words = f"{field}: {description}" if field else description
+        except InvalidRequestError as error:
+            violations, words = (), error.message
+        raise InvalidAgentResponseError(
+            f"the answer to {asked} is not a {kind.__name__}: {words}", violations=violations
+        )

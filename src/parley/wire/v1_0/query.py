@@ -1,0 +1,104 @@
+"""Query parameters as the fields of a request, and back (specification §11.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from parley.model.encoding import to_wire
+from parley.model.errors import FieldViolation
+from parley.model.struct import A2AStruct, Timestamp
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+class _Parameter(NamedTuple):
+    """``read`` makes JSON of a parameter's text; it is ``None`` for what a query cannot carry."""
+
+    wire: str
+    read: Callable[[str], Any] | None
+    repeated: bool
+
+
+def read_query(
+    kind: type[A2AStruct], query: Sequence[tuple[str, str]]
+) -> tuple[dict[str, Any], list[FieldViolation]]:
+    """Return the members of a request that a query says, as JSON has them, and what is wrong.
+
+    Names may be spelled in both ways of ProtoJSON; those that the request does not have are
+    passed over. A list is written by repeating its name, or with commas.
+    """
+    parameters = _parameters(kind)
+    members: dict[str, Any] = {}
+    wrong: list[FieldViolation] = []
+    for name, text in query:
+        known = parameters.get(name)
+        if known is None:
+            continue
+        wire, read, repeated = known
+        if read is None:
+            wrong.append(FieldViolation(wire, "a query cannot carry an object"))
+        elif repeated:
+            members.setdefault(wire, []).extend(map(read, text.split(",")))
+        elif wire in members:
+            wrong.append(FieldViolation(wire, "given more than once"))
+        else:
+            members[wire] = read(text)
+    return members, wrong
+
+
+def write_query(members: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the parameters that say what ``members`` of a request do, as JSON has them."""
+    return [
+        (name, _text(item))
+        for name, value in members.items()
+        for item in (value if isinstance(value, list) else [value])
+    ]
+
+
+def members_of(request: A2AStruct) -> dict[str, Any]:
+    """Return the members of the JSON of ``request``."""
+    members: dict[str, Any] = msgspec.to_builtins(request, enc_hook=to_wire)
+    return members
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+@cache
+def _parameters(kind: type[A2AStruct]) -> dict[str, _Parameter]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    parameters = {}
+    for field in info.fields:
+        parameter = _parameter(field)
+        parameters[field.encode_name] = parameters[field.name] = parameter
+    return parameters
+
+
+def _parameter(field: inspect.Field) -> _Parameter:
+    info, repeated = field.type, False
+    if isinstance(info, inspect.UnionType):
+        info = next(case for case in info.types if not isinstance(case, inspect.NoneType))
+    if isinstance(info, inspect.VarTupleType):
+        info, repeated = info.item_type, True
+    return _Parameter(field.encode_name, _reader(info), repeated)
+
+
+def _reader(info: inspect.Type) -> Callable[[str], Any] | None:
+    match info:
+        case inspect.StructType() | inspect.DictType():
+            return None
+        case inspect.BoolType():
+            return lambda text: _BOOLEANS.get(text, text)
+        case inspect.CustomType(cls=cls) if cls is Timestamp:
+            # A plus that nobody quoted has become a space, which no timestamp has.
+            return lambda text: text.replace(" ", "+")
+    return str
