@@ -1,0 +1,1 @@
+"""Who may do what, and where this process may connect to."""
