@@ -21,6 +21,17 @@ async def test_several_agents_answer_each_under_its_path(example) -> None:
             assert "Tokyo" in (await remote.send("What time is it in Tokyo?")).text
 
 
+async def test_tenants_answer_at_one_address(example) -> None:
+    tenants = example("tenants").TENANTS
+    async with listening(parley.asgi(tenants=tenants, store="memory:")) as url:
+        for tenant, agent in tenants.items():
+            async with parley.connect(f"{url}/{tenant}") as remote:
+                assert remote.card.name == agent.name
+                assert (remote.interface.url, remote.interface.tenant) == (url, tenant)
+        async with parley.connect(f"{url}/globex") as remote:
+            assert "Tokyo" in (await remote.send("What time is it in Tokyo?")).text
+
+
 async def test_an_agent_answers_inside_an_application(example) -> None:
     async with (
         listening(example("mounted").app) as url,

@@ -51,7 +51,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     ``name`` is its JSON-RPC method and gRPC name, ``method`` the method of ``A2AService``.
     ``verb`` and ``path`` are those of the HTTP+JSON binding, with fields of the request in
     braces. ``aliases`` are names that older texts use for it. ``safe`` operations change nothing
-    and may be repeated at will.
+    and may be repeated at will. ``extension`` is the URI of the extension that adds the operation,
+    which then is no method of ``A2AService``; empty for those of the specification.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     capability: Capability | None = None
     safe: bool = False
     aliases: tuple[str, ...] = ()
+    extension: str = ""
 
     def check(self, capabilities: AgentCapabilities) -> None:
         """Raise the error of specification §3.3.4 when the card does not declare what is needed."""

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from parley.model.struct import A2AStruct, NonEmpty
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
-    """How the agent authenticates at the webhook: an HTTP scheme and its credentials."""
+    """How the agent authenticates at the webhook: an HTTP scheme and its credentials.
+
+    Shows no credentials where it is printed.
+    """
 
     scheme: str
     credentials: str = ""
 
+    def __repr__(self) -> str:
+        secret = ", credentials='...'" if self.credentials else ""
+        return f"AuthenticationInfo(scheme={self.scheme!r}{secret})"
+
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """Where, and how authenticated, a task's events are to be posted."""
+    """Where, and how authenticated, a task's events are to be posted.
+
+    Shows no secrets where it is printed.
+    """
 
     tenant: str = ""
     id: str = ""
@@ -21,3 +33,19 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
     url: NonEmpty
     token: str = ""
     authentication: AuthenticationInfo | None = None
+
+    def __repr__(self) -> str:
+        secret = ", token='...'" if self.token else ""
+        return (
+            f"TaskPushNotificationConfig(id={self.id!r}, task_id={self.task_id!r}, "
+            f"url='{server_of(self.url)}/...'{secret}, authentication={self.authentication!r})"
+        )
+
+
+def server_of(url: str) -> str:
+    """Return as much of a webhook's URL as may be shown: the rest of it is often a secret."""
+    try:
+        address = urlsplit(url)
+    except ValueError:
+        return "?"
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}"

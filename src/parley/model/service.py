@@ -46,7 +46,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs that the caller asked for and the agent has (those in force).
     ``last_event_id`` is the caller's place in a stream: the number of the last event that it has.
-    ``traceparent`` is the W3C trace header, passed on as received.
+    ``traceparent`` is the W3C trace header, passed on as received. ``patience`` is how many seconds
+    the caller waits for the end of a task, where the binding knows of a deadline.
     """
 
     caller: Caller = ANONYMOUS
@@ -55,6 +56,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     last_event_id: str | None = None
     traceparent: str = ""
+    patience: float | None = None
 
 
 class StreamItem(NamedTuple):
@@ -73,7 +75,8 @@ class A2AService(Protocol):
     """The eleven operations of A2A 1.0 on the 1.0 data model.
 
     Whatever answers implements it (a local agent, a remote one, a gateway, a test double);
-    whatever asks calls it. Every method raises only ``A2AError``. A streaming method is an async
+    whatever asks calls it. Every method raises only ``A2AError``; that of a remote agent also
+    ``ClientError``, when the agent could not be asked or heard. A streaming method is an async
     generator: errors that are known before the first event are raised by its first step, and
     closing it ends the caller's interest, never the task.
     """

@@ -1,0 +1,30 @@
+"""Extensions of the protocol: how to make one, and those that come with Parley.
+
+from parley.extensions import Extension, TaskSearch, method
+"""
+
+from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.message_timestamps import MessageTimestamps
+from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.task_search import (
+    SEARCH,
+    SearchTasksRequest,
+    SearchTasksResponse,
+    TaskSearch,
+)
+from parley.model.extensions import Extension, ExtensionMethod, method
+from parley.model.struct import A2AStruct
+
+__all__ = [
+    "SEARCH",
+    "A2AStruct",
+    "Extension",
+    "ExtensionMethod",
+    "IdempotentSend",
+    "MessageTimestamps",
+    "ResumableStreams",
+    "SearchTasksRequest",
+    "SearchTasksResponse",
+    "TaskSearch",
+    "method",
+]

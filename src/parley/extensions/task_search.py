@@ -1,0 +1,193 @@
+"""The method ``tasks/search`` (``docs/extensions/task-search.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.model.extensions import Extension, method
+from parley.model.parts import Message
+from parley.model.requests import ListTasksRequest
+from parley.model.service import A2AService, CallContext
+from parley.model.struct import A2AStruct, Int32, Timestamp, freeze
+from parley.model.tasks import Task, TaskState
+
+TASK_SEARCH = "urn:parley:task-search:v1"
+
+DEFAULT_PAGE = 20
+LARGEST_PAGE = 100
+
+MOST_TASKS = 500
+MOST_LISTS = 20
+MOST_CHARACTERS = 4_000_000
+MOST_WORDS = 32
+"""What one call looks at: it ends with the page of tasks that reaches one of these."""
+
+
+class SearchTasksRequest(A2AStruct, frozen=True, kw_only=True):
+    """Ask for the tasks that match all of what is given.
+
+    ``text``: every word of it occurs in what was said, or in what artifacts hold or are called;
+    case does not matter. ``states``: the task is in one of them. ``context_id``: it belongs to
+    that context. ``status_timestamp_after`` and ``status_timestamp_before``, both inclusive, bound
+    when its status last changed. ``metadata``: its own metadata, or that of one of its messages or
+    artifacts, has each of these members with this very value. ``history_length`` and
+    ``include_artifacts`` are those of ListTasks.
+    """
+
+    tenant: str = ""
+    text: str = ""
+    states: tuple[TaskState, ...] = ()
+    context_id: str = ""
+    status_timestamp_after: Timestamp | None = None
+    status_timestamp_before: Timestamp | None = None
+    metadata: dict[str, Any] | None = None
+    page_size: Int32 | None = None
+    page_token: str = ""
+    history_length: Int32 | None = None
+    include_artifacts: bool | None = None
+
+    def __post_init__(self) -> None:
+        freeze(self, "states")
+
+
+class SearchTasksResponse(A2AStruct, frozen=True, kw_only=True):
+    """Tasks that match, the last updated first.
+
+    A page may hold fewer than asked for, or none, though more match: only an empty
+    ``next_page_token`` says that all were looked at.
+    """
+
+    tasks: tuple[Task, ...]
+    next_page_token: str
+
+    def __post_init__(self) -> None:
+        freeze(self, "tasks")
+
+
+async def search(
+    service: A2AService, request: SearchTasksRequest, context: CallContext
+) -> SearchTasksResponse:
+    """Answer ``tasks/search`` out of what the service lists for this caller, and for no other.
+
+    The work of one call is bounded, however many tasks there are.
+    Raises ``InvalidParamsError``.
+    """
+    size = DEFAULT_PAGE if request.page_size is None else request.page_size
+    if not 1 <= size <= LARGEST_PAGE:
+        _refuse("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}")
+    words = request.text.casefold().split()
+    if len(words) > MOST_WORDS:
+        _refuse("text", f"at most {MOST_WORDS} words")
+    if request.history_length is not None and request.history_length < 0:
+        _refuse("historyLength", "0 for none, a positive number, or left out for all")
+    found: list[Task] = []
+    token, tasks, lists, characters = request.page_token, 0, 0, 0
+    while True:
+        # No page is larger than the room that is left, so every match on it finds a place, and
+        # the walk can always go on after a whole page.
+        page = await service.list_tasks(
+            ListTasksRequest(
+                tenant=request.tenant,
+                context_id=request.context_id,
+                status=request.states[0] if len(request.states) == 1 else TaskState.UNSPECIFIED,
+                status_timestamp_after=request.status_timestamp_after,
+                page_size=size - len(found),
+                page_token=token,
+                include_artifacts=True,
+            ),
+            context,
+        )
+        for task in page.tasks:
+            if not _is_of(task, request):
+                continue
+            texts = [text.casefold() for text in _texts(task)] if words else []
+            characters += sum(map(len, texts))
+            if all(any(word in text for text in texts) for word in words):
+                found.append(_shown(task, request))
+        tasks += len(page.tasks)
+        lists += 1
+        token = page.next_page_token
+        if (
+            not token
+            or len(found) >= size
+            or tasks >= MOST_TASKS
+            or lists >= MOST_LISTS
+            or characters >= MOST_CHARACTERS
+        ):
+            return SearchTasksResponse(tasks=tuple(found), next_page_token=token)
+
+
+SEARCH = method(
+    TASK_SEARCH,
+    "tasks/search",
+    SearchTasksRequest,
+    SearchTasksResponse,
+    search,
+    path="/tasks:search",
+    safe=True,
+)
+
+
+class TaskSearch(Extension):
+    """Callers find their tasks by what is in them: ``tasks/search``."""
+
+    uri = TASK_SEARCH
+    description = "Finds the caller's own tasks by text, state, time and metadata: tasks/search."
+    methods = (SEARCH,)
+
+
+def _is_of(task: Task, request: SearchTasksRequest) -> bool:
+    """Whether all but the text fits."""
+    if request.states and task.state not in request.states:
+        return False
+    before, at = request.status_timestamp_before, task.status.timestamp
+    if before is not None and (at is None or at > before):
+        return False
+    return all(
+        any(name in each and _equal(each[name], value) for each in _metadata(task))
+        for name, value in (request.metadata or {}).items()
+    )
+
+
+def _equal(held: object, wanted: object) -> bool:
+    # JSON's true is no number, as Python's is.
+    return held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
+
+
+def _said(task: Task) -> list[Message]:
+    return [*task.history, *([task.status.message] if task.status.message is not None else [])]
+
+
+def _metadata(task: Task) -> Iterator[Mapping[str, Any]]:
+    if task.metadata:
+        yield task.metadata
+    yield from (message.metadata for message in _said(task) if message.metadata)
+    yield from (artifact.metadata for artifact in task.artifacts if artifact.metadata)
+
+
+def _texts(task: Task) -> Iterable[str]:
+    for message in _said(task):
+        yield message.text
+    for artifact in task.artifacts:
+        yield artifact.name
+        yield artifact.description
+        yield artifact.text
+
+
+def _shown(task: Task, request: SearchTasksRequest) -> Task:
+    length = request.history_length
+    history = task.history
+    if length is not None:
+        history = history[-length:] if length else ()
+    artifacts = task.artifacts if request.include_artifacts else ()
+    return replace(task, history=history, artifacts=artifacts)
+
+
+def _refuse(field: str, description: str) -> None:
+    raise InvalidParamsError(
+        f"{field}: {description}", violations=(FieldViolation(field, description),)
+    )

@@ -1,0 +1,405 @@
+"""What extensions make of messages, statuses and artifacts, before anybody sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from parley import (
+    Agent,
+    Artifact,
+    CallContext,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+    Turn,
+)
+from parley.extensions.profile import Profile
+from parley.model.encoding import encode
+from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
+from parley.model.extensions import Extension
+from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from tests.agent.conftest import new_store, talk
+
+__all__ = ["new_store", "talk"]
+
+pytestmark = pytest.mark.anyio
+
+URI = "urn:example:mood:v1"
+
+
+class Mood(Extension):
+    """Says in which mood everything is said."""
+
+    uri = URI
+    data = str
+
+    def receive(self, request: Any, context: CallContext) -> Any:
+        if self.of(request.message) == "angry":
+            raise PermissionDeniedError("come back in a better mood")
+        message = self.put(request.message, f"{self.of(request.message)}, noted")
+        return replace(request, message=message)
+
+    def send(self, event: Any) -> Any:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            return replace(event, artifact=self.put(event.artifact, "proud"))
+        if isinstance(event, Message):
+            return self.put(event, "polite")
+        return self.put(event, "busy")
+
+
+IN_FORCE = CallContext(extensions=frozenset({URI}))
+
+
+def agent_with(*extensions: Extension) -> Agent:
+    agent = Agent("Moody", extensions=extensions)
+
+    @agent.skill
+    async def greet(turn: Turn) -> str:
+        return f"Hello, in a {Mood.of(turn.message)} mood"
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        await turn.working("On it")
+        return "done"
+
+    @agent.skill(replies="task")
+    async def chunks(turn: Turn) -> None:
+        async with turn.stream("Poem") as out:
+            await out.write("roses")
+            await asyncio.sleep(0.03)  # so that the first chunk goes out by itself
+            await out.write("violets")
+
+    return agent
+
+
+async def test_a_message_is_enriched_before_the_agent_sees_it(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        reply = await caller.send("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
+        assert reply.text == "Hello, in a sunny, noted mood"
+
+
+async def test_a_message_that_the_extension_refuses_starts_nothing(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        with pytest.raises(PermissionDeniedError, match="better mood"):
+            await caller.send("Hi", metadata={URI: "angry"}, context=IN_FORCE)
+
+
+async def test_data_of_the_wrong_shape_is_refused_with_its_place(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        with pytest.raises(InvalidParamsError) as raised:
+            await caller.send("Hi", metadata={URI: 7}, context=IN_FORCE)
+        assert [v.field for v in raised.value.violations] == [f"metadata.{URI}"]
+
+
+async def test_an_extension_that_was_not_asked_for_does_nothing(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        reply = await caller.send("Hi", metadata={URI: "angry"})
+        assert reply.text == "Hello, in a angry mood"
+        assert (reply.metadata, reply.extensions) == (None, ())
+
+
+async def test_a_direct_reply_is_enriched_and_names_the_extension(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        reply = await caller.send("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
+        assert Mood.of(reply) == "polite"
+        assert reply.extensions == (URI,)
+
+
+async def test_stream_and_task_agree_on_what_was_enriched(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        items = [
+            item async for item in caller.stream("Go", metadata={"skill": "work"}, context=IN_FORCE)
+        ]
+        first = items[0].event
+        assert isinstance(first, Task)
+        updates = [item.event for item in items[1:]]
+        statuses = [e for e in updates if isinstance(e, TaskStatusUpdateEvent)]
+        assert [Mood.of(event) for event in statuses] == ["busy"] * len(statuses)
+        (artifact,) = [e.artifact for e in updates if isinstance(e, TaskArtifactUpdateEvent)]
+        task = await caller.service.get_task(GetTaskRequest(id=first.id), caller.context)
+        assert task.artifacts == (artifact,)
+        assert (Mood.of(artifact), artifact.extensions) == ("proud", (URI,))
+        assert [item.json for item in items[1:]] == [encode(e) for e in updates]
+
+
+async def test_every_chunk_of_an_artifact_is_enriched(talk: Any) -> None:
+    async with talk(agent_with(Mood())) as caller:
+        task = await caller.task("Go", metadata={"skill": "chunks"}, context=IN_FORCE)
+        assert task.artifacts[0].text == "rosesviolets"
+        assert task.artifacts[0].extensions == (URI,)
+
+
+async def test_a_turn_has_the_extensions_of_its_own_message(talk: Any) -> None:
+    seen: list[frozenset[str]] = []
+    agent = Agent("Asking", extensions=[Mood()])
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        seen.append(turn.extensions)
+        await turn.ask("Sure?")
+        return "done"
+
+    async with talk(agent) as caller:
+        task = await caller.task("Hi", metadata={URI: "sunny"}, context=IN_FORCE)
+        assert task.status.message is not None
+        done = await caller.task("Yes", task_id=task.id)
+        assert seen == [frozenset({URI}), frozenset()]
+        assert done.artifacts[0].extensions == ()
+
+
+class Meddler(Extension):
+    """Changes what is not its to change."""
+
+    uri = "urn:example:meddler:v1"
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self._change = change
+
+    def send(self, event: Any) -> Any:
+        return self._change(event)
+
+
+def other_state(event: Any) -> Any:
+    if isinstance(event, TaskStatusUpdateEvent):
+        return replace(event, status=replace(event.status, state=TaskState.REJECTED))
+    return event
+
+
+def other_id(event: Any) -> Any:
+    if isinstance(event, TaskArtifactUpdateEvent):
+        return replace(event, artifact=replace(event.artifact, artifact_id="other"))
+    return replace(event, context_id="other")
+
+
+def nothing(event: Any) -> Any:
+    return None
+
+
+def unreadable(event: Any) -> Any:
+    if isinstance(event, TaskArtifactUpdateEvent):
+        return replace(event, artifact=replace(event.artifact, name=7))
+    return event
+
+
+@pytest.mark.parametrize("change", [other_state, other_id, nothing, unreadable])
+@pytest.mark.parametrize("skill", ["work", "chunks"])
+async def test_an_extension_cannot_change_what_the_specification_fixes(
+    talk: Any, change: Any, skill: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    meddler = Meddler(change)
+    context = CallContext(extensions=frozenset({meddler.uri}))
+    with caplog.at_level(logging.ERROR, "parley.extensions"):
+        async with talk(agent_with(meddler)) as caller:
+            task = await caller.task("Go", metadata={"skill": skill}, context=context)
+    assert task.state is TaskState.FAILED
+    assert task.artifacts == ()
+    assert "its log says why under" in task.text
+    assert "Meddler" in caplog.text
+
+
+async def test_a_direct_reply_that_an_extension_spoils_is_an_internal_error(talk: Any) -> None:
+    meddler = Meddler(other_id)
+    context = CallContext(extensions=frozenset({meddler.uri}))
+    async with talk(agent_with(meddler)) as caller:
+        with pytest.raises(InternalError, match="its log says why"):
+            await caller.send("Hi", context=context)
+
+
+class Censor(Extension):
+    """Lets some words not out."""
+
+    uri = "urn:example:censor:v1"
+
+    def send(self, event: Any) -> Any:
+        if isinstance(event, TaskArtifactUpdateEvent) and "violets" in event.artifact.text:
+            raise PermissionDeniedError("no flowers")
+        return event
+
+
+async def test_what_an_extension_does_not_let_out_is_in_no_log(talk: Any) -> None:
+    context = CallContext(extensions=frozenset({Censor.uri}))
+    async with talk(agent_with(Censor())) as caller:
+        task = await caller.task("Go", metadata={"skill": "chunks"}, context=context)
+        assert task.state is TaskState.FAILED
+        assert task.status.message is not None
+        assert task.status.message.text == "no flowers"
+        assert task.artifacts[0].text == "roses"
+
+
+async def test_a_function_whose_chunk_may_not_go_out_is_stopped(talk: Any) -> None:
+    agent = Agent("Gardener", extensions=[Censor()])
+    stopped = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def plant(turn: Turn) -> None:
+        async with turn.stream("Poem") as out:
+            await out.write("violets")  # goes out by a timer, while the function waits
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+    context = CallContext(extensions=frozenset({Censor.uri}))
+    async with talk(agent) as caller, asyncio.timeout(5):
+        task = await caller.task("Go", context=context)
+        assert stopped.is_set()
+        assert task.state is TaskState.FAILED
+        assert task.status.message is not None
+        assert task.status.message.text == "no flowers"
+        assert task.artifacts == ()
+
+
+async def test_a_task_is_canceled_whatever_an_extension_says(talk: Any) -> None:
+    class Never(Extension):
+        uri = "urn:example:never:v1"
+
+        def send(self, event: Any) -> Any:
+            if isinstance(event, TaskStatusUpdateEvent) and event.status.state.is_terminal:
+                raise PermissionDeniedError("this must not end")
+            return event
+
+    agent = Agent("Endless", extensions=[Never()])
+
+    @agent.skill(replies="task")
+    async def wait(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    context = CallContext(extensions=frozenset({Never.uri}))
+    async with talk(agent) as caller, asyncio.timeout(5):
+        task = await caller.task("Go", context=context, return_immediately=True)
+        canceled = await caller.service.cancel_task(CancelTaskRequest(id=task.id), context)
+        assert canceled.state is TaskState.CANCELED
+
+
+async def test_a_sub_state_is_in_the_update_and_in_the_task(talk: Any) -> None:
+    agent = Agent("Painter", extensions=[Mood()])
+
+    @agent.skill(replies="task")
+    async def paint(turn: Turn) -> None:
+        await turn.working("Mixing paint", substate={f"{URI}/step": "mixing", "urn:x": 1})
+        await turn.ask("Which colour?")
+
+    async with talk(agent) as caller:
+        for context, expected in ((IN_FORCE, "mixing"), (caller.context, None)):
+            items = [
+                item.event
+                async for item in caller.stream("Go", metadata={URI: "calm"}, context=context)
+            ]
+            (update,) = [
+                e
+                for e in items
+                if isinstance(e, TaskStatusUpdateEvent)
+                and e.status.message is not None
+                and e.status.message.text == "Mixing paint"
+            ]
+            message = update.status.message
+            assert (update.metadata or {}).get(f"{URI}/step") == expected
+            assert (message.metadata or {}).get(f"{URI}/step") == expected
+            assert "urn:x" not in (message.metadata or {})
+            assert message.extensions == ((URI,) if expected else ())
+            task = await caller.service.get_task(GetTaskRequest(id=update.task_id), context)
+            assert message in task.history
+
+
+async def test_hooks_run_in_the_order_of_the_agents_extensions(talk: Any) -> None:
+    class First(Extension):
+        uri = "urn:example:first:v1"
+
+        def send(self, event: Any) -> Any:
+            return replace(event, parts=(*event.parts, Part(text=self.uri[-8:])))
+
+    class Second(First):
+        uri = "urn:example:second:v1"
+
+    context = CallContext(extensions=frozenset({First.uri, Second.uri}))
+    async with talk(agent_with(Second(), First())) as caller:
+        reply = await caller.send("Hi", context=context)
+        assert [part.text for part in reply.parts[1:]] == ["econd:v1", "first:v1"]
+        assert reply.extensions == (Second.uri, First.uri)
+
+
+async def test_an_asynchronous_hook_is_waited_for(talk: Any) -> None:
+    class Slow(Extension):
+        uri = "urn:example:slow:v1"
+
+        async def receive(self, request: Any, context: CallContext) -> Any:
+            await asyncio.sleep(0)
+            return replace(request, message=self.put(request.message, {"checked": True}))
+
+    agent = Agent("Checked", extensions=[Slow()])
+
+    @agent.skill
+    async def tell(turn: Turn) -> dict[str, bool]:
+        return Slow.of(turn.message)
+
+    async with talk(agent) as caller:
+        reply = await caller.send("Hi", context=CallContext(extensions=frozenset({Slow.uri})))
+        assert reply.parts == (Part(data={"checked": True}),)
+
+
+def test_typed_data_is_read_as_its_type() -> None:
+    class Where(msgspec.Struct):
+        latitude: float
+
+    class Place(Extension):
+        uri = "urn:example:place:v1"
+        data = Where
+
+    artifact = Artifact(artifact_id="a", parts=())
+    assert Place.of(artifact) is None
+    assert Place.of(Place.put(artifact, Where(1.5))) == Where(1.5)
+
+
+def test_an_unchanged_message_stays_the_same_object() -> None:
+    message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="x"),))
+    assert Profile([Censor(), Mood()]).send(message) is not message
+    assert Profile([Censor()]).send(message) is message
+
+
+async def test_a_turn_that_is_run_again_has_what_its_message_asked_for(
+    talk: Any, new_store: Any
+) -> None:
+    if type(new_store()).__name__ == "MemoryTaskStore":
+        pytest.skip("a store in memory survives nothing")
+    agent = Agent("Phoenix", extensions=[Mood()])
+    seen: list[tuple[int, int, frozenset[str], tuple[str, ...]]] = []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @agent.skill
+    async def rise(turn: Turn) -> str:
+        seen.append((turn.number, turn.attempt, turn.extensions, turn.accepted_output_modes))
+        await turn.ask("Ready?")
+        begun.set()
+        await go_on.wait()
+        return "risen"
+
+    options = {"accepted_output_modes": ("text/plain",), "return_immediately": True}
+    async with talk(agent) as caller:
+        task = await caller.task("go", return_immediately=True)
+        async with asyncio.timeout(5):
+            await caller.task("yes", task_id=task.id, context=IN_FORCE, **options)
+            await begun.wait()
+    go_on.set()
+    async with talk(agent) as caller, asyncio.timeout(5):
+        items = caller.service.subscribe_to_task(
+            SubscribeToTaskRequest(id=task.id), CallContext(last_event_id="0")
+        )
+        last = [item.event async for item in items][-1]
+    assert seen == [
+        (1, 1, frozenset(), ()),
+        (2, 1, frozenset({URI}), ("text/plain",)),
+        (2, 2, frozenset({URI}), ("text/plain",)),
+    ]
+    assert isinstance(last, TaskStatusUpdateEvent)
+    assert Mood.of(last) == "busy"
