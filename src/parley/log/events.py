@@ -42,10 +42,15 @@ PUBLIC_KINDS = frozenset({Kind.TASK, Kind.STATUS, Kind.ARTIFACT})
 
 
 class Received(A2AStruct, frozen=True, kw_only=True):
-    """A message that waits for a turn (private). ``entry`` tells it from another of the same id."""
+    """A message that waits for a turn (private). ``entry`` tells it from another of the same id.
+
+    The rest is what its turn needs to know of the request that brought it.
+    """
 
     entry: str
     message: Message
+    accepted_output_modes: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ import msgspec
 
 from parley.log.events import Kind, LoggedEvent, logged, now_ms
 from parley.log.fold import IllegalEvent, fold
-from parley.log.head import Head, advance, claimed, payloads_of
+from parley.log.head import Head, advance, claimed, payloads_of, unknown
+from parley.log.pushes import placed
 from parley.log.snapshot import Snapshot
 from parley.log.store import (
     HISTORY_KEPT,
@@ -21,6 +22,8 @@ from parley.log.store import (
     Committed,
     DuplicateReceipt,
     Memory,
+    PushRecord,
+    PushState,
     Receipt,
     Scope,
     StoreError,
@@ -47,6 +50,7 @@ class _Log(msgspec.Struct):
     private: list[_Row] = msgspec.field(default_factory=list)
     snapshot: Snapshot | None = None
     place: tuple[int, int] = (0, 0)
+    pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
 
     def tail(self, artifacts: bool) -> list[LoggedEvent]:
         """Return what the fold needs after the snapshot."""
@@ -131,10 +135,13 @@ class MemoryTaskStore:
         log = self._logs.get(append.task_id)
         at = self._clock()
         head, records = advance(log.head if log else None, append, payloads, at)
+        pushes = log.pushes if log else {}
+        if append.pushes:
+            pushes = placed(append.pushes, pushes, head, after=head.seq if log else 0)
         self._keep(head.scope, head.context_id, append.receipts, exchange, at)
         if log is None:
             log = self._logs[append.task_id] = _Log(head)
-        log.head = head
+        log.head, log.pushes = head, pushes
         for record in records:
             row = (record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
             (log.private if record.sub else log.public).append(row)
@@ -294,6 +301,46 @@ class MemoryTaskStore:
             context.values.pop(key, None)
         else:
             context.values[key] = value
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None:
+            raise unknown(task_id)
+        log.pushes = placed((push,), log.pushes, log.head, after=log.head.seq)
+        return next(reversed(log.pushes.values()))
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        self._opened()
+        log = self._logs.get(task_id)
+        return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
+
+    async def move_push(self, task_id: str, push: PushRecord) -> None:
+        """Note how far a webhook was told, and its state."""
+        self._opened()
+        log = self._logs.get(task_id)
+        kept = log.pushes.get(push.id) if log else None
+        if log is not None and kept is not None and kept.revision == push.revision:
+            log.pushes[push.id] = push
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is not None:
+            log.pushes.pop(push_id, None)
+
+    async def pushing(self, agent: str) -> Sequence[tuple[str, bool]]:
+        """Return the ids of the agent's tasks with active configurations, the oldest first."""
+        self._opened()
+        found = []
+        for task_id, log in self._logs.items():
+            active = [push for push in log.pushes.values() if push.state is PushState.ACTIVE]
+            if active and log.head.scope.agent == agent:
+                found.append((task_id, any([push.cursor < log.head.seq for push in active])))
+        return found
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs."""

@@ -16,7 +16,7 @@ from parley.log.fold import fold
 from parley.log.head import payloads_of
 from parley.log.lend import Lender
 from parley.log.snapshot import Snapshot
-from parley.log.sqlite_batch import Job, Stage, WriterId, columns
+from parley.log.sqlite_batch import Job, Stage, WriterId, columns, read_pushes
 from parley.log.sqlite_file import SQL, SqliteFile
 from parley.log.sqlite_reader import SqliteReaders, records_in
 from parley.log.sqlite_writer import SqliteWriter
@@ -25,6 +25,7 @@ from parley.log.store import (
     Append,
     Committed,
     Memory,
+    PushRecord,
     Receipt,
     Scope,
     StoreUnavailable,
@@ -145,7 +146,9 @@ class SqliteTaskStore:
 
     async def claim(self, task_id: str) -> int:
         """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
-        return await self._submit(partial(sqlite_jobs.claim, task_id=task_id), task_id=task_id)
+        job = partial(sqlite_jobs.claim, task_id=task_id)
+        epoch: int = await self._submit(job, task_id=task_id)
+        return epoch
 
     async def unfinished(self, agent: str) -> Sequence[str]:
         """Return the ids of the agent's tasks that an executor has to see to, the oldest first."""
@@ -197,6 +200,29 @@ class SqliteTaskStore:
             partial(sqlite_jobs.set_value, scope=scope, context_id=context_id, key=key, value=value)
         )
 
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept."""
+        job = partial(sqlite_jobs.put_push, task_id=task_id, push=push)
+        kept: PushRecord = await self._submit(job, task_id=task_id)
+        return kept
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        return read_pushes(await self._rows("pushes", (task_id,)))
+
+    async def move_push(self, task_id: str, push: PushRecord) -> None:
+        """Note how far a webhook was told, and its state."""
+        await self._submit(partial(sqlite_jobs.move_push, task_id=task_id, push=push))
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        await self._submit(partial(sqlite_jobs.remove_push, task_id=task_id, push_id=push_id))
+
+    async def pushing(self, agent: str) -> Sequence[tuple[str, bool]]:
+        """Return the ids of the agent's tasks with active configurations, the oldest first."""
+        rows = await self._rows("pushing", (agent,))
+        return [(task_id, bool(behind)) for task_id, behind in rows]
+
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
 
@@ -224,10 +250,10 @@ class SqliteTaskStore:
         creates: bool = False,
         writer: WriterId | None = None,
         size: int = 0,
-    ) -> asyncio.Future[int]:
+    ) -> asyncio.Future[Any]:
         if self._loop is None or self._writing is None:
             raise self._closed()
-        future: asyncio.Future[int] = self._loop.create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._writing.submit(Job(future, stage, task_id, creates, writer, size))
         return future
 

@@ -17,9 +17,19 @@ import msgspec
 
 from parley.log.events import LoggedEvent
 from parley.log.head import Head
+from parley.log.pushes import placed
 from parley.log.snapshot import Snapshot
 from parley.log.sqlite_file import SQL
-from parley.log.store import HISTORY_KEPT, DuplicateReceipt, Receipt, Scope
+from parley.log.store import (
+    HISTORY_KEPT,
+    DuplicateReceipt,
+    PushRecord,
+    PushState,
+    Receipt,
+    Scope,
+)
+from parley.model.encoding import decode, encode
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 
 ROWS_AT_ONCE = 256
@@ -76,6 +86,7 @@ class Batch:
         self._snapshots: dict[int, tuple[Any, ...]] = {}
         self._receipts: list[tuple[Any, ...]] = []
         self._statements: list[tuple[str, Sequence[Any]]] = []
+        self._pushes: dict[str, dict[str, PushRecord]] = {}
 
     def look_up(self, jobs: Sequence[Job]) -> None:
         """Find the heads that ``jobs`` need, with one look into the database for all of them."""
@@ -138,6 +149,34 @@ class Batch:
                 self.add("add_history", (*context, i, message))
             self.add("trim_history", (*context, HISTORY_KEPT))
 
+    def pushes_with(
+        self, head: Head, pushes: Sequence[PushRecord], *, after: int
+    ) -> dict[str, PushRecord]:
+        """Return a task's push notification configurations with further ones, the last of them
+        last. Raises ``TooManyPushes``.
+        """
+        return placed(pushes, self._pushes_of(head.task_id), head, after=after)
+
+    def put_pushes(self, head: Head, pushes: dict[str, PushRecord], count: int) -> None:
+        """Let a task have these push notification configurations, the last so many of them new."""
+        self._pushes[head.task_id] = pushes
+        for push in list(pushes.values())[-count:]:
+            config = encode(push.config)
+            rest = (push.version, push.cursor, push.state.value, push.note)
+            self.add("put_push", (head.key, push.id, push.revision, config, *rest))
+
+    def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        self._pushes_of(task_id).pop(push_id, None)
+        self.add("remove_push", (task_id, push_id))
+
+    def _pushes_of(self, task_id: str) -> dict[str, PushRecord]:
+        """Return a task's configurations as they are after what is in the batch so far."""
+        if task_id not in self._pushes:
+            found = read_pushes(self.read("pushes", (task_id,)))
+            self._pushes[task_id] = {push.id: push for push in found}
+        return self._pushes[task_id]
+
     def add(self, name: str, values: Sequence[Any]) -> None:
         """Add a statement, done after all that is written in bulk."""
         self._statements.append((SQL[name], values))
@@ -184,6 +223,21 @@ class Batch:
 def columns(scope: Scope) -> tuple[str, str, str]:
     """Return a scope as the tables hold it."""
     return scope.agent, scope.tenant, scope.owner
+
+
+def read_pushes(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
+    """Return the configurations that the query ``pushes`` found."""
+    return [
+        PushRecord(
+            config=decode(config, TaskPushNotificationConfig),
+            version=version,
+            revision=revision,
+            cursor=cursor,
+            state=PushState(state),
+            note=note,
+        )
+        for config, version, revision, cursor, state, note in rows
+    ]
 
 
 def read_heads(array: str) -> list[Head]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from parley.log.events import LoggedEvent
-from parley.log.head import advance, claimed
+from parley.log.head import advance, claimed, unknown
 from parley.log.snapshot import Snapshot
 from parley.log.sqlite_batch import Batch, WriterId, columns
-from parley.log.store import HISTORY_KEPT, Append, Conflict, Receipt, Scope
+from parley.log.store import HISTORY_KEPT, Append, Conflict, PushRecord, Receipt, Scope
 
 PRUNED_AT_ONCE = 5000
 """How many records one transaction removes, about: so long do other writers wait."""
@@ -27,7 +28,11 @@ def append(
     expected = append.expected_seq
     if expected is not None and (append.task_id, append.epoch) in batch.broken:
         raise Conflict(append.task_id, expected, None)
-    head, records = advance(batch.head(append.task_id), append, payloads, batch.at)
+    before = batch.head(append.task_id)
+    head, records = advance(before, append, payloads, batch.at)
+    pushes = {}
+    if append.pushes:
+        pushes = batch.pushes_with(head, append.pushes, after=head.seq if before else 0)
     batch.check_receipts(head.scope, append.receipts)
     head = batch.put_head(head)
     batch.add_records(head.key, records)
@@ -35,6 +40,8 @@ def append(
         batch.put_snapshot(head, snapshot)
     if append.receipts:
         batch.add_receipts(head.scope, append.receipts)
+    if pushes:
+        batch.put_pushes(head, pushes, len(append.pushes))
     if exchange:
         batch.add_exchange(head.scope, head.context_id, exchange)
     return head.seq, records
@@ -70,6 +77,29 @@ def set_value(batch: Batch, scope: Scope, context_id: str, key: str, value: byte
     return 0, ()
 
 
+def put_push(batch: Batch, task_id: str, push: PushRecord) -> tuple[PushRecord, Sequence[Any]]:
+    """Keep a push notification configuration. The result is how it is kept."""
+    head = batch.head(task_id)
+    if head is None:
+        raise unknown(task_id)
+    pushes = batch.pushes_with(head, (push,), after=head.seq)
+    batch.put_pushes(head, pushes, 1)
+    return next(reversed(pushes.values())), ()
+
+
+def move_push(batch: Batch, task_id: str, push: PushRecord) -> Done:
+    """Note how far a webhook was told."""
+    values = (push.cursor, push.state.value, push.note, task_id, push.id, push.revision)
+    batch.add("move_push", values)
+    return 0, ()
+
+
+def remove_push(batch: Batch, task_id: str, push_id: str) -> Done:
+    """Remove a push notification configuration."""
+    batch.remove_push(task_id, push_id)
+    return 0, ()
+
+
 def prune(batch: Batch, agent: str, ended_before: int, limit: int) -> Done:
     """Remove ended tasks, up to ``limit`` and so many records. The result is how many."""
     count = records = 0
@@ -78,7 +108,7 @@ def prune(batch: Batch, agent: str, ended_before: int, limit: int) -> Done:
             break
         count += 1
         records += length
-        for name in ("remove_log", "remove_snapshot", "remove_task"):
+        for name in ("remove_log", "remove_snapshot", "remove_pushes", "remove_task"):
             batch.add(name, (key,))
     return count, ()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Protocol
 
 import msgspec
 
 from parley.log.events import Kind, LoggedEvent, PrivateEvent, TaskEvent
 from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
 
 PAGE_BYTES = 256 * 1024
@@ -19,6 +21,9 @@ Every reader that is behind holds a page, which takes three to four times that i
 
 HISTORY_KEPT = 1000
 """How many messages of a context's history are kept; the oldest go first."""
+
+MAX_PUSHES = 20
+"""How many push notification configurations a task may have."""
 
 
 class StoreError(Exception):
@@ -59,6 +64,13 @@ class DuplicateReceipt(StoreError):
         super().__init__(f"message {message_id} has a receipt already")
 
 
+class TooManyPushes(StoreError):
+    """The task has as many push notification configurations as it may."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"task {task_id} has {MAX_PUSHES} push notification configurations")
+
+
 class StoreUnavailable(StoreError):
     """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
 
@@ -85,6 +97,36 @@ class Receipt(msgspec.Struct, frozen=True):
     reply: bytes = b""
 
 
+class PushState(Enum):
+    """Whether a webhook is to be told anything. The values are what stores keep."""
+
+    ACTIVE = "active"
+    PARKED = "parked"
+    DONE = "done"
+
+
+class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A push notification configuration: what its creator said, and how far its webhook was told.
+
+    ``config`` says neither task nor tenant, which the store knows. ``version`` is the version of
+    the protocol in which it was made. ``cursor`` is the number of the last event that was
+    delivered. ``revision`` names this making of it: a configuration that is made anew has another.
+    A parked one is told nothing more until it is made anew; ``note`` says why.
+    """
+
+    config: TaskPushNotificationConfig
+    version: str
+    revision: str
+    cursor: int = 0
+    state: PushState = PushState.ACTIVE
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        """The configuration's id, which is unique within its task."""
+        return self.config.id
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Records to be added to one task's log, all or none.
 
@@ -94,7 +136,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``task`` is the fold after the append, given when it is worth keeping as a snapshot.
     ``turn_open`` says whether a turn is under way after the append, ``None`` leaves it as it is.
     ``taken`` is how many waiting messages the append's turn takes.
-    ``exchange`` joins the context's history with it. ``receipts`` are kept with it.
+    ``exchange`` joins the context's history with it. ``receipts`` are kept with it, and ``pushes``,
+    which begin with the first event when the append creates the task, else after the last.
     """
 
     task_id: str
@@ -109,6 +152,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     taken: int = 0
     exchange: Sequence[Message] = ()
     receipts: Sequence[Receipt] = ()
+    pushes: Sequence[PushRecord] = ()
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +240,8 @@ class TaskStore(Protocol):
 
         The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
         of a task that is there, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
-        ``IllegalEvent`` (see ``fold``), ``DuplicateReceipt``. The call itself raises
-        ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+        ``IllegalEvent`` (see ``fold``), ``TooManyPushes``, ``DuplicateReceipt``. The call itself
+        raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
         """
         ...
 
@@ -272,6 +316,36 @@ class TaskStore(Protocol):
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
         """Keep a value for a context; ``None`` removes it."""
+        ...
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept.
+
+        It replaces the one that has its id (see ``pushes.placed``); a new one begins after the
+        task's last event. Raises ``UnknownTask``, ``TooManyPushes``.
+        """
+        ...
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        ...
+
+    async def move_push(self, task_id: str, push: PushRecord) -> None:
+        """Note how far a webhook was told, and its state.
+
+        Nothing is noted of one that was removed or made anew since.
+        """
+        ...
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        ...
+
+    async def pushing(self, agent: str) -> Sequence[tuple[str, bool]]:
+        """Return the ids of the agent's tasks with active configurations, the oldest first.
+
+        Each with whether there are events that one of them has not delivered.
+        """
         ...
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:

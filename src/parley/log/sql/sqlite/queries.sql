@@ -190,6 +190,32 @@ DELETE FROM context_values WHERE name = ?5 AND context = (
     SELECT key FROM contexts
     WHERE agent = ?1 AND tenant = ?2 AND owner = ?3 AND context_id = ?4);
 
+-- name: pushes
+-- The push notification configurations of a task, by id.
+SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note
+FROM tasks t JOIN pushes p ON p.task = t.key WHERE t.task_id = ? ORDER BY p.id;
+
+-- name: put_push
+-- One that replaces another goes on where that stands by now.
+INSERT INTO pushes (task, id, revision, config, version, cursor, state, note)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (task, id) DO UPDATE SET
+    revision = excluded.revision, config = excluded.config, version = excluded.version,
+    state = excluded.state, note = excluded.note;
+
+-- name: move_push
+UPDATE pushes SET cursor = ?, state = ?, note = ?
+WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ? AND revision = ?;
+
+-- name: remove_push
+DELETE FROM pushes WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ?;
+
+-- name: pushing
+-- An agent's tasks with webhooks to be told, and whether one of those is behind.
+SELECT t.task_id, max(p.cursor < t.seq)
+FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
+WHERE p.state = 'active' AND t.agent = ? GROUP BY p.task ORDER BY p.task;
+
 -- name: ended
 -- Tasks that ended before a moment, with the lengths of their logs.
 SELECT key, seq FROM tasks WHERE agent = ? AND ended_at < ? ORDER BY ended_at LIMIT ?;
@@ -199,6 +225,9 @@ DELETE FROM log WHERE task = ?;
 
 -- name: remove_snapshot
 DELETE FROM snapshots WHERE task = ?;
+
+-- name: remove_pushes
+DELETE FROM pushes WHERE task = ?;
 
 -- name: remove_task
 DELETE FROM tasks WHERE key = ?;

@@ -1,0 +1,57 @@
+"""How a push notification configuration takes its place among those of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from parley.log.head import Head
+from parley.log.store import MAX_PUSHES, PushRecord, PushState, TooManyPushes
+
+FIRST_ID = "default"
+"""The id of a configuration that came without one, when it is the first such of its task."""
+
+
+def placed(
+    pushes: Sequence[PushRecord], among: Mapping[str, PushRecord], head: Head, *, after: int
+) -> dict[str, PushRecord]:
+    """Return a task's configurations with further ones; the last that was given comes last.
+
+    One replaces that of the same id, and without an id that of the same URL, and goes on where
+    that stood; a new one begins ``after`` an event. One that changes nothing is kept as it was.
+    Raises ``TooManyPushes``.
+    """
+    result = dict(among)
+    for push in pushes:
+        made = _made(push, result, head, after)
+        before = result.pop(made.id, None)
+        if before is None and len(result) >= MAX_PUSHES:
+            raise TooManyPushes(head.task_id)
+        is_same = before is not None and before == replace(made, revision=before.revision)
+        result[made.id] = before if before is not None and is_same else made
+    return result
+
+
+def _made(push: PushRecord, among: Mapping[str, PushRecord], head: Head, after: int) -> PushRecord:
+    config = push.config
+    if not config.id:
+        config = replace(config, id=_id_for(config.url, push.revision, among.values()))
+    before = among.get(config.id)
+    cursor = after if before is None else before.cursor
+    is_done = head.ended_at is not None and cursor >= head.seq
+    state = PushState.DONE if is_done else PushState.ACTIVE
+    return replace(push, config=config, cursor=cursor, state=state, note="")
+
+
+def _id_for(url: str, revision: str, among: Iterable[PushRecord]) -> str:
+    """Return the id of a configuration that came without one.
+
+    Many clients send theirs with every message: that must not make it another one each time.
+    """
+    ids = []
+    for other in among:
+        if other.config.url == url:
+            return other.id
+        ids.append(other.id)
+    return revision if FIRST_ID in ids else FIRST_ID
