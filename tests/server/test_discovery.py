@@ -5,12 +5,11 @@ from email.utils import formatdate
 
 import pytest
 
-from parley.model.cards import AgentCard
-from parley.model.encoding import decode
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.discovery import CardPage
 from parley.server.offer import Offer
 from parley.server.run import serving
+from parley.wire import versions
 
 from .http import ask, call, connection, post
 from .scripted import Scripted, app_of, card_of
@@ -31,7 +30,7 @@ async def test_the_card_is_json_that_may_be_cached(url):
     assert response.headers["cache-control"] == "public, max-age=60"
     assert response.headers["etag"].startswith('"')
     assert response.headers["last-modified"].endswith(" GMT")
-    assert decode(response.body, AgentCard).name == "Scripted"
+    assert versions.read_card(response.json).name == "Scripted"
 
 
 async def test_the_card_needs_no_version_and_no_caller():
@@ -199,6 +198,7 @@ async def served(page, host="a.example", **headers):
         "method": "GET",
         "scheme": "http",
         "path": CARD,
+        "query_string": b"",
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }
     await page(scope, None, send)
@@ -271,6 +271,9 @@ async def test_other_origins_may_call_only_when_it_is_set():
         allowed = await ask(url, "OPTIONS", "/", b"", preflight)
         assert allowed.status == 200
         assert "POST" in allowed.headers["access-control-allow-methods"]
+        delete = {**preflight, "Access-Control-Request-Method": "DELETE"}
+        delete["Access-Control-Request-Headers"] = "a2a-extensions,x-a2a-extensions,authorization"
+        assert (await ask(url, "OPTIONS", "/tasks/t/x", b"", delete)).status == 200
         answer = await post(url, call(), origin)
         assert answer.headers["access-control-allow-origin"] == "https://console.example"
         other = await ask(url, "OPTIONS", "/", b"", {**preflight, "Origin": "https://evil.example"})

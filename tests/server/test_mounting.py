@@ -93,13 +93,38 @@ async def test_a_root_without_an_agent_lists_those_there_are(two):
 
 
 async def test_a_path_without_an_agent_is_told_where_they_are(two):
-    for method, path in (("GET", CARD), ("POST", "/"), ("GET", "/times"), ("DELETE", "/x")):
-        response = await ask(two, method, path, call() if method == "POST" else b"", JSON)
+    for method, path in (("GET", CARD), ("POST", "/x"), ("GET", "/times"), ("DELETE", "/x")):
+        response = await ask(two, method, path, b"{}" if method == "POST" else b"", JSON)
         assert response.status == 404
         assert "/time" in response.json["agents"][0]["url"]
         assert path in response.json["error"]
     refused = await ask(two, "GET", "/", headers={"Host": "a/b"})
     assert refused.status == 400
+
+
+@pytest.mark.parametrize("version", ["0.3", "1.0", "", "7.5"])
+async def test_who_posts_json_rpc_where_no_agent_is_is_answered_in_json_rpc(two, version):
+    """A client that knows the host alone posts to its root, and shows nothing but errors of RPC."""
+    headers = {"Content-Type": "application/json", "A2A-Version": version}
+    for path, status in (("/", 200), ("/times", 404)):
+        for body in (call(id="q-7"), call("message/send", id="q-7")):
+            response = await ask(two, "POST", path, body, headers)
+            assert response.status == status
+            assert response.json["id"] == "q-7"
+            assert response.error["code"] == -32601
+            for agent in ("/time", "/report"):
+                assert f"http://agents.example:9999{agent}" in response.error["message"]
+            assert response.headers["a2a-version"] == ("1.0" if version == "1.0" else "0.3")
+
+
+async def test_what_is_not_json_rpc_is_answered_plainly_where_no_agent_is(two):
+    for body in (b"", b"{}", b"nonsense", b"[1]"):
+        response = await ask(two, "POST", "/", body, JSON)
+        assert response.status == 404
+        assert len(response.json["agents"]) == 2
+    assert (await ask(two, "POST", "/", call(id=...), JSON)).status == 204
+    large = await ask(two, "POST", "/", b"", JSON, length=10**12)
+    assert large.status == 404
 
 
 async def test_an_agent_at_the_root_and_one_below_it():

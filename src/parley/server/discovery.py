@@ -5,23 +5,25 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate, parsedate_to_datetime
+from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley.model.cards import AgentCard
 from parley.server.address import BadAddress
 from parley.server.endpoint import Endpoint
 from parley.server.failures import unforeseen
-from parley.server.offer import Offer, interfaces_at
+from parley.server.offer import Offer
 from parley.server.replies import JSON, refuse_method, reply_in_words, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import versions
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
-_MOST_ADDRESSES = 64
+_MOST_FILES = 64
 _ETAG = re.compile(r'"[^"]*"')
 
 
@@ -35,10 +37,12 @@ class CardFile(msgspec.Struct, frozen=True):
 
 
 class CardPage:
-    """Serves one agent's card.
+    """Serves one agent's card, or that of a tenant.
 
-    The card is made for each address that the agent is reached by, and made anew when it is older
-    than caches may keep it. As addresses come out of headers, only the last 64 are kept.
+    A caller that names a version gets the card of that version, others one that all versions read
+    (``Settings.card``). The card is made for each address that the agent is reached by, and made
+    anew when it is older than caches may keep it. As addresses come out of headers, only the last
+    64 are kept.
     """
 
     def __init__(
@@ -47,17 +51,23 @@ class CardPage:
         offer: Offer,
         *,
         settings: Settings,
+        tenant: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
+        assert endpoint.card is not None
         self._card = endpoint.card
         self._offer = offer
+        self._tenant = tenant
         self._settings = settings
         self._clock = clock
-        self._files: dict[str, CardFile] = {}
-        self._headers = [(b"cache-control", b"public, max-age=%d" % settings.card_max_age)]
+        self._files: dict[tuple[str, str], CardFile] = {}
+        varying = [b"A2A-Version"]
         if settings.trust_proxy and offer.url is None:
-            names = b"X-Forwarded-Proto, X-Forwarded-Host, X-Forwarded-Prefix"
-            self._headers.append((b"vary", names))
+            varying += [b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix"]
+        self._headers = [
+            (b"cache-control", b"public, max-age=%d" % settings.card_max_age),
+            (b"vary", b", ".join(varying)),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
@@ -67,7 +77,7 @@ class CardPage:
             await refuse_method(scope, send, "GET, HEAD", words)
             return
         try:
-            file = self._file(self._offer.address(scope))
+            file = self._file(self._offer.address(scope), self._version(scope))
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return
@@ -87,17 +97,92 @@ class CardPage:
         body = file.body if method == "GET" else b""
         await send({"type": "http.response.body", "body": body})
 
-    def _file(self, address: str) -> CardFile:
+    def _version(self, scope: Scope) -> str:
+        """Return the version to write the card in, empty for all in one.
+
+        One that is not spoken counts as none: the card is where its caller finds out what is.
+        """
+        named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
+        named = named.strip() or _query(scope).get("a2a-version", "")
+        asked = versions.of_interface(named) if named else None
+        return asked or ("" if self._settings.card == "merged" else self._settings.card)
+
+    def _file(self, address: str, version: str) -> CardFile:
         now = self._clock()
-        file = self._files.pop(address, None)
+        file = self._files.pop((address, version), None)
         if file is None or now - file.made >= self._settings.card_max_age:
-            file = _make(
-                versions.write_card(self._card(interfaces_at(address)), versions.LATEST), now, file
-            )
-        self._files[address] = file
-        if len(self._files) > _MOST_ADDRESSES:
+            card = self._card(self._offer.interfaces_at(address, self._tenant))
+            file = _make(_written(card, version), now, file)
+        self._files[address, version] = file
+        if len(self._files) > _MOST_FILES:
             del self._files[next(iter(self._files))]
         return file
+
+
+class CardChoice:
+    """Serves the cards of several agents at one path, by the query.
+
+    ``?tenant=`` and ``?assistant_id=`` choose; without them it is ``own``, where there is one.
+    A tenant that is nobody's is left to an agent that takes any.
+    """
+
+    def __init__(
+        self,
+        own: ASGIApp | None,
+        *,
+        tenants: Mapping[str, CardPage],
+        assistants: Mapping[str, CardPage],
+    ) -> None:
+        self._own = own
+        self._tenants = tenants
+        self._assistants = assistants
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the card that is asked for, or say that there is none."""
+        query = _query(scope) if scope["query_string"] else {}
+        page, words = self._own, "several agents share this address: add ?tenant= and yours"
+        if "assistant_id" in query:
+            page, words = (
+                self._assistants.get(query["assistant_id"]),
+                no_assistant(query["assistant_id"]),
+            )
+        elif "tenant" in query:
+            page = self._tenants.get(query["tenant"], self._own)
+            words = f"there is no tenant {query['tenant'][:100]!r} here"
+        if page is None:
+            await reply_in_words(scope, send, 404, words)
+        else:
+            await page(scope, receive, send)
+
+
+def no_assistant(id: str) -> str:
+    """Return the words for an assistant that there is not."""
+    return f"there is no assistant {id[:100]!r} here"
+
+
+def no_tenant(name: str) -> str:
+    """Return the words for a tenant that there is not."""
+    return f"there is no tenant {name[:100]!r} here"
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return {
+        name.lower(): value.strip()
+        for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
+    }
+
+
+def _written(card: AgentCard, version: str) -> bytes:
+    """Return a card in a version, or in all at once.
+
+    What was signed is the card of 1.0: nothing is put beside that, and no signature stands on
+    another version's.
+    """
+    if card.signatures:
+        if version in ("", versions.LATEST):
+            return versions.write_card(card, versions.LATEST)
+        card = msgspec.structs.replace(card, signatures=())
+    return versions.write_card(card, version)
 
 
 def _make(body: bytes, now: float, before: CardFile | None) -> CardFile:

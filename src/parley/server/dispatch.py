@@ -6,14 +6,20 @@ that agent's card allows, and the context that goes with the request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from parley.model.cards import AgentCapabilities
-from parley.model.errors import FieldViolation, InvalidParamsError, OverloadedError
+from parley.model.cards import AgentCapabilities, AgentCard
+from parley.model.errors import (
+    FieldViolation,
+    InvalidParamsError,
+    MethodNotFoundError,
+    OverloadedError,
+)
+from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
@@ -22,11 +28,16 @@ from parley.server.lifecycle import Lifecycle
 from parley.server.parameters import Extensions
 
 
+def _nowhere(tenant: str) -> Interfaces:
+    return ()
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding found them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller names. ``tenant`` is that of the path, where the
-    path has one. ``interfaces`` tells where the agent is offered, as this caller sees it.
+    path has one. ``interfaces`` tells where the agent is offered to a tenant, as this caller sees
+    it.
     """
 
     version: str
@@ -35,7 +46,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     last_event_id: str | None = None
     traceparent: str = ""
-    interfaces: Callable[[], Interfaces] = tuple
+    patience: float | None = None
+    interfaces: Callable[[str], Interfaces] = _nowhere
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -45,18 +57,25 @@ class Call(msgspec.Struct, frozen=True):
     operation: Operation
     request: Any
     context: CallContext
-    interfaces: Callable[[], Interfaces]
+    interfaces: Callable[[str], Interfaces]
 
-    async def answer(self) -> Any:
+    def answer(self) -> Awaitable[Any]:
         """Return what the service answers. Raises ``A2AError``."""
-        answer = await getattr(self.endpoint.service, self.operation.method)(
+        if self.operation.request is GetExtendedAgentCardRequest:
+            return self._card()
+        answer: Awaitable[Any] = getattr(self.endpoint.service, self.operation.method)(
             self.request, self.context
         )
-        is_card = self.operation.request is GetExtendedAgentCardRequest
-        if is_card and not answer.supported_interfaces:
-            # An agent does not know where it is offered; the server does.
-            answer = msgspec.structs.replace(answer, supported_interfaces=self.interfaces())
         return answer
+
+    async def _card(self) -> AgentCard:
+        assert self.endpoint.service is not None
+        card = await self.endpoint.service.get_extended_agent_card(self.request, self.context)
+        if card.supported_interfaces:
+            return card
+        # An agent does not know where it is offered; the server does.
+        interfaces = self.interfaces(self.context.tenant)
+        return msgspec.structs.replace(card, supported_interfaces=interfaces)
 
     def stream(self) -> AsyncIterator[StreamItem]:
         """Return the events that the service answers with."""
@@ -66,15 +85,25 @@ class Call(msgspec.Struct, frozen=True):
         return items
 
 
-class Dispatcher:
-    """Finds the agent that a request is for, and holds the request against its card.
+class MethodCall(Call, frozen=True):
+    """A call of a method that an extension adds."""
 
-    ``check`` says early what needs no look into the request; ``call`` says the rest.
-    """
+    handle: Callable[..., Awaitable[Any]]
+
+    async def answer(self) -> Any:
+        """Return what the method answers. Raises ``A2AError``."""
+        answer = await self.handle(self.endpoint.service, self.request, self.context)
+        if not isinstance(answer, self.operation.response):
+            raise TypeError(f"{self.operation.name} answered with a {type(answer).__name__}")
+        return answer
+
+
+class Dispatcher:
+    """Finds the agent that a request is for, and holds the request against its card."""
 
     def __init__(self, endpoint: Endpoint, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._agent = _Agent(endpoint)
+        self._agent = _Agent(endpoint) if endpoint.service is not None else None
         self._tenants = {name: _Agent(each) for name, each in endpoint.tenants.items()}
 
     async def start(self) -> None:
@@ -86,37 +115,74 @@ class Dispatcher:
         except Exception as error:  # the lifecycle has logged it
             raise OverloadedError("the server cannot start; its log says why") from error
 
-    def check(self, operation: Operation, parameters: Parameters) -> None:
-        """Refuse what can be refused before the request is read. Raises ``A2AError``."""
+    def call(
+        self, operation: Operation, parameters: Parameters, read: Callable[[], Any]
+    ) -> Call:
+        """Return the call that a request is; ``read`` returns the request itself.
+
+        What can be refused without a look into it is refused before. Raises ``A2AError``.
+        """
         if self._lifecycle.draining and (operation.streaming or not operation.safe):
             raise OverloadedError("the server is shutting down", retry_after=1)
-        if parameters.tenant or not self._tenants:
-            self._of(parameters.tenant).check(operation, parameters)
-
-    def call(self, operation: Operation, request: Any, parameters: Parameters) -> Call:
-        """Return the call that a request is. Raises ``A2AError`` for what the agent refuses."""
-        tenant: str = request.tenant
-        if parameters.tenant and tenant != parameters.tenant:
-            if tenant:
-                description = f"the path names the tenant {parameters.tenant[:100]!r}"
-                raise InvalidParamsError(
-                    f"tenant: {description}", violations=(FieldViolation("tenant", description),)
-                )
-            tenant = parameters.tenant
-            request = msgspec.structs.replace(request, tenant=tenant)
-        agent = self._of(tenant)
+        tenant = parameters.tenant
+        agent = extensions = None
+        if tenant or not self._tenants:
+            agent = self._of(tenant)
+            extensions = agent.check(operation, parameters)
+        request = read()
+        named: str = getattr(request, "tenant", "")  # methods of extensions may do without one
+        if named != tenant:
+            if not tenant:
+                tenant = named
+            elif not named:
+                if hasattr(request, "tenant"):
+                    request = msgspec.structs.replace(request, tenant=tenant)
+            else:
+                raise _wrong_tenant(f"the path names the tenant {tenant[:100]!r}")
+        if agent is None or extensions is None:
+            agent = self._of(tenant)
+            extensions = agent.check(operation, parameters)
         context = CallContext(
             caller=parameters.caller,
             tenant=tenant,
             version=parameters.version,
-            extensions=agent.check(operation, parameters),
+            extensions=extensions,
             last_event_id=parameters.last_event_id,
             traceparent=parameters.traceparent,
+            patience=parameters.patience,
         )
+        if operation.extension:
+            return agent.method_call(operation, request, context)
         return Call(agent.endpoint, operation, request, context, parameters.interfaces)
 
+    def method(self, name: str, tenant: str) -> Operation | None:
+        """Return the method of this name that an extension of the agent adds, if one does.
+
+        Where the request alone knows its tenant, it is that of any agent at the address.
+        """
+        agent = self._tenants.get(tenant, self._agent)
+        agents = [agent] if agent is not None else []
+        if not tenant:
+            agents += self._tenants.values()
+        found = (each.extensions.methods.get(name) for each in agents)
+        return next((known.operation for known in found if known is not None), None)
+
     def _of(self, tenant: str) -> _Agent:
-        return self._tenants.get(tenant, self._agent) if tenant else self._agent
+        agent = self._tenants.get(tenant, self._agent) if tenant else self._agent
+        if agent is None:
+            # Which tenants there are is nobody else's business.
+            raise _wrong_tenant(
+                f"there is no tenant {tenant[:100]!r} here"
+                if tenant
+                else "several agents share this address: name the tenant that yours is"
+            )
+        return agent
+
+
+def _wrong_tenant(description: str) -> InvalidParamsError:
+    return InvalidParamsError(
+        f"tenant: {description}", violations=(FieldViolation("tenant", description),)
+    )
 
 
 class _Agent:
@@ -130,14 +196,24 @@ class _Agent:
 
     @cached_property
     def capabilities(self) -> AgentCapabilities:
+        assert self.endpoint.card is not None
         return self.endpoint.card(()).capabilities
 
     @cached_property
     def extensions(self) -> Extensions:
-        return Extensions.of(self.capabilities)
+        return Extensions.of(self.capabilities, self.endpoint.extensions)
 
     def check(self, operation: Operation, parameters: Parameters) -> frozenset[str]:
         """Return the extensions in force. Raises ``A2AError`` for what the card does not allow."""
         extensions = self.extensions.negotiate(parameters.extensions)
+        if operation.extension:
+            self.extensions.require(operation.extension, extensions)
         operation.check(self.capabilities)
         return extensions
+
+    def method_call(self, operation: Operation, request: Any, context: CallContext) -> MethodCall:
+        """Return the call of a method that an extension adds. Raises ``MethodNotFoundError``."""
+        known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
+        if known is None or known.operation.request is not operation.request:
+            raise MethodNotFoundError(f"this agent has no method {operation.name}")
+        return MethodCall(self.endpoint, operation, request, context, _nowhere, known.handle)

@@ -19,6 +19,7 @@ from parley.model.errors import (
     InvalidRequestError,
     OverloadedError,
     UnauthenticatedError,
+    VersionNotSupportedError,
 )
 from parley.model.service import ANONYMOUS, Caller, StreamItem
 from parley.server.body import BodyTooLarge, ClientGone, read_body
@@ -38,14 +39,22 @@ _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
 
 
-class NotJson(Exception):
+class NotJson(ContentTypeNotSupportedError):
     """The request does not say that it is JSON."""
+
+    http_status = 415
+
+
+class TooLarge(InvalidRequestError):
+    """The request is larger than the server takes."""
+
+    http_status = 413
 
 
 class Surroundings(msgspec.Struct, frozen=True):
     """What the exchanges of one endpoint share.
 
-    ``interfaces`` tells where the agent is offered, as the sender of a request sees it.
+    ``interfaces`` tells where the agent is offered to a tenant, as the sender of a request sees it.
     """
 
     dispatcher: Dispatcher
@@ -53,7 +62,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     lifecycle: Lifecycle
     streams: Streams
     identify: Identify | None
-    interfaces: Callable[[Scope], Interfaces]
+    interfaces: Callable[[Scope, str], Interfaces]
 
 
 class Exchange(ABC):
@@ -81,10 +90,8 @@ class Exchange(ABC):
 
     # -- what a binding says -------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def codec(self) -> Codec:
-        """What writes the answer."""
+    codec: Codec
+    """What writes the answer; known, at the latest, once the request is understood."""
 
     @abstractmethod
     def understand(self, body: bytes, caller: Caller) -> Call:
@@ -111,9 +118,7 @@ class Exchange(ABC):
         except BodyTooLarge:
             most = self.around.settings.max_body_bytes
             words = f"the body has more than the {most} bytes allowed here"
-            await self._refuse(send, InvalidRequestError(words), 413)
-        except NotJson as problem:
-            await self._refuse(send, ContentTypeNotSupportedError(str(problem)), 415)
+            await self._refuse(send, TooLarge(words))
         except A2AError as error:
             await self._refuse(send, error)
         except asyncio.CancelledError:
@@ -145,7 +150,8 @@ class Exchange(ABC):
     async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
         """Read one request and have the service answer it: with a body, or with a stream."""
         around, given = self.around, self.given
-        await around.dispatcher.start()
+        if not around.lifecycle.started:
+            await around.dispatcher.start()
         caller = ANONYMOUS
         if around.identify is not None:
             named = around.identify(self.scope)
@@ -187,10 +193,9 @@ class Exchange(ABC):
             send=send,
         )
 
-    async def _refuse(self, send: Send, error: A2AError, status: int | None = None) -> None:
+    async def _refuse(self, send: Send, error: A2AError) -> None:
         """Answer with an error: in the body, and in the status as the binding has it."""
-        given, body = self.refusal(error)
-        status = status or given
+        status, body = self.refusal(error)
         headers = [*self.headers, *_advice(error)]
         if self.silent:
             await reply_without_body(send, 204 if status == 200 else status, headers)
@@ -200,12 +205,13 @@ class Exchange(ABC):
     # -- what bindings use ---------------------------------------------------------------------
 
     def check_media_type(self) -> None:
-        """Refuse a body that does not say that it is JSON. Raises ``NotJson``."""
+        """Refuse a body that does not say that it is JSON. Raises ``A2AError``."""
         given = self.given.get(b"content-type", b"")
         if given in _MEDIA_TYPES or given.partition(b";")[0].strip().lower() in _MEDIA_TYPES:
             return
         named = f"Content-Type {given[:60].decode('latin-1')!r}" if given else "no Content-Type"
-        raise NotJson(f"a request has the Content-Type application/json; this one has {named}")
+        wanted = self.media_type.decode()
+        raise NotJson(f"a request has the Content-Type {wanted}; this one has {named}")
 
     def asked_version(self) -> str:
         """Return the version that the request names, empty if none (§3.6).
@@ -238,8 +244,20 @@ class Exchange(ABC):
             tenant=self.tenant,
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
             traceparent=given.get(b"traceparent", b"").decode("latin-1"),
-            interfaces=lambda: self.around.interfaces(scope),
+            interfaces=lambda tenant: self.around.interfaces(scope, tenant),
         )
+
+
+def unsaid(what: str) -> VersionNotSupportedError:
+    """Return the refusal of what is of the latest version, asked for without naming one."""
+    return VersionNotSupportedError(
+        f"a request without A2A-Version is of version {versions.UNSAID}, which does not have "
+        f"{what}; send the header A2A-Version: {versions.LATEST}",
+        metadata={
+            "requestedVersion": versions.UNSAID,
+            "supportedVersions": ", ".join(versions.SPOKEN),
+        },
+    )
 
 
 def named_in(headers: Iterable[bytes]) -> tuple[str, ...]:

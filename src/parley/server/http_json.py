@@ -2,19 +2,187 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
+from urllib.parse import parse_qsl
+
 from starlette.types import Receive, Scope, Send
 
-from parley.server.exchange import Surroundings
-from parley.server.replies import reply_in_words
+from parley.model.errors import A2AError, InvalidParamsError, VersionNotSupportedError
+from parley.model.extensions import Extension
+from parley.model.service import Caller
+from parley.server.address import route_path
+from parley.server.dispatch import Call
+from parley.server.exchange import Exchange, Surroundings, unsaid
+from parley.server.paths import TENANT, Found, Paths, Target, WrongVerb, segments_of
+from parley.server.replies import reply_without_body
+from parley.wire import protojson, versions
+from parley.wire.dialect import HttpJsonCodec, Route
+
+_MAX_PARAMETERS = 100
+_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SPOKEN}
 
 
 class HttpJsonBinding:
-    """Answers the paths below an agent's address."""
+    """Answers the paths below an agent's address: those of all versions, and of all tenants.
 
-    def __init__(self, surroundings: Surroundings, prefix: str) -> None:
+    ``extensions`` are those of the agent, whose methods have paths too.
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, prefix: str, extensions: Iterable[Extension] = ()
+    ) -> None:
         self._around = surroundings
         self._prefix = prefix
+        self._extensions = tuple(extensions)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """The paths that there are; versions are loaded when the first is asked for."""
+        routes = [
+            (version, route)
+            for version in versions.SPOKEN
+            for route in versions.dialect(version).http_json.routes
+        ]
+        for extension in self._extensions:
+            for method in extension.methods:
+                operation = method.operation
+                routes.append((versions.LATEST, Route(operation.verb, operation.path, operation)))
+        return Paths(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        await reply_in_words(scope, send, 404, "nothing is here")
+        found = self._find(scope)
+        if isinstance(found, WrongVerb) and scope["method"] == "OPTIONS":
+            await reply_without_body(send, 204, [_allow(found)])
+        else:
+            await HttpJsonExchange(self._around, scope, found).run(receive, send)
+
+    def _find(self, scope: Scope) -> Found | A2AError:
+        verb, path, here = scope["method"], scope["path"], route_path(scope)
+        found = self.paths.at(verb, here[len(self._prefix) :])
+        if found is not None:
+            return found
+        mount = len(path) - len(here)
+        try:
+            segments = segments_of(scope, path.count("/", 0, mount) + self._prefix.count("/"))
+            return self.paths.find(verb, segments)
+        except A2AError as error:
+            return error
+
+
+class HttpJsonExchange(Exchange):
+    """One request at a path of its own.
+
+    The path decides which version is spoken; what is at no path is refused in the version that it
+    names.
+    """
+
+    codec: HttpJsonCodec
+
+    def __init__(self, surroundings: Surroundings, scope: Scope, found: Found | A2AError) -> None:
+        super().__init__(surroundings, scope)
+        self._found = found
+        self.takes_body = False
+        if isinstance(found, A2AError):
+            version = self._named()
+            if isinstance(found, WrongVerb):
+                self.headers.append(_allow(found))
+        else:
+            version = found.target.version
+            self.tenant = found.fields.pop(TENANT, "")
+            self.takes_body = found.target.route.verb == "POST"
+        caller = self.given.get(b"user-agent", b"").decode("latin-1")
+        self.codec = versions.dialect(version).http_json.told_to(caller)
+        self.headers.append(_NAMED[version])
+        self.media_type = _taken(self.codec.media_type.encode(), self.given.get(b"accept"))
+
+    def _named(self) -> str:
+        """Return the version that a request names, where it leads to nothing of any."""
+        try:
+            return self.asked_version() or versions.LATEST
+        except A2AError:
+            return versions.LATEST
+
+    def understand(self, body: bytes, caller: Caller) -> Call:
+        """Return what is asked for. Raises ``A2AError``."""
+        if isinstance(self._found, A2AError):
+            raise self._found
+        target, fields = self._found
+        self._check_version(target)
+        if body:
+            self.check_media_type()
+            settings = self.around.settings
+            protojson.check_limits(body, settings.max_depth, settings.max_parts)
+        operation = target.route.operation
+        parameters = self.parameters(target.version, caller)
+        return self.around.dispatcher.call(
+            operation,
+            parameters,
+            lambda: self.codec.read_request(target.route, fields, self._query(), body),
+        )
+
+    def _query(self) -> list[tuple[str, str]]:
+        query: bytes = self.scope["query_string"]
+        if not query:
+            return []
+        try:
+            return parse_qsl(
+                query.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MAX_PARAMETERS,
+            )
+        except UnicodeDecodeError:
+            raise InvalidParamsError("the query is not UTF-8, percent-encoded") from None
+        except ValueError:
+            words = f"the query has more than {_MAX_PARAMETERS} parameters"
+            raise InvalidParamsError(words) from None
+
+    def _check_version(self, target: Target) -> None:
+        """Refuse a path that is not of the version that is asked for."""
+        asked = self.asked_version()
+        version = target.version
+        if asked == version:
+            return
+        shown = f"{target.route.verb} {target.route.path}"
+        if asked:
+            raise _of_another(target, asked)
+        if version not in (versions.UNSAID, self.around.settings.missing_version):
+            raise unsaid(shown)
+
+    def whole(self, result: bytes) -> bytes:
+        """Return the body around a result: nothing is."""
+        return result
+
+    def refusal(self, error: A2AError) -> tuple[int, bytes]:
+        """Return status and body for an error."""
+        return error.http_status, self.codec.write_error(error)
+
+
+def _of_another(target: Target, asked: str) -> VersionNotSupportedError:
+    """Return the refusal of a path that is of another version than a request names."""
+    operation = target.route.operation
+    words = f"{target.route.verb} {target.route.path} is of version {target.version}; "
+    for other in versions.dialect(asked).http_json.routes:
+        if other.operation is operation and not other.alias:
+            words += f"in version {asked}, which the request names, it is {other.verb} {other.path}"
+            break
+    else:
+        words += f"version {asked}, which the request names, has no {operation.name}"
+    metadata = {"requestedVersion": asked, "supportedVersions": ", ".join(versions.SPOKEN)}
+    return VersionNotSupportedError(words, metadata=metadata)
+
+
+def _taken(media_type: bytes, accept: bytes | None) -> bytes:
+    """Return what to answer with: ``media_type``, unless the caller takes no more than JSON."""
+    if accept is None or media_type in accept or b"*/*" in accept:
+        return media_type
+    taken = {each.partition(b";")[0].strip().lower() for each in accept.split(b",")}
+    if b"application/json" in taken and taken.isdisjoint({media_type, b"application/*"}):
+        return b"application/json"
+    return media_type
+
+
+def _allow(error: WrongVerb) -> tuple[bytes, bytes]:
+    return b"allow", ", ".join(error.allowed).encode()

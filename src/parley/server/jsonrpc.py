@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import msgspec
 from starlette.types import Receive, Scope, Send
 
@@ -11,19 +13,20 @@ from parley.model.errors import (
     OverloadedError,
     PermissionDeniedError,
     UnauthenticatedError,
-    VersionNotSupportedError,
 )
 from parley.model.operations import Operation
 from parley.model.service import Caller
 from parley.server.dispatch import Call
-from parley.server.exchange import Exchange, Surroundings
+from parley.server.exchange import Exchange, NotJson, Surroundings, TooLarge, unsaid
 from parley.server.replies import refuse_method
 from parley.wire import jsonrpc, protojson, versions
 from parley.wire.dialect import JsonRpcCodec
 
 # Errors that HTTP has a status for that proxies and clients act on; all others are 200, as
 # JSON-RPC wants.
-_WITH_STATUS = (UnauthenticatedError, PermissionDeniedError, OverloadedError)
+_WITH_STATUS = (UnauthenticatedError, PermissionDeniedError, OverloadedError, NotJson, TooLarge)
+_LATEST = versions.dialect(versions.LATEST).jsonrpc
+_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SPOKEN}
 
 
 class JsonRpcBinding:
@@ -33,17 +36,18 @@ class JsonRpcBinding:
         self._around = surroundings
         self._tenant = tenant
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer one HTTP request."""
         if scope["method"] != "POST":
             words = "this is the address of an A2A agent: send it JSON-RPC 2.0 requests with POST"
-            await refuse_method(scope, send, "POST", words)
-            return
-        await JsonRpcExchange(self._around, scope, self._tenant).run(receive, send)
+            return refuse_method(scope, send, "POST", words)
+        return JsonRpcExchange(self._around, scope, self._tenant).run(receive, send)
 
 
 class JsonRpcExchange(Exchange):
     """One request with a JSON-RPC envelope."""
+
+    codec: JsonRpcCodec
 
     def __init__(self, surroundings: Surroundings, scope: Scope, tenant: str = "") -> None:
         super().__init__(surroundings, scope, tenant)
@@ -51,13 +55,11 @@ class JsonRpcExchange(Exchange):
         self._speak(versions.LATEST)
 
     def _speak(self, version: str) -> None:
-        self._codec = versions.dialect(version).jsonrpc
-        self.headers = [(b"a2a-version", version.encode())]
-
-    @property
-    def codec(self) -> JsonRpcCodec:
-        """What writes the answer."""
-        return self._codec
+        if version == versions.LATEST:
+            self.codec = _LATEST
+        else:
+            self.codec = versions.dialect(version).jsonrpc
+        self.headers = [_NAMED[version]]
 
     def understand(self, body: bytes, caller: Caller) -> Call:
         """Return what is asked for. Raises ``A2AError``."""
@@ -72,10 +74,8 @@ class JsonRpcExchange(Exchange):
         protojson.check_limits(body, settings.max_depth, settings.max_parts)
         operation, version = self._operation(rpc.method)
         parameters = self.parameters(version, caller)
-        dispatcher = self.around.dispatcher
-        dispatcher.check(operation, parameters)
-        request = self._codec.read_request(operation, rpc.params or b"{}")
-        return dispatcher.call(operation, request, parameters)
+        params, read = rpc.params or b"{}", self.codec.read_request
+        return self.around.dispatcher.call(operation, parameters, lambda: read(operation, params))
 
     def _operation(self, method: str) -> tuple[Operation, str]:
         """Return what a method's name means, and in which version it is spoken."""
@@ -83,14 +83,17 @@ class JsonRpcExchange(Exchange):
         version = asked or versions.UNSAID
         if version != versions.LATEST:
             self._speak(version)
-        operation = self._codec.methods.get(method)
+        operation = self.codec.methods.get(method)
         if operation is not None:
             return operation, version
-        latest = versions.dialect(versions.LATEST).jsonrpc.methods
-        if not asked and method in latest:
+        latest = versions.dialect(versions.LATEST).jsonrpc.methods.get(method)
+        latest = latest or self.around.dispatcher.method(method, self.tenant)
+        if latest is not None and version == versions.LATEST:
+            return latest, version  # a method of an extension
+        if latest is not None and not asked:
             if self.around.settings.missing_version == versions.LATEST:
                 self._speak(versions.LATEST)
-                return latest[method], versions.LATEST
+                return latest, versions.LATEST
             raise unsaid(f"the method {method}")
         raise _no_such_method(method, version)
 
@@ -101,19 +104,7 @@ class JsonRpcExchange(Exchange):
     def refusal(self, error: A2AError) -> tuple[int, bytes]:
         """Return status and body for an error."""
         status = error.http_status if isinstance(error, _WITH_STATUS) else 200
-        return status, jsonrpc.error_response(self._id, self._codec.write_error(error))
-
-
-def unsaid(what: str) -> VersionNotSupportedError:
-    """Return the refusal of what is of the latest version, asked for without naming one."""
-    return VersionNotSupportedError(
-        f"a request without A2A-Version is of version {versions.UNSAID}, which does not have "
-        f"{what}; send the header A2A-Version: {versions.LATEST}",
-        metadata={
-            "requestedVersion": versions.UNSAID,
-            "supportedVersions": ", ".join(versions.SPOKEN),
-        },
-    )
+        return status, jsonrpc.error_response(self._id, self.codec.write_error(error))
 
 
 def _no_such_method(name: str, version: str) -> MethodNotFoundError:

@@ -28,9 +28,10 @@ class Lifecycle:
         self.started = False
         self.draining = False
 
-    def on_drain(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called when the server begins to drain."""
+    def on_drain(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have ``callback`` called when the server begins to drain. Returns what undoes that."""
         self._to_drain.append(callback)
+        return lambda: self._to_drain.remove(callback)
 
     async def start(self) -> None:
         """Start what is served. Raises what the startup raises."""
@@ -72,7 +73,7 @@ class Lifecycle:
         """Begin the end: no new streams or messages, and those under way come to a close."""
         if not self.draining:
             self.draining = True
-            for callback in self._to_drain:
+            for callback in list(self._to_drain):
                 callback()
 
     async def stop(self) -> None:

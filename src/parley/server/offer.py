@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
 from parley.server.address import server_address
 from parley.server.endpoint import Interfaces
+from parley.wire import versions
 
-_OFFERED = (("JSONRPC", "1.0"),)
+GRPC = "GRPC"
+
+# In order of preference. Clients of 0.3 take the first of their version for the main one.
+_OFFERED = (
+    ("JSONRPC", "1.0"),
+    ("HTTP+JSON", "1.0"),
+    (GRPC, "1.0"),
+    ("JSONRPC", "0.3"),
+    ("HTTP+JSON", "0.3"),
+    (GRPC, "0.3"),
+)
+
+
+class GrpcPlace:
+    """Where gRPC is listened to: nowhere while ``port`` is ``None``.
+
+    ``address`` is the public one, where that is another.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self.port: int | None = None
+        self._address = address
+
+    def beside(self, url: str) -> str:
+        """Return the ``host:port`` for those who reach the server at ``url``."""
+        host = urlsplit(url).hostname or "localhost"
+        return self._address or (f"[{host}]" if ":" in host else host) + f":{self.port}"
 
 
 class Offer:
     """The addresses of one agent, on a server or behind proxies.
 
-    ``url`` is the public address of the whole app, where requests do not tell it.
+    ``url`` is the public address of the whole app, where requests do not tell it. ``tenants`` are
+    those that have paths of their own below the address; ``tenant`` is the one that the address
+    itself stands for. ``grpc`` is where gRPC is listened to, ``over_grpc`` the tenant that stands
+    for the agent there, where there are no paths.
     """
 
-    def __init__(self, prefix: str, *, url: str | None, trust_proxy: bool) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        url: str | None,
+        trust_proxy: bool,
+        tenants: Collection[str] = (),
+        tenant: str = "",
+        grpc: GrpcPlace | None = None,
+        over_grpc: str = "",
+    ) -> None:
         self.url = url
+        self._grpc = grpc or GrpcPlace()
+        self._over_grpc = over_grpc
         self._prefix = prefix
         self._trust_proxy = trust_proxy
+        self._tenants = frozenset(tenants)
+        self._tenant = tenant
 
     def address(self, scope: Scope) -> str:
         """Return the URL at which the agent takes JSON-RPC, as the caller sees it.
@@ -35,18 +82,37 @@ class Offer:
         # Whoever mounts the app at a path redirects to that path with a slash: name it so.
         return f"{address}/" if address.count("/") > 2 else address
 
-    def interfaces(self, scope: Scope) -> Interfaces:
-        """Return the interfaces of the agent, the preferred first. Raises ``BadAddress``."""
-        return interfaces_at(self.address(scope))
+    def interfaces(self, scope: Scope, tenant: str = "") -> Interfaces:
+        """Return the interfaces for a tenant, the preferred first. Raises ``BadAddress``."""
+        return self.interfaces_at(self.address(scope), tenant)
 
-
-def interfaces_at(address: str) -> Interfaces:
-    """Return the interfaces at an address that takes JSON-RPC, the preferred first."""
-    return tuple(
-        AgentInterface(
-            url=address if binding == "JSONRPC" else address.rstrip("/"),
-            protocol_binding=binding,
-            protocol_version=version,
-        )
-        for binding, version in _OFFERED
-    )
+    def interfaces_at(self, address: str, tenant: str = "") -> Interfaces:
+        """Return the interfaces for a tenant at an address that takes JSON-RPC."""
+        whole = "/".join(filter(None, (self._over_grpc, tenant)))
+        if tenant == self._tenant:
+            tenant = ""
+        found = []
+        for binding, version in _OFFERED:
+            if binding == GRPC:
+                if self._grpc.port is not None and (not whole or version != versions.UNSAID):
+                    found.append(
+                        AgentInterface(
+                            url=self._grpc.beside(address),
+                            protocol_binding=GRPC,
+                            protocol_version=version,
+                            tenant=whole,
+                        )
+                    )
+                continue
+            url, named = address if binding == "JSONRPC" else address.rstrip("/"), tenant
+            if tenant and version == versions.UNSAID:
+                # Nothing of 0.3 names a tenant: theirs is a path of its own, if it has one.
+                if tenant not in self._tenants:
+                    continue
+                url, named = f"{url.rstrip('/')}/{tenant}", ""
+            found.append(
+                AgentInterface(
+                    url=url, protocol_binding=binding, protocol_version=version, tenant=named
+                )
+            )
+        return tuple(found)

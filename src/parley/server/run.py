@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from parley.server.app import App
+from parley.server.grpc_options import GrpcOptions
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen
 
@@ -40,11 +41,13 @@ def run(
     port: int = 9999,
     grace: int = 12,
     access_log: bool = False,
+    grpc: GrpcOptions | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve ``app`` until SIGINT or SIGTERM.
 
-    ``port`` 0 takes a free one; ``listening`` is told the address once requests are taken. The
+    ``port`` 0 takes a free one; ``listening`` is told the address once requests are taken. gRPC is
+    served beside it where ``grpc`` says so. The
     first signal drains: streams end, and what is under way has ``grace`` seconds. The second one
     exits without waiting.
 
@@ -65,7 +68,8 @@ def run(
         await app.lifecycle.start()
         _collect_seldom()
         try:
-            await server.serve(sockets)
+            async with over_grpc(app, grpc, host, address, grace):
+                await server.serve(sockets)
         finally:
             if not server.force_exit:
                 await app.lifecycle.stop()
@@ -91,13 +95,33 @@ def _collect_seldom() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def over_grpc(
+    app: App, options: GrpcOptions | None, host: str, address: str, grace: float
+) -> contextlib.AbstractAsyncContextManager[str]:
+    """Serve an app over gRPC too while the context lasts, if there are ``options`` for that.
+
+    ``host`` is what HTTP listens on, ``address`` where it is reached from this machine.
+    """
+    if options is None:
+        return contextlib.nullcontext("")
+    from parley.server.grpc import serving_grpc
+
+    return serving_grpc(app, options, host=host, address=address, grace=grace)
+
+
 @contextlib.asynccontextmanager
 async def serving(
-    app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, grace: int = 5
+    app: ASGIApp,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    grace: int = 5,
+    grpc: GrpcOptions | None = None,
 ) -> AsyncIterator[str]:
     """Serve an app on the running event loop for as long as the context lasts; its address.
 
-    Any ASGI app will do. Signals are left alone.
+    Any ASGI app will do; one of ours is served over gRPC too, where ``grpc`` says so. Signals are
+    left alone.
 
     Raises ``ListenError``, and what the app's startup raises.
     """
@@ -106,6 +130,8 @@ async def serving(
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(app, App):
                 await stack.enter_async_context(app.lifespan())
+                address = address_of(host, sockets)
+                await stack.enter_async_context(over_grpc(app, grpc, host, address, grace))
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             server = Server(app, grace=grace, signals=False, started=lambda: ready.set_result(None))
             task = asyncio.create_task(server.serve(sockets))

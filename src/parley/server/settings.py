@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 _DAY = 24 * 60 * 60
+_AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
 
@@ -22,7 +23,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``missing_version`` is how methods and paths of 1.0 are answered that come without
     ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
     to send; ``"1.0"`` serves them. What is of 0.3 is served either way.
+    ``card`` is the form of agent cards for callers that name no version: ``"merged"`` can be read
+    by those of every version, ``"1.0"`` is exactly what that version says.
     ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
+    ``grpc_address`` is the ``host:port`` at which gRPC is reached, for cards, where it is another
+    than the host that callers see and the port that is listened on.
+    ``docs`` serves a page about the HTTP+JSON binding at ``docs`` below an agent's address, and the
+    OpenAPI document that it is made of at ``openapi.json``.
     ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
     written: only for a server that nobody can reach but through a proxy that sets them.
 
@@ -37,7 +44,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000
     cors_origins: tuple[str, ...] = ()
     missing_version: Literal["0.3", "1.0"] = "0.3"
+    card: Literal["merged", "1.0"] = "merged"
     card_max_age: int = 60
+    docs: bool = True
+    grpc_address: str = ""
     trust_proxy: bool = False
 
     def __post_init__(self) -> None:
@@ -67,10 +77,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"the setting missing_version takes '0.3' or '1.0', not {self.missing_version!r}"
             )
-        if not isinstance(self.trust_proxy, bool):
-            raise ValueError(
-                f"the setting trust_proxy takes True or False, not {self.trust_proxy!r}"
-            )
+        if self.card not in ("merged", "1.0"):
+            raise ValueError(f"the setting card takes 'merged' or '1.0', not {self.card!r}")
+        if not isinstance(self.grpc_address, str) or not _AUTHORITY.fullmatch(self.grpc_address):
+            raise ValueError(f"the setting grpc_address takes host:port, not {self.grpc_address!r}")
+        for name in ("docs", "trust_proxy"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(f"the setting {name} takes True or False, not {value!r}")
 
 
 _LEAST = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
-from typing import cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Protocol, cast
 
 from starlette.types import Receive, Send
 
@@ -171,17 +171,47 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
         waiter.set_result(None)
 
 
+class Drained(Protocol):
+    """A stream, of whatever binding, that can be ended."""
+
+    def drain(self) -> None:
+        """End it, without an error."""
+        ...
+
+
 class Streams:
     """The streams that are open on a server: bounded in number, and ended together."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._open: set[OpenStream] = set()
+        self._open: set[Drained] = set()
 
     def drain(self) -> None:
         """End all of them, without an error: their readers resume elsewhere."""
         for stream in list(self._open):
             stream.drain()
+
+    @contextmanager
+    def holding(self, stream: Drained) -> Iterator[None]:
+        """Count a stream of another binding among those that are open, while the context lasts.
+
+        Raises ``OverloadedError`` when there is no room.
+        """
+        if (refusal := self._refusal()) is not None:
+            raise refusal
+        self._open.add(stream)
+        try:
+            yield
+        finally:
+            self._open.discard(stream)
+
+    def _refusal(self) -> OverloadedError | None:
+        if len(self._open) < self._settings.max_streams:
+            return None
+        return OverloadedError(
+            f"{len(self._open)} streams are open, which is all that this server serves at once",
+            retry_after=1,
+        )
 
     async def serve(
         self,
@@ -200,11 +230,8 @@ class Streams:
         before that is returned, and nothing was sent; a later one is the last frame.
         ``items`` is closed when this ends, whatever the reason.
         """
-        if len(self._open) >= self._settings.max_streams:
-            return OverloadedError(
-                f"{len(self._open)} streams are open, which is all that this server serves at once",
-                retry_after=1,
-            )
+        if (refusal := self._refusal()) is not None:
+            return refusal
         stream = OpenStream(self._settings)
         self._open.add(stream)
         pump = asyncio.create_task(stream.pump(items, frame, ends))
