@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
+    from parley.model.push import TaskPushNotificationConfig
     from parley.model.service import A2AService, CallContext, Caller
     from parley.model.tasks import (
         Task,
@@ -72,6 +73,7 @@ _HOMES = {
     "Settings": "parley.server.settings",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
+    "TaskPushNotificationConfig": "parley.model.push",
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
@@ -105,6 +107,7 @@ __all__ = [
     "Settings",
     "Task",
     "TaskArtifactUpdateEvent",
+    "TaskPushNotificationConfig",
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
-from parley.agent.lane import ATTEMPT_KEY
+from parley.agent.next_turn import ATTEMPT_KEY
 from parley.log.events import Received
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import Append

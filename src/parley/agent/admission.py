@@ -10,20 +10,26 @@ from typing import NoReturn
 import msgspec
 
 from parley.agent.agent import Agent
-from parley.agent.content import accepts, media_type_of
+from parley.agent.content import accepts, gives, media_type_of
 from parley.agent.executor import AgentExecutor
 from parley.agent.ids import new_id
+from parley.agent.push_check import checked
+from parley.agent.resume import request_of
 from parley.agent.run import Request
 from parley.agent.senders import ended
+from parley.agent.skill import Skill
 from parley.agent.ticket import Ticket
 from parley.log.events import Received
 from parley.log.store import (
+    MAX_PUSHES,
     Append,
+    PushRecord,
     Receipt,
     Scope,
     TaskEnded,
     TaskRecord,
     TaskStore,
+    TooManyPushes,
     UnknownTask,
 )
 from parley.model.encoding import decode, encode
@@ -134,13 +140,18 @@ class Admission:
         logged: bool,
     ) -> Ticket:
         """Start the turn of a message, or log it for the task that it names."""
+        push = self._push(request, context)
+        if context.extensions:
+            profile = self._executor.outlet.profiles.of(context.extensions)
+            if profile is not None and profile.listens:
+                request = await profile.receive(request, context)
         message = request.message
         if message.task_id:
-            return await self._join(message, scope, receipts)
+            return await self._join(request, context, scope, receipts, push)
         skill = self._agent.pick(message, request.metadata)
         if skill is None:
             skill = await self._agent.route(message, request.metadata, context.caller)
-        _check_modes(message, skill.input_modes or self._agent.input_modes)
+        self._check_modes(request, skill)
         configuration = request.configuration
         return self._executor.begin(
             Request(
@@ -156,10 +167,56 @@ class Admission:
             context_id=message.context_id or new_id(),
             logged=skill.replies == "task" or (logged and skill.replies is None),
             receipts=receipts,
+            push=push,
         )
 
-    async def _join(self, message: Message, scope: Scope, receipts: Sequence[Receipt]) -> Ticket:
+    def _push(self, request: SendMessageRequest, context: CallContext) -> PushRecord | None:
+        """Return the webhook that comes with a message, checked before anything is done."""
+        config = request.configuration and request.configuration.task_push_notification_config
+        if not config:
+            return None
+        if not self._agent.push_notifications:
+            raise PushNotificationNotSupportedError(
+                "this agent sends no push notifications; leave out "
+                "configuration.taskPushNotificationConfig"
+            )
+        at = "configuration.taskPushNotificationConfig."
+        if config.task_id and request.message.task_id not in ("", config.task_id):
+            invalid(f"{at}taskId", "the task of the message, or left out")
+        return checked(config, self._executor.push.egress, version=context.version, at=at)
+
+    def _check_modes(self, request: SendMessageRequest, skill: Skill) -> None:
+        """Refuse what the skill cannot take, and whom it has nothing to give that they accept."""
+        agent, configuration = self._agent, request.configuration
+        _check_parts(request.message, skill.input_modes or agent.input_modes)
+        if configuration is not None and configuration.accepted_output_modes:
+            offered = skill.output_modes or agent.output_modes
+            accepted = configuration.accepted_output_modes
+            if not gives(offered, accepted):
+                raise ContentTypeNotSupportedError(
+                    f"configuration.acceptedOutputModes has {', '.join(accepted)[:200]}; "
+                    f"this agent gives {', '.join(offered)}",
+                    metadata={"supported": ", ".join(offered)},
+                )
+
+    async def _skill_of(self, record: TaskRecord) -> Skill:
+        """Return the skill that a task is worked on by."""
+        agent = self._agent
+        if len(agent.skills) == 1:
+            return agent.default_skill
+        memory = await self._store.memory(record.task.id)
+        return request_of(record, memory, agent.skills, agent.default_skill).skill
+
+    async def _join(
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        receipts: Sequence[Receipt],
+        push: PushRecord | None,
+    ) -> Ticket:
         """Log a message for the task that it names (E2)."""
+        message, configuration = request.message, request.configuration
         task_id = message.task_id
         record = await owned(self._store, task_id, scope)
         if message.context_id and message.context_id != record.task.context_id:
@@ -170,17 +227,24 @@ class Admission:
             )
         if record.task.state.is_terminal:
             raise ended(task_id)
-        _check_modes(message, self._agent.input_modes)
+        self._check_modes(request, await self._skill_of(record))
         self._executor.check_room()
         entry = new_id()
         message = msgspec.structs.replace(message, context_id=record.task.context_id)
+        received = Received(
+            entry=entry,
+            message=message,
+            accepted_output_modes=configuration.accepted_output_modes if configuration else (),
+            extensions=tuple(sorted(context.extensions)),
+        )
         append = Append(
             task_id=task_id,
-            events=(Received(entry=entry, message=message),),
+            events=(received,),
             expected_seq=None,
             turn=record.turn,
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
+            pushes=(push,) if push is not None else (),
         )
         ticket = self._executor.expect(task_id, entry)
         ticket.found = record
@@ -190,6 +254,8 @@ class Admission:
             raise ended(task_id) from None
         except UnknownTask:
             raise not_found(task_id) from None
+        except TooManyPushes:
+            raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return ticket
 
     async def _deliver(
@@ -197,6 +263,8 @@ class Admission:
     ) -> None:
         try:
             await self._store.append(append)
+            if append.pushes:
+                self._executor.push.watch(append.task_id)
             self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
         finally:
             self._executor.expected.pop(ticket.entry, None)
@@ -225,6 +293,17 @@ def not_found(task_id: str) -> TaskNotFoundError:
     )
 
 
+def too_many_pushes(field: str) -> InvalidParamsError:
+    """Return the error for a push notification configuration that a task has no room for."""
+    description = (
+        f"the task has {MAX_PUSHES} push notification configurations, and may not have more; "
+        "delete one, or replace one by giving its id"
+    )
+    return InvalidParamsError(
+        f"{field}: {description}", violations=(FieldViolation(field, description),)
+    )
+
+
 def check_history(length: int | None, field: str) -> None:
     """Refuse a history length that is none (specification §3.2.4)."""
     if length is not None and length < 0:
@@ -237,11 +316,6 @@ def _check(request: SendMessageRequest) -> None:
     configuration = request.configuration
     if configuration is not None:
         check_history(configuration.history_length, "configuration.historyLength")
-        if configuration.task_push_notification_config is not None:
-            raise PushNotificationNotSupportedError(
-                "this agent sends no push notifications; leave out "
-                "configuration.taskPushNotificationConfig"
-            )
 
 
 def _check_digest(before: bytes, now: bytes) -> None:
@@ -253,7 +327,7 @@ def _check_digest(before: bytes, now: bytes) -> None:
         )
 
 
-def _check_modes(message: Message, modes: Sequence[str]) -> None:
+def _check_parts(message: Message, modes: Sequence[str]) -> None:
     if not modes:
         return
     for index, part in enumerate(message.parts):

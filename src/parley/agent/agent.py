@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import msgspec
 
 from parley.agent.executor import Options
+from parley.agent.extended_card import ExtendedCard, ExtendedCards
 from parley.agent.skill import Replies, Skill, form_of, takes_of
+from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -20,7 +23,7 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
+from parley.model.extensions import Extension, collected
 from parley.model.parts import Message
 from parley.model.service import Caller
 
@@ -34,22 +37,8 @@ SKILL_KEY = "skill"
 
 ANYTHING = ("text/plain", "application/json", "*/*")
 
-
-OWN = (
-    AgentExtension(
-        uri=RESUMABLE_STREAMS,
-        description=(
-            "Every event of a stream has a number (SSE id); SubscribeToTask with Last-Event-ID "
-            "goes on after it, also on a task that has ended."
-        ),
-    ),
-    AgentExtension(
-        uri=IDEMPOTENT_SEND,
-        description=(
-            "A message that is sent again with the same messageId is answered as it was before."
-        ),
-    ),
-)
+OWN = (ResumableStreams(), IdempotentSend())
+"""What every agent has."""
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
@@ -70,11 +59,17 @@ class Agent:
 
     ``input_modes`` and ``output_modes`` are media types. With input modes given (here or on a
     skill), a message with a part of another type is refused; without, everything is taken.
+    With output modes given, a caller who accepts none of them is refused; ``text/plain`` is what an
+    agent gives that says nothing else.
+    ``extensions`` are objects that take part in what is said, or declarations for the card alone.
+    ``extended_card`` is the card for callers who are known, a mapping of what it has beside the
+    public card, or a function of the caller that returns one of them (see ``extended_card``).
     ``key`` is the name under which the agent's tasks are stored; it defaults to the slug of its
     name, so give one before you rename an agent that has tasks.
     ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever. ``park_for`` is how
     long a task waits for its caller before it is canceled, ``None`` for ever.
     ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
+    ``push_notifications`` lets callers name webhooks, which are told of their tasks.
     The other options are those of ``Options``.
 
     Raises ``ValueError`` for an option that makes no sense.
@@ -92,11 +87,13 @@ class Agent:
         icon_url: str | None = None,
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = ("text/plain",),
-        extensions: Iterable[AgentExtension] = (),
+        extensions: Iterable[Extension | AgentExtension] = (),
+        extended_card: ExtendedCard | None = None,
         keep_for: timedelta | None = timedelta(days=7),
         park_for: timedelta | None = timedelta(days=30),
         moment: float = 1.0,
         wait_ceiling: float = 300.0,
+        stream_until_terminal: bool = False,
         cancel_grace: float = 5.0,
         on_crash: Literal["rerun", "fail"] = "rerun",
         max_attempts: int = 5,
@@ -104,6 +101,7 @@ class Agent:
         max_queued: int = 10_000,
         threads: int = 40,
         keeps_history: bool = False,
+        push_notifications: bool = True,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -120,13 +118,16 @@ class Agent:
         self.icon_url = icon_url
         self.input_modes = _modes(input_modes)
         self.output_modes = _modes(output_modes) or ("text/plain",)
-        self.extensions = (*OWN, *extensions)
+        self.extensions = _extensions(extensions)
+        self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
         self.keep_for = keep_for
         self.park_for = park_for
         self.threads = threads
+        self.push_notifications = push_notifications
         self.options = Options(
             moment=moment,
             wait_ceiling=wait_ceiling,
+            stream_until_terminal=stream_until_terminal,
             cancel_grace=cancel_grace,
             on_crash=on_crash,
             max_attempts=max_attempts,
@@ -260,6 +261,26 @@ class Agent:
         self._router = function
         return function
 
+    @property
+    def extended_card(self) -> Callable[[F], F]:
+        """Make a function give the card that callers see whom the agent knows; a decorator.
+
+        It takes the caller, or the caller and the public card, and returns an ``AgentCard``, or a
+        mapping of what is different: skills are added to the public ones, other fields replaced.
+        ``None`` means that there is no extended card for this caller. Such a card, or such a
+        mapping, can be set as well.
+        """
+
+        def register(function: F) -> F:
+            self.extended_card = function
+            return function
+
+        return register
+
+    @extended_card.setter
+    def extended_card(self, source: ExtendedCard) -> None:
+        self.extended_cards = ExtendedCards(source)
+
     # -- which skill -----------------------------------------------------------------------------
 
     def pick(self, message: Message, metadata: Mapping[str, Any] | None) -> Skill | None:
@@ -329,9 +350,9 @@ class Agent:
             icon_url=self.icon_url,
             capabilities=AgentCapabilities(
                 streaming=True,
-                push_notifications=False,
-                extended_agent_card=False,
-                extensions=self.extensions,
+                push_notifications=self.push_notifications,
+                extended_agent_card=self.extended_cards is not None,
+                extensions=tuple(extension.declared() for extension in self.extensions),
             ),
             default_input_modes=self.input_modes or ANYTHING,
             default_output_modes=self.output_modes,
@@ -351,6 +372,19 @@ class Agent:
 def slug(name: str) -> str:
     """Return a name as it can stand in a path."""
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
+
+
+def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
+    extensions = collected([*OWN, *given])
+    uris = {extension.uri for extension in extensions}
+    for extension in extensions:
+        missing = [uri for uri in extension.depends_on if uri not in uris]
+        if missing:
+            raise ValueError(
+                f"{extension!r} depends on {', '.join(missing)}, which the agent does not have; "
+                "give it too"
+            )
+    return extensions
 
 
 def _strings(values: Iterable[str], what: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from parley.agent.stream import ArtifactStream
 from parley.agent.turn import Turn
-from parley.model.parts import Message, Part
+from parley.model.parts import Artifact, Message, Part
 from parley.model.service import Caller
 from parley.model.tasks import Task
 
@@ -100,6 +100,10 @@ class BlockingTurn:
         """The media types that the caller accepts; none means any."""
         return self._turn.accepted_output_modes
 
+    def accepts(self, media_type: str) -> bool:
+        """Whether the caller takes parts of this media type."""
+        return self._turn.accepts(media_type)
+
     @property
     def skill_id(self) -> str:
         """The id of the skill that runs."""
@@ -154,13 +158,37 @@ class BlockingTurn:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())
 
+    def referenced_artifacts(self) -> tuple[Artifact, ...]:
+        """Return the artifacts that parts of the newest message name in their metadata."""
+        return self._wait(self._turn.referenced_artifacts())
+
+    def reference(
+        self,
+        question: str = "Which of these do you mean?",
+        *,
+        where: Callable[[Task], bool] | None = None,
+        describe: Callable[[Task], str] | None = None,
+    ) -> Task | None:
+        """Return the earlier task that the message is about, and ask when in doubt."""
+        return self._wait(self._turn.reference(question, where=where, describe=describe))
+
+    def wait_for(self, task: Task | str, *, timeout: float | None = None) -> Task:
+        """Return another of the caller's tasks when it has ended."""
+        return self._wait(self._turn.wait_for(task, timeout=timeout))
+
     def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
         """Return the other tasks of this context, the last updated first."""
         return self._wait(self._turn.other_tasks(limit))
 
-    def working(self, content: object = None, *, metadata: Any = None) -> None:
+    def working(
+        self,
+        content: object = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        substate: dict[str, Any] | None = None,
+    ) -> None:
         """Say how the work goes."""
-        self._wait(self._turn.working(content, metadata=metadata))
+        self._wait(self._turn.working(content, metadata=metadata, substate=substate))
 
     def artifact(self, content: object, **options: Any) -> str:
         """Make a whole artifact and return its id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,15 +116,69 @@ def _guess(filename: str) -> str:
     return mimetypes.guess_type(filename)[0] or "application/octet-stream"
 
 
+# What callers of old write where a media type is due.
+_KINDS = {"text": "text/*", "data": "application/json", "file": "*/*", "*": "*/*"}
+
+
 def accepts(modes: Iterable[str], media_type: str) -> bool:
-    """Whether one of ``modes`` covers ``media_type``; parameters and case do not matter."""
-    wanted = media_type.partition(";")[0].strip().lower()
-    kind = wanted.partition("/")[0]
+    """Whether one of ``modes`` and ``media_type`` have something in common.
+
+    Both may be ranges (``image/*``); parameters (``charset``) and case do not matter.
+    """
+    kind, _, subtype = _range(media_type).partition("/")
     for mode in modes:
-        offered = mode.partition(";")[0].strip().lower()
-        if offered in (wanted, "*/*", f"{kind}/*"):
+        offered_kind, _, offered_subtype = _range(mode).partition("/")
+        if "*" in (kind, offered_kind) or (
+            kind == offered_kind
+            and (subtype == offered_subtype or "*" in (subtype, offered_subtype))
+        ):
             return True
     return False
+
+
+def _range(mode: str) -> str:
+    name = mode.partition(";")[0].strip().lower()
+    return _KINDS.get(name, name)
+
+
+def gives(offered: Iterable[str], accepted: Sequence[str]) -> bool:
+    """Whether something of what is ``offered`` can be given to a caller who accepts ``accepted``.
+
+    Who accepts nothing in particular accepts anything. Data can be given as text.
+    """
+    if not accepted:
+        return True
+    forms = [form for mode in offered for form in (mode, *_AS_TEXT.get(_range(mode), ()))]
+    return any(accepts(accepted, form) for form in forms)
+
+
+_AS_TEXT = {"application/json": ("text/plain",)}
+
+
+def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part, ...], str]:
+    """Return parts in a form that is accepted, where they have one, and the type of one that has
+    none.
+
+    Data becomes the text of its JSON for those who accept text and no JSON; nothing else has
+    another form that says the same.
+    """
+    made: list[Part] = []
+    unwanted = ""
+    for part in parts:
+        media_type = media_type_of(part)
+        if not accepts(accepted, media_type):
+            if part.data is not msgspec.UNSET and accepts(accepted, "text/plain"):
+                part = msgspec.structs.replace(
+                    part,
+                    data=msgspec.UNSET,
+                    text=encode(part.data).decode(),
+                    media_type="text/plain",
+                )
+            else:
+                unwanted = media_type
+        made.append(part)
+    changed = any(now is not before for now, before in zip(made, parts, strict=True))
+    return (tuple(made) if changed else parts), unwanted
 
 
 def media_type_of(part: Part) -> str:

@@ -6,22 +6,25 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
 from parley.agent.context import AgentContext
 from parley.agent.lane import Lane
 from parley.agent.moments import Moments
+from parley.agent.outgoing import Outlet
 from parley.agent.run import Request, Run
 from parley.agent.senders import shutting_down
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
 from parley.agent.ticket import Ticket
 from parley.log.events import CancelRequested
+from parley.log.hints import LocalHints
 from parley.log.store import (
     Append,
+    PushRecord,
     Receipt,
     Scope,
     StoreError,
@@ -30,6 +33,10 @@ from parley.log.store import (
     UnknownTask,
 )
 from parley.model.errors import A2AError, OverloadedError
+from parley.model.extensions import Extension
+
+if TYPE_CHECKING:
+    from parley.agent.push_delivery import PushDelivery
 
 log = logging.getLogger("parley.agent")
 
@@ -41,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     ``moment``: how long a function may take to answer with a direct message.
     ``wait_ceiling``: how long a blocking send waits before it answers with the task as it stands.
+    ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
     ``cancel_grace``: how long a function may take to end once it is told to.
     ``on_crash``: whether a turn that a dead process left open is run again or failed.
     ``max_attempts``: how often a turn is attempted in all.
@@ -49,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     moment: float = 1.0
     wait_ceiling: float = 300.0
+    stream_until_terminal: bool = False
     cancel_grace: float = 5.0
     on_crash: Literal["rerun", "fail"] = "rerun"
     max_attempts: int = 5
@@ -86,11 +95,17 @@ class AgentExecutor:
         default_skill: Skill,
         options: Options,
         threads: Threads,
+        push: PushDelivery,
+        extensions: Iterable[Extension] = (),
+        hints: LocalHints | None = None,
     ) -> None:
         self.store = store
         self.skills = skills
         self.default_skill = default_skill
         self.options = options
+        self.push = push
+        self.outlet = Outlet(extensions)
+        self.hints = hints or LocalHints()
         self.closing = False
         self.troubled = False
         self._threads = threads
@@ -113,15 +128,19 @@ class AgentExecutor:
         context_id: str,
         logged: bool,
         receipts: Sequence[Receipt] = (),
+        push: PushRecord | None = None,
     ) -> Ticket:
         """Start the turn of a message that has no task yet.
 
-        ``logged`` makes its task durable before its function runs.
+        ``logged`` makes its task durable before its function runs. ``push`` names a webhook, which
+        is told of the task from its first event on, or of the direct reply.
         Raises ``OverloadedError`` when there is no room.
         """
         self._refuse_when_closing()
         lane = Lane(self, context_id=context_id, scope=scope)
         lane.receipts = receipts
+        if push is not None:
+            lane.push = push
         ticket = Ticket(lane)
         lane.senders.present.append(ticket)
         run = Run(lane, request)

@@ -14,15 +14,10 @@ from parley.agent.call import call
 from parley.agent.content import to_parts
 from parley.agent.ids import new_id
 from parley.agent.moments import Deadline, Moments
+from parley.agent.next_turn import next_run
 from parley.agent.outcome import Ending, of_failure, of_value
-from parley.agent.resume import (
-    attempts_of,
-    latest_of,
-    opening,
-    pending_question,
-    request_of,
-    waiting_messages,
-)
+from parley.agent.outgoing import Outgoing
+from parley.agent.resume import opening, waiting_messages
 from parley.agent.run import Request, Run
 from parley.agent.senders import Senders, ended, shutting_down
 from parley.agent.writer import TaskWriter
@@ -30,13 +25,10 @@ from parley.log.events import Received, TurnStarted
 from parley.log.fold import Fold
 from parley.log.store import (
     Fenced,
-    Memory,
+    PushRecord,
     Receipt,
     Scope,
     StoreError,
-    TaskEnded,
-    TaskRecord,
-    UnknownTask,
 )
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
@@ -47,9 +39,6 @@ if TYPE_CHECKING:
     from parley.agent.executor import AgentExecutor
 
 log = logging.getLogger("parley.agent")
-
-ATTEMPT_KEY = "urn:parley:attempt"
-"""The metadata key of a status update that says which attempt at the turn is at work."""
 
 
 class Lane:
@@ -67,8 +56,10 @@ class Lane:
     cancel_asked = False
     releasing = False
     abandoned = False
+    spoiled: A2AError | None = None
     ended: asyncio.Event | None = None
     receipts: Sequence[Receipt] = ()
+    push: PushRecord | None = None
     _arrival: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
@@ -142,96 +133,15 @@ class Lane:
                 self.senders.refuse_waiting(ended(self.task_id))
                 return
             self.context_id, self.scope = record.task.context_id, record.scope
-            run = await self._next(record)
+            run = await next_run(self, record)
             if run is not None:
                 await self._turn(run)
             elif not self.woken:
                 return
 
-    async def _next(self, record: TaskRecord) -> Run | None:
-        """Return the next run of the task, after what precedes it is written."""
-        if not (record.cancel_requested or record.turn_open or record.waiting):
-            return None
-        if self.writer is None:
-            try:
-                epoch = await self.executor.store.claim(self.task_id)
-            except (TaskEnded, UnknownTask):
-                return None
-            self.writer = TaskWriter(
-                self.executor.store,
-                task_id=self.task_id,
-                context_id=self.context_id,
-                scope=self.scope,
-                fold=Fold(record.task, strict=True),
-                seq=record.seq,
-                turn=record.turn,
-                epoch=epoch,
-                failed=self._failed,
-            )
-        if record.cancel_requested or self.cancel_asked:
-            await self._end(TaskState.CANCELED)
-            return None
-        memory = await self.executor.store.memory(self.task_id)
-        if record.turn_open:
-            return await self._again(record, memory)
-        waiting = [r for r in waiting_messages(memory) if not self.senders.has_taken(r)]
-        if not waiting:
-            return None
-        received, question = waiting[0], pending_question(memory)
-        run = self._resumed(record, memory, turn=record.turn + 1, latest=received.message)
-        if question:
-            run.past.answers[question] = received.message
-        self.senders.took(received, run.turn)
-        self.writer.turn = run.turn
-        self.writer.write(
-            TurnStarted(
-                turn=run.turn,
-                entries=(received.entry,),
-                messages=(received.message,),
-                answers=question,
-            )
-        )
-        self.writer.status(TaskState.WORKING)
-        self.writer.open_turn(taken=1)
-        return run
-
-    async def _again(self, record: TaskRecord, memory: Memory) -> Run | None:
-        """Return a further attempt at a turn that a dead process left open (E3)."""
-        assert self.writer is not None
-        attempts, released = attempts_of(record, memory)
-        options = self.executor.options
-        if options.on_crash == "fail":
-            await self._end(TaskState.FAILED, "The server stopped while it worked on this task.")
-            return None
-        if attempts - released >= options.max_attempts:
-            said = f"The agent did not survive {options.max_attempts} attempts at this task."
-            await self._end(TaskState.FAILED, said)
-            return None
-        run = self._resumed(
-            record,
-            memory,
-            turn=record.turn,
-            latest=latest_of(record, memory),
-            attempt=attempts + 1,
-        )
-        self.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt))
-        self.writer.status(TaskState.WORKING, metadata={ATTEMPT_KEY: run.attempt})
-        self.writer.open_turn()
-        return run
-
-    def _resumed(
-        self,
-        record: TaskRecord,
-        memory: Memory,
-        *,
-        turn: int,
-        latest: Message | None,
-        attempt: int = 1,
-    ) -> Run:
-        request = request_of(record, memory, self.executor.skills, self.executor.default_skill)
-        run = Run(self, request, turn=turn, attempt=attempt, latest=latest)
-        run.recall(memory)
-        return run
+    def outgoing(self, request: Request) -> Outgoing | None:
+        """Return where what a turn says goes through on its way out."""
+        return self.executor.outlet.of(request.extensions, request.accepted_output_modes)
 
     # -- the task comes to be ------------------------------------------------------------------
 
@@ -257,20 +167,23 @@ class Lane:
             seq=0,
             turn=1,
             begun=self._begun,
-            failed=self._failed,
+            failed=self.failed,
         )
+        writer.outgoing = self.outgoing(request)
         writer.write(*opening(request, self.task_id, self.context_id, len(self.executor.skills)))
         receipts = [
             msgspec.structs.replace(receipt, task_id=self.task_id, turn=1)
             for receipt in self.receipts
         ]
-        writer.open_turn(receipts=receipts)
+        writer.open_turn(receipts=receipts, pushes=(self.push,) if self.push is not None else ())
         self.executor.adopt(self)
         for ticket in self.senders.present:
             ticket.turn = 1
         return writer
 
     def _begun(self) -> None:
+        if self.push is not None:
+            self.executor.push.watch(self.task_id)
         for ticket in self.senders.present:
             ticket.mark_logged()
 
@@ -278,21 +191,30 @@ class Lane:
         """Make a task of what is taking longer than the moment."""
         self._moment = None
         if self.writer is None and self.run is not None and not self.run.over:
-            self.run.working()
+            try:
+                self.run.working()
+            except A2AError as error:
+                self.spoil(error)
+
+    def spoil(self, error: A2AError) -> None:
+        """Stop the function: what is to be said in its name may not go out."""
+        self.spoiled = error
+        self._interrupt()
 
     # -- one turn ------------------------------------------------------------------------------
 
     async def _turn(self, run: Run) -> None:
         self.run = run
         if self.cancel_asked:  # while the turn was prepared, when there was nothing to interrupt
-            await self._end(TaskState.CANCELED)
+            await self.end(TaskState.CANCELED)
             self.run = None
             return
         failure: BaseException | None = None
         value: object = None
         self._in_function = True
         try:
-            value = await call(run, self.executor)
+            if self.spoiled is None:
+                value = await call(run, self.executor)
         except BaseException as error:
             failure = error
         finally:
@@ -317,8 +239,10 @@ class Lane:
         if self.releasing:
             await self._release(run)
             return
+        if self.spoiled is not None:
+            failure, self.spoiled = self.spoiled, None
         if self.cancel_asked:
-            await self._end(TaskState.CANCELED)
+            await self.end(TaskState.CANCELED)
         else:
             await self._settle(run, self._outcome(run, value, failure))
         self.run = None
@@ -337,21 +261,38 @@ class Lane:
     async def _settle(self, run: Run, outcome: Message | A2AError | Ending) -> None:
         """End the turn, and tell everyone how."""
         if isinstance(outcome, Ending):
-            if outcome.artifact is not None:
-                run.write_artifact(outcome.artifact, last=True)
-            elif outcome.state is TaskState.COMPLETED:
-                run.working()
-            else:
-                run.writer()
-            await self._end(outcome.state, outcome.said)
+            state, said = outcome.state, outcome.said
+            try:
+                if outcome.artifact is not None:
+                    run.write_artifact(outcome.artifact, last=True)
+                elif state is TaskState.COMPLETED:
+                    run.working()
+                else:
+                    run.writer()
+            except A2AError as error:
+                state, said = TaskState.FAILED, run.message(error.message)
+            await self.end(state, said)
             return
         run.over = True
+        asked = run.request
+        if isinstance(outcome, Message) and (asked.extensions or asked.accepted_output_modes):
+            outcome = self._sent(run, outcome)
         if isinstance(outcome, A2AError):
             self.senders.refuse(outcome)
             return
         if self.receipts or self.executor.options.keeps_history:
             await self._keep(run, outcome)
+        if self.push is not None:
+            self.executor.push.tell(self.push, outcome)
         self.senders.resolve(outcome)
+
+    def _sent(self, run: Run, reply: Message) -> Message | A2AError:
+        """Return a direct reply as it goes out."""
+        outgoing = self.outgoing(run.request)
+        try:
+            return reply if outgoing is None else outgoing.send(reply)
+        except A2AError as error:
+            return error
 
     async def _keep(self, run: Run, reply: Message) -> None:
         exchange = (run.latest, reply) if self.executor.options.keeps_history else ()
@@ -362,26 +303,39 @@ class Lane:
             self.scope, self.context_id, receipt=receipt, exchange=exchange
         )
 
-    async def _end(self, state: TaskState, said: Message | str | None = None) -> None:
+    async def end(self, state: TaskState, said: Message | str | None = None) -> None:
         """Write the task's last event, wait until it is durable, and answer everyone."""
         writer, run = self.writer, self.run
         assert writer is not None
         if isinstance(said, str):
-            said = Message(
-                message_id=new_id(),
-                role=Role.AGENT,
-                parts=to_parts(said),
-                task_id=self.task_id,
-                context_id=self.context_id,
-            )
-        if run is not None:
-            run.writer()
-            run.over = True
-        writer.status(state, said)
+            said = self._said(said)
+        try:
+            if run is not None:
+                run.writer()
+                run.over = True
+            said = writer.status(state, said)
+        except A2AError as error:
+            # The task ends all the same, and says no more than why it ends so.
+            writer.outgoing = None
+            if run is not None:
+                run.over = True
+            if state is TaskState.COMPLETED:
+                state = TaskState.FAILED
+            said = self._said(error.message)
+            writer.status(state, said)
         writer.close_turn(exchange=self.exchange(run, said) if run else ())
         await writer.flush()
         self.senders.resolve(writer.fold.task)
         self.senders.refuse_waiting(ended(self.task_id))
+
+    def _said(self, text: str) -> Message:
+        return Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=to_parts(text),
+            task_id=self.task_id,
+            context_id=self.context_id,
+        )
 
     def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
         """Return what the turn adds to the context's history."""
@@ -494,7 +448,7 @@ class Lane:
 
     # -- when it goes wrong, and at the end ----------------------------------------------------
 
-    def _failed(self, error: StoreError) -> None:
+    def failed(self, error: StoreError) -> None:
         """The store refused what the lane wrote: stop the function."""
         self._interrupt()
 

@@ -65,6 +65,25 @@ def request_of(
     )
 
 
+def asked_in(memory: Memory, turn: int, request: Request) -> Request:
+    """Return the request with what the message of a later turn asked for beside it."""
+    begun = next(
+        (t for t in turns_of(memory) if t.turn == turn and t.messages and not t.live), None
+    )
+    return request if begun is None or turn == 1 else with_wishes(request, begun)
+
+
+def with_wishes(request: Request, asked: Received | TurnStarted) -> Request:
+    """Return the request of a turn: extensions are in force for one message, and accepted modes
+    until another message names others.
+    """
+    return replace(
+        request,
+        extensions=frozenset(asked.extensions),
+        accepted_output_modes=asked.accepted_output_modes or request.accepted_output_modes,
+    )
+
+
 def latest_of(record: TaskRecord, memory: Memory) -> Message | None:
     """Return the message that the last turn took, nothing for a task's first."""
     taken = [turn.messages[0] for turn in turns_of(memory) if turn.messages and not turn.live]

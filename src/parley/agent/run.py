@@ -77,6 +77,7 @@ class Run:
     parked = False
     questions = 0
     artifacts = 0
+    referrals = 0
     made: frozenset[str] = frozenset()
     streams: tuple[ArtifactStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
@@ -206,8 +207,8 @@ class Run:
         writer = self.writer()
         message = self.message(content)
         writer.write(Remembered(key=f"ask:{key}", value=msgspec.Raw(b"null")))
-        writer.status(state, message)
-        writer.close_turn(exchange=self.lane.exchange(self, message))
+        said = writer.status(state, message)
+        writer.close_turn(exchange=self.lane.exchange(self, said))
         self.over = self.parked = True
         await self.lane.park()
         never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Annotated
-
-import msgspec
 
 from parley.agent.admission import (
     Admission,
@@ -19,6 +15,9 @@ from parley.agent.admission import (
 )
 from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
+from parley.agent.extended_card import check_caller
+from parley.agent.pages import page_of_tasks, with_history
+from parley.agent.push_configs import PushConfigs
 from parley.agent.senders import ended
 from parley.agent.ticket import Ticket
 from parley.log.events import LoggedEvent
@@ -28,7 +27,6 @@ from parley.log.store import (
     Scope,
     StoreError,
     TaskEnded,
-    TaskQuery,
     TaskRecord,
     TaskStore,
     UnknownTask,
@@ -36,7 +34,6 @@ from parley.log.store import (
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     OverloadedError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -60,37 +57,31 @@ from parley.model.requests import (
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 
-DEFAULT_PAGE = 50
-LARGEST_PAGE = 100
-
-
-# Tokens come from outside, and a store takes moments of 64 bits.
-_Moment = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
-
-
-class PageToken(msgspec.Struct, array_like=True):
-    """Where the next page begins: after a task, in a walk that began at a moment (ms)."""
-
-    status_at: _Moment
-    task_id: str
-    not_after: _Moment
-
 
 class AgentService:
     """Answers for one agent out of its log (``A2AService``).
 
     Callers see the tasks of their own scope only (agent, tenant, caller); another's task does not
-    exist for them. No answer tells what is not yet durable.
+    exist for them. No answer tells what is not yet durable. ``authenticates``: callers are told
+    apart, and what is not for everybody is for those who are known.
     """
 
     def __init__(
-        self, agent: Agent, *, executor: AgentExecutor, store: TaskStore, hints: LocalHints
+        self,
+        agent: Agent,
+        *,
+        executor: AgentExecutor,
+        store: TaskStore,
+        hints: LocalHints,
+        authenticates: bool = False,
     ) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
+        self._authenticates = authenticates
         self._admission = Admission(agent, executor, store)
+        self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -99,8 +90,8 @@ class AgentService:
     ) -> Task | Message:
         """Answer a message with a task or a direct message (§3.1.1).
 
-        Waits for the message's own turn to end, at most for the agent's ``wait_ceiling``, unless
-        the caller wants an immediate return.
+        Waits for the message's own turn to end, at most for the agent's ``wait_ceiling`` and the
+        caller's patience, unless the caller wants an immediate return.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
@@ -121,7 +112,10 @@ class AgentService:
                 return _trimmed(await self._present(ticket.task_id), history)
         if not ticket.done:
             await ticket.progress()  # all that most replies need
-        if ticket.done or await ticket.answered(self._executor.options.wait_ceiling):
+        ceiling = self._executor.options.wait_ceiling
+        if context.patience is not None:
+            ceiling = min(ceiling, context.patience)
+        if ticket.done or await ticket.answered(ceiling):
             return _trimmed(ticket.reply, history)
         return _trimmed(await self._present(ticket.task_id), history)
 
@@ -130,7 +124,8 @@ class AgentService:
     ) -> AsyncIterator[StreamItem]:
         """Answer a message with a direct message, or the events of its turn (§3.1.2).
 
-        Ends with the turn: at a terminal state, or when input is required.
+        Ends with the turn: at a terminal state, or when input is required, unless the agent has
+        ``stream_until_terminal``.
         """
         try:
             admitted = await self._admission.admit(
@@ -177,10 +172,12 @@ class AgentService:
         if record is None:
             raise not_found(repeated.task_id)
         after = 0
+        ends = not self._agent.options.stream_until_terminal
         if not repeated.began:
             yield StreamItem(record.task, record.seq)
             after = record.seq
-            if record.task.state is TaskState.INPUT_REQUIRED and not record.waiting:
+            asks = record.task.state is TaskState.INPUT_REQUIRED
+            if ends and asks and not record.waiting:
                 return
         async with aclosing(self._batches(repeated.task_id, after)) as batches:
             async for batch in batches:
@@ -188,7 +185,8 @@ class AgentService:
                     yield _item(event)
                     is_news = event.seq > record.seq or not record.waiting
                     if (
-                        event.seq >= record.seq
+                        ends
+                        and event.seq >= record.seq
                         and is_news
                         and _state(event) is TaskState.INPUT_REQUIRED
                     ):
@@ -228,13 +226,14 @@ class AgentService:
         live: Subscription | None = None,
     ) -> AsyncIterator[StreamItem]:
         """Yield events after a number; with a ticket, up to the end of its turn."""
+        ending = None if self._agent.options.stream_until_terminal else ticket
         async with aclosing(self._batches(task_id, after, live)) as batches:
             async for batch in batches:
                 for record in batch:
                     yield _item(record)
                     if (
-                        ticket is not None
-                        and 0 < ticket.turn <= record.turn
+                        ending is not None
+                        and 0 < ending.turn <= record.turn
                         and _state(record) is TaskState.INPUT_REQUIRED
                     ):
                         return
@@ -265,54 +264,16 @@ class AgentService:
         """Return a task with as much of its history as asked for (§3.1.3)."""
         check_history(request.history_length, "historyLength")
         record = await self._owned(request.id, self._scope(context))
-        return _with_history(record.task, request.history_length)
+        return with_history(record.task, request.history_length)
 
     async def list_tasks(
         self, request: ListTasksRequest, context: CallContext
     ) -> ListTasksResponse:
         """Return a page of the caller's tasks, the last updated first (§3.1.4)."""
-        check_history(request.history_length, "historyLength")
-        size = DEFAULT_PAGE if request.page_size is None else request.page_size
-        if not 1 <= size <= LARGEST_PAGE:
-            invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}")
-        token = _read_token(request.page_token) if request.page_token else None
-        after = request.status_timestamp_after
-        not_after = token.not_after if token else None
         try:
-            page = await self._store.list(
-                TaskQuery(
-                    scope=self._scope(context),
-                    context_id=request.context_id,
-                    state=request.status,
-                    status_after=after.milliseconds if after is not None else None,
-                    before=(token.status_at, token.task_id) if token else None,
-                    not_after=not_after,
-                    limit=size,
-                    artifacts=bool(request.include_artifacts),
-                )
-            )
+            return await page_of_tasks(self._store, request, self._scope(context))
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        tasks = tuple(
-            _with_history(
-                task if request.include_artifacts else msgspec.structs.replace(task, artifacts=()),
-                request.history_length,
-            )
-            for task in page.tasks
-        )
-        following = ""
-        if page.more and page.tasks:
-            last = page.tasks[-1]
-            following = _write_token(
-                PageToken(
-                    _status_at(last),
-                    last.id,
-                    not_after if not_after is not None else _status_at(page.tasks[0]),
-                )
-            )
-        return ListTasksResponse(
-            tasks=tasks, next_page_token=following, page_size=size, total_size=page.total
-        )
 
     async def cancel_task(self, request: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task and return it, canceled (§3.1.5).
@@ -361,50 +322,48 @@ class AgentService:
     def _scope(self, context: CallContext) -> Scope:
         return Scope(self._agent.key, context.tenant, context.caller.id)
 
-    # -- what this agent does not have ---------------------------------------------------------
+    # -- push notification configurations ------------------------------------------------------
 
     async def create_task_push_notification_config(
         self, request: TaskPushNotificationConfig, context: CallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse: this agent sends no push notifications (§3.1.7)."""
-        raise PushNotificationNotSupportedError
+        """Add a webhook to a task, or replace one (§3.1.7)."""
+        return await self._pushes.create(request, context, self._scope(context))
 
     async def get_task_push_notification_config(
         self, request: GetTaskPushNotificationConfigRequest, context: CallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse: this agent sends no push notifications (§3.1.8)."""
-        raise PushNotificationNotSupportedError
+        """Return a webhook of a task (§3.1.8)."""
+        return await self._pushes.get(request, context, self._scope(context))
 
     async def list_task_push_notification_configs(
         self, request: ListTaskPushNotificationConfigsRequest, context: CallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refuse: this agent sends no push notifications (§3.1.9)."""
-        raise PushNotificationNotSupportedError
+        """Return a page of the webhooks of a task (§3.1.9)."""
+        return await self._pushes.list(request, context, self._scope(context))
 
     async def delete_task_push_notification_config(
         self, request: DeleteTaskPushNotificationConfigRequest, context: CallContext
     ) -> Empty:
-        """Refuse: this agent sends no push notifications (§3.1.10)."""
-        raise PushNotificationNotSupportedError
+        """Remove a webhook (§3.1.10)."""
+        return await self._pushes.delete(request, context, self._scope(context))
+
+    # -- the card for known callers ------------------------------------------------------------
 
     async def get_extended_agent_card(
         self, request: GetExtendedAgentCardRequest, context: CallContext
     ) -> AgentCard:
-        """Refuse: this agent has no extended card (§3.1.11)."""
-        raise UnsupportedOperationError("this agent has no extended card")
-
-
-def _with_history(task: Task, length: int | None) -> Task:
-    if length is None or length >= len(task.history):
-        return task
-    history = task.history[-length:] if length else ()
-    return msgspec.structs.replace(task, history=history)
+        """Return the card for the caller, without interfaces: a server knows them (§3.1.11)."""
+        cards = self._agent.extended_cards
+        check_caller(cards, context.caller, authenticates=self._authenticates)
+        assert cards is not None
+        return await cards.of(self._agent.card(()), context.caller, self._executor.in_thread)
 
 
 def _trimmed(reply: Task | Message, length: int | None) -> Task | Message:
     if length is None or isinstance(reply, Message):
         return reply
-    return _with_history(reply, length)
+    return with_history(reply, length)
 
 
 def _place(last_event_id: str, record: TaskRecord) -> int:
@@ -424,19 +383,3 @@ def _item(record: LoggedEvent) -> StreamItem:
 def _state(record: LoggedEvent) -> TaskState | None:
     event = record.event
     return event.status.state if isinstance(event, TaskStatusUpdateEvent | Task) else None
-
-
-def _status_at(task: Task) -> int:
-    return task.status.timestamp.milliseconds if task.status.timestamp is not None else 0
-
-
-def _write_token(token: PageToken) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(token)).rstrip(b"=").decode()
-
-
-def _read_token(text: str) -> PageToken:
-    try:
-        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        return msgspec.json.decode(data, type=PageToken)
-    except (ValueError, msgspec.DecodeError):
-        invalid("pageToken", "a token from nextPageToken of the page before, unchanged")

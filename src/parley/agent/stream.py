@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from parley.agent.content import to_parts
 from parley.agent.run import Run, TurnOver
+from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
 
 HOLD = 0.02
@@ -113,7 +114,10 @@ class ArtifactStream:
     def _due(self) -> None:
         self._timer = None
         if not self._run.over:
-            self.release()
+            try:
+                self.release()
+            except A2AError as error:
+                self._run.lane.spoil(error)
 
     def _stop(self) -> None:
         self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import typing
@@ -10,12 +11,15 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from parley.agent.content import checked, to_data, to_parts
+from parley.agent import references
+from parley.agent.content import accepts, checked, to_data, to_parts
 from parley.agent.context import AgentContext
+from parley.agent.outgoing import active
 from parley.agent.run import Failed, Rejected, Run, log
 from parley.agent.stream import ArtifactStream
 from parley.model.encoding import from_wire, to_wire
 from parley.model.parts import Artifact, Message, Part
+from parley.model.references import tasks_named
 from parley.model.service import Caller
 from parley.model.tasks import Task, TaskState
 
@@ -84,6 +88,11 @@ class Turn:
         """The media types that the caller accepts; none means any."""
         return self.run.request.accepted_output_modes
 
+    def accepts(self, media_type: str) -> bool:
+        """Whether the caller takes parts of this media type; a range (``image/*``) is one too."""
+        modes = self.accepted_output_modes
+        return not modes or accepts(modes, media_type)
+
     @property
     def skill_id(self) -> str:
         """The id of the skill that runs."""
@@ -140,8 +149,44 @@ class Turn:
         )
 
     async def references(self) -> tuple[Task, ...]:
-        """Return the tasks that the newest message refers to, as far as its caller owns them."""
-        return await self._context.tasks(self.latest.reference_task_ids)
+        """Return the tasks that the newest message refers to, as far as its caller owns them.
+
+        What is not there, or another's, is left out. They may be at work still: see ``wait_for``.
+        """
+        return await self._context.tasks(tasks_named(self.latest))
+
+    async def referenced_artifacts(self) -> tuple[Artifact, ...]:
+        """Return the artifacts that parts of the newest message name in their metadata.
+
+        The members are ``artifactId`` and, where it is not clear from the context, ``taskId``.
+        What is not there, or another's, is left out.
+        """
+        return await references.referenced_artifacts(self._context, self.latest, self.task_id)
+
+    async def reference(
+        self,
+        question: str = "Which of these do you mean?",
+        *,
+        where: Callable[[Task], bool] | None = None,
+        describe: Callable[[Task], str] | None = None,
+    ) -> Task | None:
+        """Return the earlier task that the message is about, and ask the caller when in doubt.
+
+        It is the task that the message refers to, else the only one that began in this context
+        before and came to some good; ``None`` if there is none. Of several the caller chooses:
+        ``question`` is asked with a list of them, as ``describe`` words each, and answered with a
+        reference, a number, or words of the list. ``where`` says which tasks can be meant at all.
+        """
+        return await references.reference(self.run, self._context, question, where, describe)
+
+    async def wait_for(self, task: Task | str, *, timeout: float | None = None) -> Task:
+        """Return another of the caller's tasks when it has ended: this one depends on it.
+
+        The turn stays at work meanwhile, so two tasks must not wait for each other.
+        Raises ``TaskNotFoundError``, and ``TimeoutError`` after ``timeout`` seconds.
+        """
+        async with asyncio.timeout(timeout):
+            return await references.wait_for(self.run, task)
 
     async def other_tasks(self, limit: int = 20) -> tuple[Task, ...]:
         """Return the other tasks of this context, the last updated first."""
@@ -149,14 +194,28 @@ class Turn:
 
     # -- what it says --------------------------------------------------------------------------
 
-    async def working(self, content: object = None, *, metadata: Any = None) -> None:
-        """Say how the work goes: a status update with a message, or without."""
+    async def working(
+        self,
+        content: object = None,
+        *,
+        metadata: dict[str, Any] | None = None,
+        substate: dict[str, Any] | None = None,
+    ) -> None:
+        """Say how the work goes: a status update with a message, or without.
+
+        ``substate`` is what extensions have to say of it, by their URIs (``Extension.says``): it
+        goes with the update, and into its message, where the task shows it. What an extension has
+        to say that is not in force is left out.
+        """
         writer = self.run.writer()
-        writer.status(
-            TaskState.WORKING,
-            None if content is None else self.run.message(content),
-            metadata,
-        )
+        message = None if content is None else self.run.message(content)
+        said = active(substate, self.extensions) if substate else None
+        if said:
+            metadata = {**(metadata or {}), **said}
+            if message is not None:
+                both = {**(message.metadata or {}), **said}
+                message = msgspec.structs.replace(message, metadata=both)
+        writer.status(TaskState.WORKING, message, metadata)
         await writer.room()
 
     async def artifact(

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from parley.agent.outgoing import Outgoing
 from parley.log.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.log.fold import Fold
-from parley.log.store import Append, Receipt, Scope, StoreError, TaskStore
+from parley.log.store import Append, PushRecord, Receipt, Scope, StoreError, TaskStore
 from parley.model.parts import Message, Part
 from parley.model.struct import Timestamp
 from parley.model.tasks import (
@@ -34,6 +35,8 @@ class TaskWriter:
     appended together. ``room`` waits while too much is under way, ``flush`` until all of it is
     durable; both raise the ``StoreError`` that stopped the log. After such an error nothing more
     is written, because what the store lacks cannot be skipped.
+
+    ``outgoing`` is what statuses and artifacts pass on their way; it may refuse them.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TaskWriter:
         self.turn = turn
         self.epoch = epoch
         self.error: StoreError | None = None
+        self.outgoing: Outgoing | None = None
         self._store = store
         self._begun = begun
         self._failed = failed
@@ -86,19 +90,26 @@ class TaskWriter:
         state: TaskState,
         message: Message | None = None,
         metadata: dict[str, Any] | None = None,
-    ) -> None:
-        """Write a status update that is stamped with the present moment."""
-        self.write(
-            TaskStatusUpdateEvent(
-                task_id=self.task_id,
-                context_id=self.context_id,
-                status=TaskStatus(state=state, message=message, timestamp=now()),
-                metadata=metadata,
-            )
+    ) -> Message | None:
+        """Write a status update that is stamped with the present moment; return what it says.
+
+        Raises ``A2AError`` for what may not go out.
+        """
+        update = TaskStatusUpdateEvent(
+            task_id=self.task_id,
+            context_id=self.context_id,
+            status=TaskStatus(state=state, message=message, timestamp=now()),
+            metadata=metadata,
         )
+        if self.outgoing is not None:
+            update = self.outgoing.send(update)
+        self.write(update)
+        return update.status.message
 
     def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        """Write an artifact update."""
+        """Write an artifact update. Raises ``A2AError`` for what may not go out."""
+        if self.outgoing is not None:
+            update = self.outgoing.send(update)
         self._grown += size_of_parts(update.artifact.parts)
         self.write(update)
 
@@ -107,11 +118,18 @@ class TaskWriter:
         self._options.update(turn_open=False, task=self.fold.task)
         self._option("exchange", exchange)
 
-    def open_turn(self, *, taken: int = 0, receipts: Sequence[Receipt] = ()) -> None:
+    def open_turn(
+        self,
+        *,
+        taken: int = 0,
+        receipts: Sequence[Receipt] = (),
+        pushes: Sequence[PushRecord] = (),
+    ) -> None:
         """Say that what is written now belongs to an open turn, which took waiting messages."""
         self._options["turn_open"] = True
         self._options["taken"] = self._options.get("taken", 0) + taken
         self._option("receipts", receipts)
+        self._option("pushes", pushes)
 
     def _option(self, name: str, values: Sequence[Any]) -> None:
         if values:

@@ -1,0 +1,134 @@
+"""Which turn comes next for a task that is in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from parley.agent.resume import (
+    asked_in,
+    attempts_of,
+    latest_of,
+    pending_question,
+    request_of,
+    waiting_messages,
+    with_wishes,
+)
+from parley.agent.run import Run
+from parley.agent.writer import TaskWriter
+from parley.log.events import Received, TurnStarted
+from parley.log.fold import Fold
+from parley.log.store import Memory, TaskEnded, TaskRecord, UnknownTask
+from parley.model.errors import A2AError
+from parley.model.parts import Message
+from parley.model.tasks import TaskState
+
+if TYPE_CHECKING:
+    from parley.agent.lane import Lane
+
+ATTEMPT_KEY = "urn:parley:attempt"
+"""The metadata key of a status update that says which attempt at the turn is at work."""
+
+
+async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
+    """Return the next run of the task, after what precedes it is written."""
+    if not (record.cancel_requested or record.turn_open or record.waiting):
+        return None
+    if lane.writer is None:
+        try:
+            epoch = await lane.executor.store.claim(lane.task_id)
+        except (TaskEnded, UnknownTask):
+            return None
+        lane.writer = TaskWriter(
+            lane.executor.store,
+            task_id=lane.task_id,
+            context_id=lane.context_id,
+            scope=lane.scope,
+            fold=Fold(record.task, strict=True),
+            seq=record.seq,
+            turn=record.turn,
+            epoch=epoch,
+            failed=lane.failed,
+        )
+    if record.cancel_requested or lane.cancel_asked:
+        await lane.end(TaskState.CANCELED)
+        return None
+    memory = await lane.executor.store.memory(lane.task_id)
+    if record.turn_open:
+        return await _again(lane, record, memory)
+    waiting = [r for r in waiting_messages(memory) if not lane.senders.has_taken(r)]
+    if not waiting:
+        return None
+    received, question = waiting[0], pending_question(memory)
+    run = _resumed(
+        lane, record, memory, turn=record.turn + 1, latest=received.message, asked=received
+    )
+    if question:
+        run.past.answers[question] = received.message
+    lane.senders.took(received, run.turn)
+    lane.writer.turn = run.turn
+    lane.writer.write(
+        TurnStarted(
+            turn=run.turn,
+            entries=(received.entry,),
+            messages=(received.message,),
+            answers=question,
+            accepted_output_modes=received.accepted_output_modes,
+            extensions=received.extensions,
+        )
+    )
+    _work(lane, run)
+    lane.writer.open_turn(taken=1)
+    return run
+
+
+async def _again(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
+    """Return a further attempt at a turn that a dead process left open (E3)."""
+    assert lane.writer is not None
+    attempts, released = attempts_of(record, memory)
+    options = lane.executor.options
+    if options.on_crash == "fail":
+        await lane.end(TaskState.FAILED, "The server stopped while it worked on this task.")
+        return None
+    if attempts - released >= options.max_attempts:
+        said = f"The agent did not survive {options.max_attempts} attempts at this task."
+        await lane.end(TaskState.FAILED, said)
+        return None
+    run = _resumed(
+        lane,
+        record,
+        memory,
+        turn=record.turn,
+        latest=latest_of(record, memory),
+        attempt=attempts + 1,
+    )
+    lane.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt))
+    _work(lane, run, {ATTEMPT_KEY: run.attempt})
+    lane.writer.open_turn()
+    return run
+
+
+def _resumed(
+    lane: Lane,
+    record: TaskRecord,
+    memory: Memory,
+    *,
+    turn: int,
+    latest: Message | None,
+    attempt: int = 1,
+    asked: Received | None = None,
+) -> Run:
+    request = request_of(record, memory, lane.executor.skills, lane.executor.default_skill)
+    request = asked_in(memory, turn, request) if asked is None else with_wishes(request, asked)
+    run = Run(lane, request, turn=turn, attempt=attempt, latest=latest)
+    run.recall(memory)
+    return run
+
+
+def _work(lane: Lane, run: Run, metadata: dict[str, Any] | None = None) -> None:
+    """Say that a turn is at work; its function does not run when that may not be said."""
+    assert lane.writer is not None
+    lane.writer.outgoing = lane.outgoing(run.request)
+    try:
+        lane.writer.status(TaskState.WORKING, metadata=metadata)
+    except A2AError as error:
+        lane.spoiled = error

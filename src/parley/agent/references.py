@@ -1,0 +1,157 @@
+"""Which earlier task a message means, and what became of it (specification §3.4.3)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from parley.agent.context import AgentContext
+from parley.agent.ids import new_id
+from parley.agent.run import Run
+from parley.log.follow import TaskGone, follow
+from parley.model.errors import TaskNotFoundError
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.references import artifacts_named, tasks_named
+from parley.model.tasks import Task, TaskState
+
+MOST_CANDIDATES = 50
+_OF_NO_USE = (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED)
+
+
+async def referenced_artifacts(
+    context: AgentContext, message: Message, task_id: str
+) -> tuple[Artifact, ...]:
+    """Return the artifacts that a message's parts refer to, as far as its caller owns them.
+
+    A reference without a task is looked for in the tasks that the message refers to, and then in
+    the context, the last updated task first.
+    """
+    named = artifacts_named(message)
+    if not named:
+        return ()
+    tasks = await context.tasks(tasks_named(message))
+    around: Sequence[Task] | None = None
+    found = []
+    for reference in named:
+        known = [task for task in tasks if reference.task_id in ("", task.id)]
+        artifact = _artifact(known, reference.artifact_id)
+        if artifact is None and not reference.task_id:
+            if around is None:
+                around = await context.others(task_id, MOST_CANDIDATES)
+            artifact = _artifact(around, reference.artifact_id)
+        if artifact is not None:
+            found.append(artifact)
+    return tuple(found)
+
+
+def _artifact(tasks: Sequence[Task], artifact_id: str) -> Artifact | None:
+    return next((a for task in tasks for a in task.artifacts if a.artifact_id == artifact_id), None)
+
+
+async def reference(
+    run: Run,
+    context: AgentContext,
+    question: str,
+    where: Callable[[Task], bool] | None,
+    describe: Callable[[Task], str] | None,
+) -> Task | None:
+    """Return the earlier task that the message which began this one means; ask when in doubt.
+
+    What there is to choose from is settled when the question is asked, so that runs after it, and
+    what happens in the context meanwhile, change nothing.
+    """
+    run.referrals += 1
+    key = f"reference:{run.referrals}"
+    kept = run.recalled(key)
+    if kept is not None:
+        tasks = list(await context.tasks(msgspec.json.decode(kept, type=list[str])))
+    else:
+        tasks = await _candidates(run, context, where)
+    if len(tasks) < 2:
+        return tasks[0] if tasks else None
+    if kept is None:
+        await run.keep(key, msgspec.json.encode([task.id for task in tasks]))
+    labels = [(describe or _label)(task) for task in tasks]
+    lines = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
+    asked = Message(
+        message_id=new_id(),
+        role=Role.AGENT,
+        parts=(Part(text="\n".join([question, *lines])),),
+        reference_task_ids=tuple(task.id for task in tasks),
+    )
+    times = 0
+    while True:
+        times += 1
+        asked = msgspec.structs.replace(asked, message_id=new_id())
+        answer = await run.ask(TaskState.INPUT_REQUIRED, asked, f"{key}:{times}")
+        chosen = _chosen(answer, tasks, labels)
+        if chosen is not None:
+            return chosen
+
+
+async def _candidates(
+    run: Run, context: AgentContext, where: Callable[[Task], bool] | None
+) -> list[Task]:
+    tasks: Sequence[Task] = await context.tasks(tasks_named(run.request.message))
+    if not tasks:
+        own = run.lane.task_id
+        around = await context.others(own, MOST_CANDIDATES)
+        # Ids rise with time: only what began before this task can be meant by its message.
+        tasks = [task for task in around if task.id < own and task.state not in _OF_NO_USE]
+    return [task for task in tasks if where is None or where(task)]
+
+
+def _label(task: Task) -> str:
+    names = ", ".join(artifact.name for artifact in task.artifacts if artifact.name)
+    said = next((m.text for m in task.history if m.role is Role.USER and m.text), "")
+    line = " ".join(said.split())[:80]
+    return f"{line} ({names})" if line and names else line or names or task.id
+
+
+def _chosen(answer: Message, tasks: Sequence[Task], labels: Sequence[str]) -> Task | None:
+    """Return the task that an answer names: by reference, number, or words that fit it alone."""
+    named = [task for task in tasks if task.id in tasks_named(answer) or task.id in answer.text]
+    if len(named) == 1:
+        return named[0]
+    number = re.fullmatch(r"\W*(\d{1,3})\W*", answer.text)
+    if number:
+        place = int(number[1])
+        return tasks[place - 1] if 0 < place <= len(tasks) else None
+    said = _words(answer.text)
+    fits = [len(said & _words(label)) for label in labels]
+    best = max(fits)
+    return tasks[fits.index(best)] if best and fits.count(best) == 1 else None
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold()))
+
+
+async def wait_for(run: Run, task: Task | str) -> Task:
+    """Return another of the caller's tasks when it has ended.
+
+    Raises ``TaskNotFoundError`` when there is none, ``ValueError`` for the task itself.
+    """
+    task_id = task if isinstance(task, str) else task.id
+    if task_id == run.lane.task_id:
+        raise ValueError("a task cannot wait for itself")
+    executor = run.lane.executor
+    while True:
+        record = await executor.store.load(task_id)
+        if record is None or record.scope != run.lane.scope:
+            raise TaskNotFoundError(
+                f"there is no task {task_id[:100]!r} here for this caller",
+                metadata={"taskId": task_id[:100]},
+            )
+        if record.task.state.is_terminal:
+            return record.task
+        try:
+            events = follow(executor.store, executor.hints, task_id, record.seq)
+            async with aclosing(events):
+                async for _ in events:
+                    pass
+        except TaskGone:
+            continue  # and say so above

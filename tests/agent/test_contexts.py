@@ -1,0 +1,264 @@
+"""Contexts and tasks: what belongs together, and what refers to what (specification §3.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from parley import Agent, CallContext, Caller, Message, Part, Role, Task, TaskState, Turn
+from parley.model.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
+from parley.model.references import refer_to
+from parley.model.requests import GetTaskRequest
+
+pytestmark = pytest.mark.anyio
+
+OTHER = CallContext(caller=Caller(id="somebody else", authenticated=True))
+
+
+def travel(gates: dict[str, asyncio.Event] | None = None) -> Agent:
+    """Books; what depends on an earlier task waits for it."""
+    agent = Agent("Travel")
+
+    @agent.skill(replies="task", default=True)
+    async def book(turn: Turn) -> str:
+        gate = (gates or {}).get(turn.text)
+        if gate is not None:
+            await turn.working("waiting")
+            await gate.wait()
+        await turn.artifact(f"{turn.text} booked", name=turn.text)
+        return "booked"
+
+    @agent.skill(replies="task")
+    async def depend(turn: Turn) -> str:
+        before = [await turn.wait_for(task) for task in await turn.references()]
+        return " + ".join(task.artifacts[0].name for task in before)
+
+    @agent.skill(replies="task")
+    async def change(turn: Turn) -> str:
+        task = await turn.reference("Which booking?", describe=lambda t: t.artifacts[0].name)
+        return f"changed {task.artifacts[0].name}" if task else "nothing to change"
+
+    @agent.skill(replies="task")
+    def change_in_thread(turn: Any) -> str:
+        task = turn.reference(where=lambda task: "hotel" in task.artifacts[0].name)
+        return f"changed {turn.wait_for(task, timeout=5).artifacts[0].name}"
+
+    @agent.skill(replies="task")
+    async def show(turn: Turn) -> str:
+        found = await turn.referenced_artifacts()
+        return ", ".join(artifact.text for artifact in found) or "nothing"
+
+    return agent
+
+
+def skill(name: str) -> dict[str, str]:
+    return {"skill": name}
+
+
+def said(task: Task) -> str:
+    assert task.status.message is not None
+    return task.status.message.text
+
+
+async def test_the_context_of_a_task_is_inferred(talk: Any) -> None:
+    agent = Agent("Asks")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("Well?")).context_id
+
+    async with talk(agent) as caller:
+        task = await caller.task("Hi", context_id="c-1")
+        done = await caller.task("Yes", task_id=task.id)
+        assert (done.context_id, done.artifacts[0].text) == ("c-1", "c-1")
+
+
+async def test_a_context_that_is_not_the_tasks_is_refused(talk: Any) -> None:
+    agent = Agent("Asks")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("Well?")).text
+
+    async with talk(agent) as caller:
+        task = await caller.task("Hi", context_id="c-1")
+        with pytest.raises(InvalidParamsError) as raised:
+            await caller.task("Yes", task_id=task.id, context_id="c-2")
+        assert raised.value.violations[0].field == "message.contextId"
+        assert (await caller.task("Yes", task_id=task.id)).state is TaskState.COMPLETED
+
+
+async def test_a_task_that_has_ended_takes_no_message(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        task = await caller.task("flight")
+        with pytest.raises(UnsupportedOperationError):
+            await caller.task("Change it", task_id=task.id)
+        request = GetTaskRequest(id=task.id)
+        assert await caller.service.get_task(request, caller.context) == task
+
+
+async def test_a_task_id_must_be_one_of_the_callers(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        task = await caller.task("flight")
+        for task_id, context in (("made-up", caller.context), (task.id, OTHER)):
+            with pytest.raises(TaskNotFoundError):
+                await caller.task("Change it", task_id=task_id, context=context)
+
+
+async def test_a_refinement_is_a_new_task_in_the_same_context(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        first = await caller.task("flight")
+        second = await caller.task(
+            "Earlier",
+            context_id=first.context_id,
+            reference_task_ids=(first.id,),
+            metadata=skill("change"),
+        )
+        assert second.id != first.id
+        assert second.context_id == first.context_id
+        assert second.artifacts[0].text == "changed flight"
+
+
+async def test_tasks_of_one_context_run_side_by_side(talk: Any) -> None:
+    gates = {"flight": asyncio.Event(), "hotel": asyncio.Event()}
+    async with talk(travel(gates)) as caller, asyncio.timeout(5):
+        flight = await caller.task("flight", context_id="c", return_immediately=True)
+        hotel = await caller.task("hotel", context_id="c", return_immediately=True)
+        gates["hotel"].set()  # the later one ends first
+        async for item in caller.stream("sauna", context_id="c"):
+            last = item.event
+        assert last.status.state is TaskState.COMPLETED
+        request = GetTaskRequest(id=flight.id)
+        assert not (await caller.service.get_task(request, caller.context)).state.is_terminal
+        gates["flight"].set()
+        waiting = await caller.task(
+            "both", reference_task_ids=(flight.id, hotel.id), metadata=skill("depend")
+        )
+        assert waiting.artifacts[0].text == "flight + hotel"
+
+
+async def test_a_task_can_wait_for_the_result_of_another(talk: Any) -> None:
+    gates = {"flight": asyncio.Event()}
+    async with talk(travel(gates)) as caller, asyncio.timeout(5):
+        flight = await caller.task("flight", return_immediately=True)
+        sending = asyncio.create_task(
+            caller.task(
+                "then a hotel",
+                context_id=flight.context_id,
+                reference_task_ids=(flight.id,),
+                metadata=skill("depend"),
+            )
+        )
+        await asyncio.sleep(0)
+        gates["flight"].set()
+        assert (await sending).artifacts[0].text == "flight"
+
+
+async def test_a_wait_may_be_bounded_and_is_for_other_tasks_of_the_caller(talk: Any) -> None:
+    agent = travel({"flight": asyncio.Event()})
+    failures: list[str] = []
+
+    @agent.skill(replies="task")
+    async def wait(turn: Turn) -> None:
+        for what in (turn.latest.reference_task_ids[0], "made-up", turn.task_id):
+            try:
+                await turn.wait_for(what, timeout=0.01)
+            except (TimeoutError, TaskNotFoundError, ValueError) as error:
+                failures.append(type(error).__name__)
+
+    async with talk(agent) as caller:
+        flight = await caller.task("flight", return_immediately=True)
+        for context in (caller.context, OTHER):
+            await caller.task(
+                "wait", reference_task_ids=(flight.id,), metadata=skill("wait"), context=context
+            )
+    unknown, itself = "TaskNotFoundError", "ValueError"
+    assert failures == ["TimeoutError", unknown, itself, unknown, unknown, itself]
+
+
+async def test_references_to_nothing_and_to_others_tasks_are_left_out(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        mine = await caller.task("flight")
+        foreign = await caller.task("cruise", context=OTHER)
+        task = await caller.task(
+            "sum up",
+            reference_task_ids=("made-up", foreign.id, mine.id, mine.id),
+            metadata=skill("depend"),
+        )
+        assert task.artifacts[0].text == "flight"
+
+
+async def test_the_only_task_of_the_context_is_the_one_that_is_meant(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        nothing = await caller.task("Cheaper", context_id="c", metadata=skill("change"))
+        assert nothing.artifacts[0].text == "nothing to change"
+        await caller.task("flight", context_id="c2")
+        task = await caller.task("Cheaper", context_id="c2", metadata=skill("change"))
+        assert task.artifacts[0].text == "changed flight"
+
+
+@pytest.mark.parametrize(
+    ("answer", "meant"),
+    [("2", "flight"), ("#1.", "hotel"), ("the FLIGHT please", "flight"), ("{flight}", "flight")],
+)
+async def test_when_several_could_be_meant_the_caller_is_asked(
+    talk: Any, answer: str, meant: str
+) -> None:
+    async with talk(travel()) as caller:
+        flight = await caller.task("flight", context_id="c")
+        hotel = await caller.task("hotel", context_id="c")
+        task = await caller.task("Cheaper", context_id="c", metadata=skill("change"))
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert said(task) == "Which booking?\n1. hotel\n2. flight"
+        assert task.status.message.reference_task_ids == (hotel.id, flight.id)
+        await caller.task("sauna", context_id="c")  # came later, so it is not meant
+        task = await caller.task("neither", task_id=task.id)
+        assert said(task) == "Which booking?\n1. hotel\n2. flight"
+        done = await caller.task(answer.format(flight=flight.id), task_id=task.id)
+        assert done.artifacts[0].text == f"changed {meant}"
+
+
+async def test_a_reference_answers_which_task_is_meant(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        flight = await caller.task("flight", context_id="c")
+        await caller.task("hotel", context_id="c")
+        task = await caller.task("Cheaper", context_id="c", metadata=skill("change"))
+        done = await caller.task("this", task_id=task.id, reference_task_ids=(flight.id,))
+        assert done.artifacts[0].text == "changed flight"
+
+
+async def test_functions_in_threads_can_do_the_same(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        await caller.task("flight", context_id="c")
+        await caller.task("hotel", context_id="c")
+        done = await caller.task("Cheaper", context_id="c", metadata=skill("change_in_thread"))
+        assert done.artifacts[0].text == "changed hotel"
+
+
+async def test_parts_refer_to_artifacts(talk: Any) -> None:
+    async with talk(travel()) as caller:
+        flight = await caller.task("flight", context_id="c")
+        hotel = await caller.task("hotel", context_id="c")
+        foreign = await caller.task("cruise", context=OTHER)
+
+        def pointing(*named: tuple[str, str], references: tuple[str, ...] = ()) -> Message:
+            return Message(
+                message_id="m",
+                role=Role.USER,
+                parts=tuple(Part(text="this", metadata=refer_to(*each)) for each in named),
+                context_id="c",
+                metadata=skill("show"),
+                reference_task_ids=references,
+            )
+
+        a, b, c = (task.artifacts[0].artifact_id for task in (flight, hotel, foreign))
+        shown = await caller.task(pointing((a, flight.id), (b, hotel.id)))
+        assert shown.artifacts[0].text == "flight booked, hotel booked"
+        # Without a task it is one of those around: first of the tasks that are referred to.
+        assert (await caller.task(pointing((b,)))).artifacts[0].text == "hotel booked"
+        shown = await caller.task(pointing((a,), references=(flight.id,)))
+        assert shown.artifacts[0].text == "flight booked"
+        shown = await caller.task(pointing((c, foreign.id), ("made-up", flight.id), ("made-up",)))
+        assert shown.artifacts[0].text == "nothing"
