@@ -1,6 +1,7 @@
 """Which agent is called, how, and with which credentials."""
 
 import json
+import socket
 
 import pytest
 
@@ -9,6 +10,7 @@ from .scripted import TASK_ID, Answer, message, task
 KEY_IN_HEADER = {"apiKeySecurityScheme": {"location": "header", "name": "X-Agent-Key"}}
 KEY_IN_QUERY = {"apiKeySecurityScheme": {"location": "query", "name": "key"}}
 KEY_IN_COOKIE = {"apiKeySecurityScheme": {"location": "cookie", "name": "session"}}
+OLD_STATUS = {"state": "completed"}
 BEARER = {"httpAuthSecurityScheme": {"scheme": "Bearer"}}
 
 
@@ -132,6 +134,14 @@ def test_no_flag_makes_credentials_visible(parley, agent, where):
     assert "s3cret" not in shown.stdout + shown.stderr
 
 
+def test_debug_shows_the_messages_of_the_protocol(parley, ready):
+    """A2ACLI_OUT_007"""
+    ran = get(parley, ready, "--debug")
+    assert f'"method":"GetTask","params":{{"id":"{TASK_ID}"}}' in ran.stderr
+    assert '"result":' in ran.stderr.replace(" ", "")
+    assert "jsonrpc" not in get(parley, ready, "--verbose").stderr
+
+
 def test_a_secret_that_looks_like_a_name_breaks_no_document(parley, agent):
     """A2ACLI_AUTH_004"""
     agent.says("GetTask", Answer(error={"code": -32603, "message": "a code, an error"}))
@@ -153,12 +163,29 @@ def test_missing_and_refused_credentials_are_told_apart(parley, agent, answer):
 def test_the_transport_is_taken_from_the_card_in_its_order(parley, ready):
     """A2ACLI_TX_001"""
     ready.card["supportedInterfaces"] = [
-        ready.interface(protocolBinding="GRPC", url="127.0.0.1:1"),
+        ready.interface(protocolBinding="SMOKE", url=f"{ready.url}/signals"),
         ready.interface(url=f"{ready.url}/first"),
         ready.interface(url=f"{ready.url}/second"),
     ]
     assert get(parley, ready).status == 0
     assert ready.asked[-1].path == "/first"
+    ran = get(parley, ready, "--verbose")
+    assert f"calling JSONRPC 1.0 {ready.url}/first in version 1.0" in ran.stderr
+
+
+def test_a_transport_that_is_out_of_reach_is_replaced_and_that_is_said(parley, ready):
+    """A2ACLI_TX_001"""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        dead = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        offers = [ready.interface(url=dead), ready.interface(url=f"{ready.url}/second")]
+        ready.card["supportedInterfaces"] = offers
+        ran = get(parley, ready)
+        assert (ran.status, ready.asked[-1].path) == (0, "/second")
+        said = f"JSONRPC 1.0 {dead} cannot be used; called JSONRPC 1.0 {ready.url}/second"
+        assert said in ran.stderr
+        ready.card["supportedInterfaces"] = offers[:1]
+        assert get(parley, ready).status == 3
 
 
 def test_a_preference_is_ordered_and_what_is_not_offered_is_skipped(parley, ready):
@@ -167,16 +194,17 @@ def test_a_preference_is_ordered_and_what_is_not_offered_is_skipped(parley, read
         ready.interface(protocolBinding="HTTP+JSON", url=f"{ready.url}/rest"),
         ready.interface(),
     ]
-    flags = ("--transport", "grpc", "--transport", "jsonrpc")
+    flags = ("--transport", "smoke", "--transport", "jsonrpc", "--transport", "rest")
     assert get(parley, ready, *flags).status == 0
     assert ready.asked[-1].path == "/rpc"
-    ran = get(parley, ready, "--transport", "grpc")
+    ready.card["supportedInterfaces"] = [ready.interface()]
+    ran = get(parley, ready, "--transport", "rest")
     assert ran.status == 0
     assert "none of the preferred transports is to be had; using JSONRPC" in ran.stderr
-    ready.card["supportedInterfaces"] = [ready.interface(protocolBinding="GRPC")]
+    ready.card["supportedInterfaces"] = [ready.interface(protocolBinding="SMOKE")]
     ran = get(parley, ready, "-o", "json")
     assert ran.status == 1
-    assert "offers GRPC 1.0" in ran.error["message"]
+    assert "offers SMOKE 1.0" in ran.error["message"]
 
 
 def test_the_tenant_of_the_interface_is_sent_exactly_or_not_at_all(parley, ready):
@@ -195,21 +223,76 @@ def test_the_version_is_always_said_and_never_below_one(parley, ready):
     parley("send", "hi", "-a", ready.url)
     get(parley, ready)
     assert [asked.headers["a2a-version"] for asked in ready.asked] == ["1.0", "1.0"]
-    get(parley, ready, "--a2a-version", "1.1")
-    assert ready.asked[-1].headers["a2a-version"] == "1.1"
-    ran = get(parley, ready, "--a2a-version", "0.3", "-o", "json")
+    ran = get(parley, ready, "--a2a-version", "2.0", "-o", "json")
     assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
-    assert "1.x" in ran.error["message"]
+    assert "there are 1.0, 0.3" in ran.error["message"]
 
     ready.card["supportedInterfaces"] = [ready.interface(protocolVersion="0.3")]
     count = len(ready.asked)
     ran = get(parley, ready, "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "VersionNotSupportedError")
-    assert "0.3" in ran.error["message"]
+    assert "offers JSONRPC 0.3" in ran.error["message"]
+    assert "--a2a-version 0.3" in ran.error["hint"]
     assert len(ready.asked) == count
+    # An older version is spoken when it is asked for, and only then.
+    ready.says("tasks/get", Answer(result={**task(), "kind": "task", "status": OLD_STATUS}))
+    ran = get(parley, ready, "--a2a-version", "0.3")
+    assert (ran.status, ready.asked[-1].method) == (0, "tasks/get")
+    assert ran.field("State") == "TASK_STATE_COMPLETED"
 
     ready.card["supportedInterfaces"] = [ready.interface()]
     refusal = {"code": -32009, "message": "only 1.5"}
     ready.says("GetTask", Answer(error=refusal))
     ran = get(parley, ready, "-o", "json")
     assert (ran.status, ran.error["code"]) == (1, "VersionNotSupportedError")
+
+
+def extended(ready):
+    ready.card["securitySchemes"] = {"b": BEARER}
+    ready.card["capabilities"]["extendedAgentCard"] = True
+    more = {**ready.card, "name": "Scripted agent, at length"}
+    ready.says("GetExtendedAgentCard", Answer(result=more))
+    return more
+
+
+def test_the_extended_card_is_had_with_a_scheme_that_the_public_card_names(parley, ready):
+    """A2ACLI_CARD_GET_003 A2ACLI_AUTH_008"""
+    more = extended(ready)
+    ran = parley("card", "get", "-a", ready.url, "--extended", "--bearer", "token-1")
+    assert ran.status == 0, ran.stderr
+    assert ran.stdout.partition("\n")[0] == "Name: Scripted agent, at length"
+    assert ready.asked[-1].headers["authorization"] == "Bearer token-1"
+    assert all("authorization" not in fetched.headers for fetched in ready.fetched)
+    flags = ("--extended", "--bearer", "token-1", "-o", "json")
+    assert parley("card", "get", "-a", ready.url, *flags).document["name"] == more["name"]
+    count = len(ready.asked)
+    ran = parley("card", "get", "-a", ready.url, "--extended", "--api-key", "key-1", "-o", "json")
+    assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
+    assert "no security scheme that takes the API key" in ran.error["message"]
+    assert len(ready.asked) == count
+
+
+def test_an_extended_card_that_the_card_does_not_declare_is_not_asked_for(parley, ready):
+    """A2ACLI_VER_003"""
+    ran = parley("card", "get", "-a", ready.url, "--extended", "-o", "json")
+    assert (ran.status, ran.error["code"]) == (1, "UnsupportedOperationError")
+    assert ready.asked == []
+
+
+def test_a_card_is_checked_against_the_schema_on_demand(parley, ready):
+    """A2ACLI_CARD_GET_002"""
+    ran = parley("card", "get", "-a", ready.url, "--validate")
+    assert ran.status == 0
+    assert ran.stdout.startswith("Name: Scripted agent\n")
+    assert "the card is valid" in ran.stderr
+    ready.card["securitySchemes"] = {"eye": {"irisScan": {}}}
+    ready.card["supportedInterfaces"] = [ready.interface(url="/rpc")]
+    ready.card["securityRequirements"] = [{"schemes": {"ear": {}}}]
+    assert parley("card", "get", "-a", ready.url).status == 0
+    ran = parley("card", "get", "-a", ready.url, "--validate", "-o", "json")
+    assert (ran.status, ran.error["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
+    assert "securitySchemes" in ran.error["message"]
+    ready.card["securitySchemes"] = {}
+    ran = parley("card", "get", "-a", ready.url, "--validate", "-o", "json")
+    assert "supportedInterfaces[0].url: '/rpc' is not absolute" in ran.error["message"]
+    assert "'ear' is not among the securitySchemes" in ran.error["message"]

@@ -16,7 +16,7 @@ def test_every_default_is_there_shown_and_overridable(parley, agent, monkeypatch
         "[default: wait for the task]",
         "[default: text]",
         "[default: concise]",
-        "[default: 1.0, or the highest 1.x that both sides speak]",
+        "[default: 1.0]",
         "[default: certificates are checked]",
         "[default: 2s]",
     ):
@@ -32,7 +32,7 @@ def test_every_default_is_there_shown_and_overridable(parley, agent, monkeypatch
 
 
 def test_configuration_is_found_shown_and_never_written(parley, tmp_path, monkeypatch):
-    """A2ACLI_CONFIG_001"""
+    """A2ACLI_CONFIG_001 A2ACLI_CONFIG_002"""
     own = tmp_path / ".config" / "a2a-cli" / ".env"
     own.parent.mkdir(parents=True)
     own.write_text("A2ACLI_BEARER=s3cret\nA2ACLI_AGENT_CARD=global.example\n")

@@ -27,7 +27,7 @@ async def count(turn: Turn):
 
 
 def test_a_killed_server_costs_a_streaming_command_nothing(tmp_path):
-    """A2ACLI_TASK_POLL_004, where the agent can resume its streams"""
+    """A2ACLI_TASK_POLL_004 and A2ACLI_TASK_SUBSCRIBE_002, where the agent can resume streams"""
     (tmp_path / "counting.py").write_text(AGENT)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])

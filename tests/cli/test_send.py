@@ -258,7 +258,7 @@ def test_metadata_travels_in_the_payload_and_parameters_beside_it(parley, agent)
     agent.says("SendStreamingMessage", Answer(events=[{"message": message()}]))
     flags = ("--metadata", '{"skill": "x", "n": 1}', "--svc-param", "x-trace-id: abc")
     assert parley("send", "-a", agent.url, "go", *flags).status == 0
-    assert agent.params("SendStreamingMessage")["message"]["metadata"] == {"skill": "x", "n": 1}
+    assert agent.params("SendStreamingMessage")["metadata"] == {"skill": "x", "n": 1}
     assert agent.asked[-1].headers["x-trace-id"] == "abc"
 
 

@@ -71,9 +71,9 @@ def test_the_stronger_of_wait_and_async_wins():
         ("A2ACLI_METADATA", "{", "not JSON"),
         ("A2ACLI_METADATA", '{"a": NaN}', "NaN is not a JSON value"),
         ("A2ACLI_SVC_PARAM", "no colon", "name:value"),
-        ("A2ACLI_A2A_VERSION", "0.3", "speaks A2A 1.x"),
-        ("A2ACLI_A2A_VERSION", "2.0", "speaks A2A 1.x"),
-        ("A2ACLI_A2A_VERSION", "one", "speaks A2A 1.x"),
+        ("A2ACLI_A2A_VERSION", "1.1", "there are 1.0, 0.3"),
+        ("A2ACLI_A2A_VERSION", "2.0", "there are 1.0, 0.3"),
+        ("A2ACLI_A2A_VERSION", "one", "there are 1.0, 0.3"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named_with_its_place(variable, value, word):

@@ -132,6 +132,7 @@ def test_an_agent_that_is_away_for_a_while_is_waited_for(parley, agent):
 
 
 def test_tasks_are_listed_by_page_and_filtered(parley, agent):
+    """A2ACLI_TASK_LIST_001"""
     page = {"tasks": [task(), task("WORKING")], "nextPageToken": "p2", "pageSize": 2}
     agent.says("ListTasks", Answer(result={**page, "totalSize": 5}))
     ran = parley(
@@ -165,6 +166,7 @@ def test_tasks_are_listed_by_page_and_filtered(parley, agent):
 
 
 def test_a_task_is_followed_until_it_ends(parley, agent):
+    """A2ACLI_TASK_SUBSCRIBE_001"""
     events = [{"task": task("WORKING")}, artifact_update("x", last=True), status_update("FAILED")]
     agent.says("SubscribeToTask", Answer(events=events))
     agent.says("GetTask", Answer(result=task("FAILED")))
@@ -184,6 +186,7 @@ def test_following_a_task_that_has_ended_is_the_protocols_own_error(parley, agen
 
 
 def test_following_is_refused_where_the_card_declares_no_streams(parley, agent):
+    """A2ACLI_VER_003"""
     agent.card["capabilities"] = {}
     ran = parley("task", "subscribe", TASK_ID, "-a", agent.url, "-o", "json")
     assert ran.error["code"] == "UnsupportedOperationError"

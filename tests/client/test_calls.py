@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from parley.client import connect
 from parley.client.errors import (
     AuthenticationRequired,
     Disconnected,
-    NoCommonInterface,
     ResponseTooLarge,
     UnexpectedStatus,
 )
@@ -28,6 +27,7 @@ from parley.model.errors import (
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import GetTaskRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
@@ -96,25 +96,6 @@ async def test_an_api_key_in_the_query_is_never_shown() -> None:
             await remote.get("t-1")
         assert "sec" not in str(caught.value)
         assert "sec" not in repr(remote.interface)
-
-
-async def test_the_first_interface_that_is_spoken_is_called_with_its_tenant() -> None:
-    def offer(binding: str, version: str, path: str, **more: str) -> dict[str, str]:
-        return {"url": path, "protocolBinding": binding, "protocolVersion": version, **more}
-
-    offers = [
-        offer("GRPC", "1.0", "agent.example:443"),
-        offer("JSONRPC", "0.3", "/old"),
-        offer("jsonrpc", "1.1", "/one", tenant="acme"),
-        offer("JSONRPC", "1.0", "/two"),
-    ]
-    async with talk(Agent(task(), supportedInterfaces=offers)) as (remote, server):
-        await remote.get("t-1")
-        assert remote.interface.tenant == "acme"
-        assert server.exchanges[-1].path == "/one"
-        assert server.exchanges[-1].params == {"tenant": "acme", "id": "t-1"}
-    with pytest.raises(NoCommonInterface, match=r"offers GRPC 1\.0, JSONRPC 0\.3; .*JSONRPC 1\.0"):
-        await connect({**card("http://x"), "supportedInterfaces": offers[:2]})
 
 
 async def test_what_the_agent_refuses_is_its_typed_error() -> None:
@@ -259,8 +240,83 @@ async def test_what_the_card_does_not_declare_is_refused_before_it_is_asked() ->
         assert server.calls == []
 
 
-async def test_the_extended_card_is_asked_for_where_there_is_one() -> None:
-    agent = Agent({**card("http://x"), "name": "More"}, capabilities={"extendedAgentCard": True})
+async def test_the_extended_card_is_asked_for_where_there_is_one_and_replaces_the_card() -> None:
+    more = {
+        **card("http://x", IDEMPOTENT_SEND, streaming=False),
+        "name": "More",
+    }
+    more["capabilities"]["pushNotifications"] = True
+    agent = Agent(more, HI, {"configs": []}, capabilities={"extendedAgentCard": True})
+    async with talk(agent, bearer="secret") as (remote, server):
+        with pytest.raises(PushNotificationNotSupportedError):
+            await remote.push.page("t-1")
+        extended = await remote.extended_card()
+        assert extended.name == "More"
+        assert server.exchanges[-1].headers["authorization"] == "Bearer secret"
+        assert remote.card is extended
+        assert json.loads(remote.card_json)["name"] == "More"
+        # What the agent can do is what the new card says.
+        assert [event.text async for event in remote.stream("hi")] == ["hi"]
+        assert (await remote.push.page("t-1")).configs == ()
+        assert server.calls == [
+            "GetExtendedAgentCard",
+            "SendMessage",
+            "ListTaskPushNotificationConfigs",
+        ]
+
+
+async def test_metadata_goes_with_the_request_or_into_the_message() -> None:
+    async with talk(Agent(HI)) as (remote, server):
+        await remote.send("hi", metadata={"skill": "a"}, message_metadata={"mood": "good"})
+        assert server.exchanges[-1].params["metadata"] == {"skill": "a"}
+        assert server.exchanges[-1].params["message"]["metadata"] == {"mood": "good"}
+        await anext(remote.stream("hi", metadata={"skill": "b"}))
+        assert server.exchanges[-1].params["metadata"] == {"skill": "b"}
+        assert "metadata" not in server.exchanges[-1].params["message"]
+
+
+async def test_a_message_can_bring_its_webhook() -> None:
+    hook = TaskPushNotificationConfig(url="https://hooks.example/2", token="t")
+    async with talk(Agent(HI, capabilities=PUSH)) as (remote, server):
+        for push, sent in (
+            ("https://hooks.example/1", {"url": "https://hooks.example/1"}),
+            (hook, {"url": "https://hooks.example/2", "token": "t"}),
+        ):
+            await remote.send("hi", push=push)
+            await anext(remote.stream("hi", push=push))
+            for exchange in server.exchanges[-2:]:
+                configuration = exchange.params["configuration"]
+                assert configuration == {"taskPushNotificationConfig": sent}
+
+
+PUSH = {"streaming": True, "pushNotifications": True}
+
+
+async def test_webhooks_are_created_shown_and_deleted() -> None:
+    kept = {"id": "p-1", "taskId": "t-1", "url": "https://hooks.example/1"}
+    async with talk(Agent(kept, kept, {}, capabilities=PUSH)) as (remote, server):
+        made = await remote.push.create("t-1", "https://hooks.example/1")
+        assert (made.id, made.task_id, made.url) == ("p-1", "t-1", "https://hooks.example/1")
+        assert await remote.push.get("t-1", "p-1") == made
+        assert await remote.push.delete("t-1", "p-1") is None
+        assert [exchange.params for exchange in server.exchanges[1:]] == [
+            {"taskId": "t-1", "url": "https://hooks.example/1"},
+            {"taskId": "t-1", "id": "p-1"},
+            {"taskId": "t-1", "id": "p-1"},
+        ]
+
+
+async def test_webhooks_are_listed_page_after_page() -> None:
+    def page(token: str, *ids: str) -> dict[str, Any]:
+        configs = [{"id": id, "taskId": "t-1", "url": "https://hooks.example"} for id in ids]
+        return {"configs": configs, "nextPageToken": token}
+
+    agent = Agent(page("two", "a", "b"), page("", "c"), capabilities=PUSH)
     async with talk(agent) as (remote, server):
-        assert (await remote.extended_card()).name == "More"
-        assert server.calls == ["GetExtendedAgentCard"]
+        assert [config.id async for config in remote.push.list("t-1", page_size=2)] == list("abc")
+        assert [exchange.params for exchange in server.exchanges[1:]] == [
+            {"taskId": "t-1", "pageSize": 2},
+            {"taskId": "t-1", "pageSize": 2, "pageToken": "two"},
+        ]
+        agent.answers = [page("same", "a")]
+        assert len([config async for config in remote.push.list("t-1")]) == 2

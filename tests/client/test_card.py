@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from parley.client import connect
-from parley.client.card import CardResolver, read_card
+from parley.client.card import CardResolver
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
     CardNotFound,
     ClientError,
-    NoCommonInterface,
     Unreachable,
 )
 from parley.client.http import HttpTransport
@@ -166,34 +165,6 @@ async def test_a_large_card_is_refused() -> None:
         with pytest.raises(CardInvalid, match="larger than 1,000 bytes"):
             await resolve(server.url + "/card.json", max_size=1000)
         await server.until_idle()
-
-
-async def test_a_card_of_protocol_0_3_is_read_and_refused_by_name() -> None:
-    old = {
-        "name": "Old agent",
-        "description": "Speaks the old protocol",
-        "version": "2",
-        "url": "http://old.example/a2a",
-        "preferredTransport": "JSONRPC",
-        "protocolVersion": "0.3.0",
-        "additionalInterfaces": [
-            {"transport": "JSONRPC", "url": "http://old.example/a2a"},
-            {"transport": "GRPC", "url": "http://old.example/grpc"},
-        ],
-        "capabilities": {"streaming": True, "stateTransitionHistory": False},
-        "securitySchemes": {"b": {"type": "http", "scheme": "bearer"}},
-        "security": [{"b": []}],
-        "defaultInputModes": ["text/plain"],
-        "defaultOutputModes": ["text/plain"],
-        "skills": [{"id": "s", "name": "S", "description": "d", "tags": ["t"]}],
-    }
-    found = read_card(json.dumps(old).encode(), "the card")
-    assert [(i.protocol_binding, i.protocol_version) for i in found.supported_interfaces] == [
-        ("JSONRPC", "0.3.0"),
-        ("GRPC", "0.3.0"),
-    ]
-    with pytest.raises(NoCommonInterface, match=r"JSONRPC 0\.3\.0.*0\.3 is not spoken yet"):
-        await connect(old)
 
 
 async def test_a_fresh_card_is_not_fetched_again_and_a_stale_one_is_asked_about() -> None:

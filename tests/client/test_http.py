@@ -61,7 +61,7 @@ async def test_connections_are_kept_and_cookies_are_not() -> None:
 
     async with scripted(handler) as server, HttpTransport() as http:
         for _ in range(3):
-            await http.post(server.url, {}, b"{}")
+            await http.send("POST", server.url, {}, b"{}")
         assert server.connections == 1
         assert all("cookie" not in exchange.headers for exchange in server.exchanges)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from parley.client.message import compose, to_message, to_request
+from parley.client.message import compose, to_message
 from parley.model.parts import Message, Part, Role
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration
 from parley.model.tasks import Task, TaskState, TaskStatus
 
@@ -91,13 +92,26 @@ def test_a_ready_message_is_sent_as_it_is_and_completed_by_what_is_given_beside(
     )
 
 
-def test_only_what_was_asked_for_is_configured() -> None:
-    message = to_message("x")
-    assert to_request(message).configuration is None
-    asked = to_request(message, history_length=0, accepted_output_modes=["image/png"])
-    assert asked.configuration == SendMessageConfiguration(
-        history_length=0, accepted_output_modes=("image/png",)
+@pytest.mark.anyio
+async def test_only_what_was_asked_for_is_configured() -> None:
+    bare = await compose("x")
+    assert (bare.configuration, bare.metadata, bare.message.metadata) == (None, None, None)
+    asked = await compose(
+        "x",
+        history_length=0,
+        accepted_output_modes=["image/png"],
+        push="https://hooks.example/1",
+        metadata={"of": "request"},
+        message_metadata={"of": "message"},
     )
+    assert asked.configuration == SendMessageConfiguration(
+        history_length=0,
+        accepted_output_modes=("image/png",),
+        task_push_notification_config=TaskPushNotificationConfig(url="https://hooks.example/1"),
+    )
+    assert (asked.metadata, asked.message.metadata) == ({"of": "request"}, {"of": "message"})
+    with pytest.raises(ValueError, match="JSON has no nan"):
+        await compose("x", metadata={"a": [float("nan")]})
 
 
 @pytest.mark.anyio
@@ -106,5 +120,4 @@ async def test_files_are_read_beside_the_event_loop(tmp_path: Path) -> None:
     file.write_text("a")
     part = Part(raw=b"a", filename="a.txt", media_type="text/plain")
     for content, files in ((file, []), (["x", file], []), ("x", [str(file)]), (None, [file])):
-        assert (await compose(content, files=files)).parts[-1] == part
-    assert (await compose("x", files=[b"y"], metadata={"a": 1})).metadata == {"a": 1}
+        assert (await compose(content, files=files)).message.parts[-1] == part

@@ -14,7 +14,9 @@ import pytest
 
 from parley.client import RemoteAgent, SyncRemoteAgent, connect, connect_sync
 from parley.client.errors import ConnectionClosed, Timeout, Unreachable
+from parley.client.push import PushConfigs
 from parley.client.retry import Retry
+from parley.client.sync import SyncPushConfigs
 from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
@@ -50,7 +52,9 @@ def served(handler: Callable) -> Iterator[ScriptedServer]:
 
 async def echo(exchange: Exchange) -> None:
     if exchange.method == "GET":
-        await exchange.json(card(f"http://{exchange.headers['host']}"))
+        value = card(f"http://{exchange.headers['host']}")
+        value["capabilities"]["pushNotifications"] = True
+        await exchange.json(value)
         return
     match exchange.call["method"]:
         case "SendMessage":
@@ -66,27 +70,42 @@ async def echo(exchange: Exchange) -> None:
             last = exchange.params.get("pageToken") == "two"
             page = {"tasks": [plain(fold_of(REPORT))], "pageSize": 1, "totalSize": 2}
             await exchange.result({**page, "nextPageToken": "" if last else "two"})
+        case "ListTaskPushNotificationConfigs":
+            config = {"id": "p-1", "taskId": "t-1", "url": "https://hooks.example"}
+            await exchange.result({"configs": [config]})
         case other:
             raise AssertionError(other)
 
 
-def test_the_twin_has_the_methods_of_the_original_with_their_signatures() -> None:
-    names = {n for n, m in inspect.getmembers(RemoteAgent) if n[0] != "_" and callable(m)}
-    for name in names - {"aclose"}:
-        original, twin = getattr(RemoteAgent, name), getattr(SyncRemoteAgent, name)
-        assert inspect.signature(twin) == inspect.signature(original)
-        assert twin.__doc__ == original.__doc__
+@pytest.mark.parametrize(
+    ("original", "twin"), [(RemoteAgent, SyncRemoteAgent), (PushConfigs, SyncPushConfigs)]
+)
+def test_the_twin_has_the_methods_of_the_original_with_their_signatures(
+    original: type, twin: type
+) -> None:
+    members = [(n, m) for n, m in inspect.getmembers(original) if n[0] != "_" and n != "aclose"]
+    assert len(members) > 4
+    for name, member in members:
+        if callable(member):
+            assert inspect.signature(getattr(twin, name)) == inspect.signature(member)
+            assert getattr(twin, name).__doc__ == member.__doc__
+        else:
+            assert isinstance(getattr(twin, name), property)
+
+
+def test_connecting_takes_the_same_options() -> None:
     assert inspect.signature(connect_sync).parameters == inspect.signature(connect).parameters
 
 
 def test_calls_block_and_raise_what_the_original_raises() -> None:
     with served(echo) as server, connect_sync(server.url, retries=AT_ONCE) as agent:
         assert agent.card.name == "Scripted agent"
-        assert agent.interface.url == server.url + "/rpc"
+        assert (agent.interface.url, agent.version) == (server.url + "/rpc", "1.0")
         reply = agent.send("hello")
         assert isinstance(reply, Message)
         assert str(reply) == "hello"
         assert [task.id for task in agent.tasks()] == ["t-1", "t-1"]
+        assert [config.id for config in agent.push.list("t-1")] == ["p-1"]
         with pytest.raises(TaskNotFoundError):
             agent.get("t-9")
         with pytest.raises(Timeout):

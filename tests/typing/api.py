@@ -91,10 +91,22 @@ async def call() -> None:
         async for task in remote.tasks():
             assert_type(task, Task)
         assert_type(await remote.get("id"), Task)
+        assert_type(remote.interface, parley.AgentInterface)
+        assert_type(remote.version, str)
+        assert_type(await remote.extended_card(), parley.AgentCard)
+        await remote.send("Hi", push="https://hooks.example/1", metadata={}, message_metadata={})
+        hook = parley.TaskPushNotificationConfig(url="https://hooks.example/1")
+        assert_type(await remote.push.create("id", hook), parley.TaskPushNotificationConfig)
+        async for config in remote.push.list("id"):
+            assert_type(config, parley.TaskPushNotificationConfig)
+        await remote.push.delete("id", hook.id)
 
 
 def call_without_await() -> None:
-    with parley.connect_sync("http://localhost:9999", bearer="secret") as remote:
+    with parley.connect_sync("http://localhost:9999", binding="GRPC", version="0.3") as remote:
         assert_type(remote.send("Hello"), Task | Message)
+        assert_type(remote.version, str)
+        for config in remote.push.list("id"):
+            assert_type(config, parley.TaskPushNotificationConfig)
         for event in remote.stream("Hello"):
             print(event)

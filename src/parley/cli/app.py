@@ -123,6 +123,7 @@ def _globals_last(arguments: Sequence[str]) -> list[str]:
         place += 1 if alone else 2
     rest = list(arguments[place:])
     words = 2 if rest[:1] in (["card"], ["task"], ["config"]) else 1
+    words += rest[:2] == ["task", "push-config"]
     return [*rest[:words], *arguments[:place], *rest[words:]]
 
 

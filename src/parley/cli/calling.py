@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-import msgspec
-
-from parley.cli.failures import INTERRUPTED, Failure, protocol_failure
+from parley.cli.cards import describe_interface
+from parley.cli.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
 from parley.cli.output import Output
 from parley.cli.settings import Settings
 from parley.client import RemoteAgent, connect
+from parley.client.binding import canonical
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
@@ -40,16 +40,12 @@ from parley.model.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from parley.wire.versions import SPOKEN
 
 MOMENT = 0.5  # seconds after which a task is worth a note
 ANSWER_TIME = 30.0  # for a request that an agent answers at once
 PATIENCE = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # then it is polled
-_BINDINGS = {
-    "JSON-RPC": "JSONRPC",
-    "REST": "HTTP+JSON",
-    "HTTP": "HTTP+JSON",
-    "HTTPJSON": "HTTP+JSON",
-}
+FLOOR = "1.0"  # older versions have to be asked for (command-line specification, §13.2)
 _CREDENTIAL_WORDS = ("authorization", "cookie", "key", "token", "secret")
 
 
@@ -120,8 +116,12 @@ class Call:
     @property
     def bindings(self) -> tuple[str, ...]:
         """The preferred bindings, as cards spell them."""
-        names = (name.upper() for name in self.settings.transport)
-        return tuple(_BINDINGS.get(name, name) for name in names)
+        return tuple(canonical(name) for name in self.settings.transport)
+
+    @property
+    def version(self) -> str:
+        """The version of the protocol to speak."""
+        return self.settings.a2a_version or FLOOR
 
     @property
     def answer_time(self) -> float:
@@ -138,25 +138,27 @@ class Call:
             bearer=settings.bearer,
             api_key=settings.api_key,
             binding=self.bindings,
+            version=self.version,
             timeout=self.answer_time,
             retries=PATIENCE,
             insecure=settings.insecure,
         )
         async with connection as agent:
             self.card = agent.card
-            if settings.a2a_version:
-                version = settings.a2a_version
-                agent.context = msgspec.structs.replace(agent.context, version=version)
             self._explain(agent)
-            yield agent
+            first = agent.interface
+            try:
+                yield agent
+            finally:
+                if agent.interface != first:
+                    used = describe_interface(agent.interface)
+                    self.output.note(f"{describe_interface(first)} cannot be used; called {used}")
 
     def _explain(self, agent: RemoteAgent) -> None:
         chosen = agent.interface
-        self.output.debug(
-            f"{agent.card.name}: {chosen.protocol_binding} {chosen.protocol_version} at "
-            f"{chosen.url}, A2A-Version {agent.context.version}"
-        )
-        if self.bindings and chosen.protocol_binding.upper() not in self.bindings:
+        tell = self.output.note if self.settings.verbose else self.output.debug
+        tell(f"calling {describe_interface(chosen)} in version {agent.version}")
+        if self.bindings and canonical(chosen.protocol_binding) not in self.bindings:
             self.output.note(
                 f"none of the preferred transports is to be had; using {chosen.protocol_binding}"
             )
@@ -164,10 +166,19 @@ class Call:
             self._check_scheme(agent.card)
             self._check_channel(chosen.url)
 
+    def insist_on_scheme(self, card: AgentCard) -> None:
+        """Refuse to present a credential that the card names no scheme for (§12.4)."""
+        takes_key, takes_bearer = _takes(card)
+        if (self.settings.api_key and not takes_key) or (self.settings.bearer and not takes_bearer):
+            given = "API key" if self.settings.api_key and not takes_key else "bearer token"
+            raise UsageFailure(
+                f"the card declares no security scheme that takes the {given}",
+                hint=f"see what it declares: {self.command('card get', '--verbose')}",
+            )
+
     def _check_scheme(self, card: AgentCard) -> None:
-        schemes = card.security_schemes.values()
-        takes_key = any(s.api_key_security_scheme is not None for s in schemes)
-        takes_bearer = any(s.api_key_security_scheme is None for s in schemes)
+        schemes = card.security_schemes
+        takes_key, takes_bearer = _takes(card)
         if self.settings.api_key and not takes_key:
             self.output.warn(
                 "the card declares no API key scheme; the key is sent in the header X-API-Key"
@@ -219,6 +230,8 @@ class Call:
             given += ["--config", settings.config or ""]
         for name in settings.transport if settings.is_flag("transport") else ():
             given += ["--transport", name]
+        if settings.is_flag("a2a_version"):
+            given += ["--a2a-version", settings.a2a_version or ""]
         if settings.is_flag("insecure") and settings.insecure:
             given.append("--insecure")
         return shlex.join([*given, *(more or (self.task_id,))])
@@ -244,7 +257,7 @@ class Call:
                 return Failure(
                     VersionNotSupportedError.__name__,
                     str(error),
-                    hint="this tool speaks A2A 1.0; ask for an agent that does",
+                    hint=self._version_hint(),
                 )
             case NoCommonInterface():
                 return Failure(
@@ -274,6 +287,12 @@ class Call:
                 "running there? Serve one with parley serve agent.py, or name another with -a"
             )
         return "is the agent running, and the address right?"
+
+    def _version_hint(self) -> str:
+        older = [version for version in SPOKEN if version != self.version]
+        if self.settings.a2a_version is None:
+            return f"if the agent speaks it, allow an older version: --a2a-version {older[0]}"
+        return f"see what it offers: {self.command('card get', '--verbose')}"
 
     def _hint(self, error: A2AError) -> str:
         shown = "--debug shows the exchange with the agent"
@@ -308,14 +327,18 @@ class Call:
         )
 
     def _how_to_authenticate(self) -> str:
-        schemes = self.card.security_schemes.values() if self.card else ()
-        wants_key = any(s.api_key_security_scheme is not None for s in schemes)
-        wants_token = any(s.api_key_security_scheme is None for s in schemes)
+        wants_key, wants_token = _takes(self.card) if self.card else (False, False)
         if wants_key and not wants_token:
             return "set A2ACLI_API_KEY to the API key, or give --api-key"
         if wants_token and not wants_key:
             return "set A2ACLI_BEARER to the token, or give --bearer"
         return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
+
+
+def _takes(card: AgentCard) -> tuple[bool, bool]:
+    """Return whether the card has a scheme for an API key, and one for a bearer token."""
+    kinds = [scheme.api_key_security_scheme is None for scheme in card.security_schemes.values()]
+    return False in kinds, True in kinds
 
 
 class _DebugHandler(logging.Handler):

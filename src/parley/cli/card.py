@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from parley.cli.failures import Failure
 from parley.cli.options import EVERYWHERE, EXITS, SOURCES, settings_command
 from parley.cli.output import Output
 from parley.cli.settings import Settings
@@ -17,7 +18,8 @@ EXAMPLES = """\b
 Examples:
   parley card get -a agents.example.com      the well-known path is added
   parley card get -a https://agents.example.com/cards/time.json
-  parley card get -a ./card.json -o json"""
+  parley card get -a ./card.json -o json
+  parley card get -a agents.example.com --extended   with A2ACLI_BEARER set"""
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +28,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="card", help="Look at agent cards.")
 
     @settings_command(group, "get", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SOURCES}")
-    def get(settings: Settings, output: Output) -> int:
+    def get(
+        settings: Settings,
+        output: Output,
+        extended: bool = typer.Option(
+            False,
+            "--extended",
+            help="Show the card that the agent has for authenticated callers.",
+            show_default=False,
+            rich_help_panel="Card",
+        ),
+        validate: bool = typer.Option(
+            False,
+            "--validate",
+            help="Check the card against the schema of the protocol.",
+            show_default=False,
+            rich_help_panel="Card",
+        ),
+    ) -> int:
         """Fetch an agent card and show it: who the agent is, what it can do, and where.
 
         "Selected" is the interface that parley would call.
@@ -34,15 +53,15 @@ def register(app: typer.Typer) -> None:
         from parley.cli.calling import Call
 
         call = Call(settings, output)
-        return call.run(lambda: _get(call))
+        return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
 
 
-async def _get(call: Call) -> None:
+async def _get(call: Call, *, validate: bool) -> None:
     from parley.cli.calling import PATIENCE
     from parley.cli.cards import write_card
     from parley.client.card import CardResolver
     from parley.client.errors import CardInvalid, NoCommonInterface
-    from parley.client.interface import choose, credentials
+    from parley.client.interface import candidates, credentials
 
     settings, output = call.settings, call.output
     at_hand, _ = credentials(None, bearer=settings.bearer, api_key=settings.api_key)
@@ -55,12 +74,40 @@ async def _get(call: Call) -> None:
             retry=PATIENCE,
         )
         resolved = await resolver.resolve(settings.agent_card)
+    if validate:
+        _validate(call, resolved.raw)
     selected = None
     try:
-        selected = choose(resolved.card, call.bindings, card_url=resolved.url)
+        selected = candidates(
+            resolved.card, call.bindings, version=call.version, card_url=resolved.url
+        )[0].interface
     except (NoCommonInterface, CardInvalid) as error:
         output.warn(str(error))
     if output.is_json:
         output.json(resolved.raw)  # as the agent wrote it: nothing is added, nothing left out
     else:
         write_card(output.text, resolved.card, selected, verbose=settings.verbose)
+
+
+def _validate(call: Call, raw: bytes) -> None:
+    from parley.cli.validation import problems
+
+    found = problems(raw)
+    if found:
+        raise Failure("A2ACLI_ERR_CARD_INVALID", "\n".join(["the card is not valid:", *found]))
+    call.output.note("the card is valid")
+
+
+async def _get_extended(call: Call) -> None:
+    from parley.cli.cards import write_card
+    from parley.model.operations import BY_NAME
+
+    output = call.output
+    async with call.agent() as agent:
+        BY_NAME["GetExtendedAgentCard"].check(agent.card.capabilities)
+        call.insist_on_scheme(agent.card)
+        card = await agent.extended_card()
+        if output.is_json:
+            output.document(card)
+        else:
+            write_card(output.text, card, agent.interface, verbose=call.settings.verbose)

@@ -9,7 +9,7 @@ from parley.cli.calling import Call
 from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.interface import declares
-from parley.client.message import to_request
+from parley.client.message import compose
 from parley.log.fold import Fold, IllegalEvent
 from parley.model.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
@@ -58,7 +58,8 @@ async def send_and_follow(
     """
     if not agent.card.capabilities.streaming:
         call.output.note("the agent does not stream; its task is looked at again and again")
-    stream = agent.stream(message, history_length=call.settings.history)
+    settings = call.settings
+    stream = agent.stream(message, metadata=settings.metadata, history_length=settings.history)
     try:
         return await follow(call, agent, stream, each, continues=bool(message.task_id))
     except (MethodNotFoundError, UnsupportedOperationError) as error:
@@ -150,7 +151,8 @@ async def _get_patiently(call: Call, agent: RemoteAgent, task_id: str) -> Task:
 
 
 async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Task | Message:
-    request = to_request(message, history_length=call.settings.history)
+    settings = call.settings
+    request = await compose(message, metadata=settings.metadata, history_length=settings.history)
     answer = await agent.service.send_message(request, agent.context)
     if isinstance(answer, Message):
         return answer

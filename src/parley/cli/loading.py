@@ -2,6 +2,7 @@
 
 A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
 ``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
+A tenant is a target behind the name of the tenant: ``acme=shop.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib.util
 import re
 import sys
 import traceback
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +70,31 @@ def load(written: Sequence[str]) -> dict[str, Agent]:
             )
         agents[path] = agent
     return agents
+
+
+def load_tenants(written: Sequence[str]) -> dict[str, Agent]:
+    """Return the agents that are tenants, by the name of each.
+
+    Raises ``Failure`` that says what is wrong where.
+    """
+    tenants: dict[str, Agent] = {}
+    for each in written:
+        name, target = parse_tenant(each)
+        if name in tenants:
+            raise UsageFailure(f"--tenant: {name!r} is given twice")
+        tenants[name] = _agent(target)
+    return tenants
+
+
+def parse_tenant(written: str) -> tuple[str, Target]:
+    """Return the name and the target of a tenant. Raises ``UsageFailure`` for another form."""
+    name, equals, place = written.partition("=")
+    if not equals or not name or not place:
+        raise UsageFailure(
+            f"--tenant: {written!r} is not the name of a tenant and its agent",
+            hint="give it as NAME=path/to/agent.py, or NAME=package.module:name",
+        )
+    return name, parse_target(place)
 
 
 def folders(written: Sequence[str]) -> list[Path]:
@@ -129,19 +156,21 @@ def _choices(target: Target, known: dict[str, Agent]) -> str:
 
 def _import_file(target: Target) -> ModuleType:
     file = Path(target.place)
+    path = file.resolve()
     if not file.is_file():
         raise UsageFailure(f"there is no file {target.place}")
-    folder = str(file.resolve().parent)
+    folder = str(path.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as python does for a script, for what lies beside it
-    name = file.stem if file.stem.isidentifier() else f"agent_{_slug(file.stem)}"
-    loaded = sys.modules.get(name)
-    if loaded is not None:
+    plain = file.stem if file.stem.isidentifier() else f"agent_{_slug(file.stem)}"
+    for name in (plain, f"_parley_{zlib.crc32(str(path).encode())}_{file.stem}"):
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            break
         origin = getattr(loaded, "__file__", None)
-        if origin and Path(origin).resolve() == file.resolve():
+        if origin and Path(origin).resolve() == path:
             return loaded
-        name = f"_parley_{len(sys.modules)}_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageFailure(f"{target.place} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)

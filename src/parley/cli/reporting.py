@@ -6,7 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from parley.cli.calling import Call
-from parley.cli.rendering import EventWriter, write_history, write_message, write_page, write_task
+from parley.cli.rendering import (
+    EventWriter,
+    write_history,
+    write_message,
+    write_metadata,
+    write_page,
+    write_task,
+)
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
@@ -76,6 +83,7 @@ class Report:
         """Show the message that is sent, if everything is to be shown."""
         if self._settings.verbose and not self._output.is_json:
             write_message(self._output.text, message, verbose=True, label="Sent")
+            write_metadata(self._output.text, self._settings.metadata)
             self._output.text.gap()
 
     def _write_task(self, task: Task) -> None:

@@ -81,14 +81,10 @@ def register(app: typer.Typer) -> None:
 
 
 async def _send(call: Call, message: Message) -> None:
-    from msgspec.structs import replace
-
     from parley.cli.following import send_and_follow, send_and_wait
     from parley.cli.reporting import Report
 
     settings, report = call.settings, Report(call)
-    if settings.metadata:
-        message = replace(message, metadata=settings.metadata)
     report.sent(message)
     async with call.agent() as agent:
         if settings.stream:
@@ -96,7 +92,10 @@ async def _send(call: Call, message: Message) -> None:
             return
         if settings.async_:
             answer = await agent.send(
-                message, history_length=settings.history, return_immediately=True
+                message,
+                metadata=settings.metadata,
+                history_length=settings.history,
+                return_immediately=True,
             )
         else:
             answer = await send_and_wait(call, agent, message)

@@ -30,12 +30,14 @@ Targets:
   package.module:name  one that can be imported
   /time=agent.py       any of them, under a path of its own
   Several targets without paths are served under the names of their agents.
+  --tenant NAME=TARGET serves one as a tenant of the address that all share.
 
 \b
 Examples:
   parley serve agent.py
   parley serve agent.py --reload --store memory:
   parley serve /time=time_agent.py /boats=sailboat.py --port 8000
+  parley serve --tenant acme=shop.py --tenant globex=shop.py
   parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com"""
 
 
@@ -45,9 +47,17 @@ def register(app: typer.Typer) -> None:
     @app.command("serve", cls=GroupedCommand, epilog=EPILOG)
     def serve(
         targets: Annotated[
-            list[str],
-            typer.Argument(metavar="TARGET...", help="The agents to serve.", show_default=False),
-        ],
+            list[str] | None,
+            typer.Argument(metavar="TARGET", help="The agents to serve.", show_default=False),
+        ] = None,
+        tenant: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="An agent that answers for one tenant of the server's address; repeat it.",
+                metavar="NAME=TARGET",
+                show_default=False,
+            ),
+        ] = None,
         host: Annotated[
             str, typer.Option(help="Address to listen on; 0.0.0.0 for all.", metavar="HOST")
         ] = "127.0.0.1",
@@ -73,6 +83,41 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = "",
+        grpc_port: Annotated[
+            int | None,
+            typer.Option(
+                help="Port for gRPC, which is not served without one; 0 takes a free one.",
+                metavar="PORT",
+                show_default=False,
+            ),
+        ] = None,
+        grpc_cert: Annotated[
+            str,
+            typer.Option(
+                help="Certificate for gRPC with TLS, with its chain (PEM).",
+                metavar="FILE",
+                show_default=False,
+            ),
+        ] = "",
+        grpc_key: Annotated[
+            str,
+            typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False),
+        ] = "",
+        grpc_client_ca: Annotated[
+            str,
+            typer.Option(
+                help="Authorities of callers' certificates; others are not let in (PEM).",
+                metavar="FILE",
+                show_default=False,
+            ),
+        ] = "",
+        allow_private_webhooks: Annotated[
+            bool,
+            typer.Option(
+                "--allow-private-webhooks",
+                help="Send push notifications to private networks and this machine too.",
+            ),
+        ] = False,
         log_level: Annotated[
             str,
             typer.Option(
@@ -90,32 +135,75 @@ def register(app: typer.Typer) -> None:
         then gets ten seconds to end, and the rest goes on after the next start.
         """
         output = Output(is_json=False, debug=debug)
+        targets, tenants = targets or [], tenant or []
         if reload:
-            again = [*targets, "--host", host, "--port", str(port), "--store", store]
+            again = [*targets, *(f"--tenant={each}" for each in tenants)]
+            again += ["--host", host, "--port", str(port), "--store", store]
             again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
-            status = conclude(output, lambda: _reload(targets, again))
+            again += ["--allow-private-webhooks"] if allow_private_webhooks else []
+            again += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
+            again += ["--grpc-cert", grpc_cert] if grpc_cert else []
+            again += ["--grpc-key", grpc_key] if grpc_key else []
+            again += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
+            status = conclude(output, lambda: _reload(targets, tenants, again))
         else:
             status = conclude(
-                output, lambda: _serve(targets, host, port, store, url, log_level.lower())
+                output,
+                lambda: _serve(
+                    targets,
+                    tenants,
+                    host,
+                    port,
+                    store,
+                    url,
+                    log_level.lower(),
+                    allow_private_webhooks=allow_private_webhooks,
+                    port_for_grpc=grpc_port,
+                    cert=grpc_cert or None,
+                    key=grpc_key or None,
+                    client_ca=grpc_client_ca or None,
+                ),
             )
         if status:
             raise typer.Exit(status)
 
 
-def _serve(targets: list[str], host: str, port: int, store: str, url: str, log_level: str) -> None:
+def _serve(
+    targets: list[str],
+    tenant_targets: list[str],
+    host: str,
+    port: int,
+    store: str,
+    url: str,
+    log_level: str,
+    *,
+    allow_private_webhooks: bool = False,
+    port_for_grpc: int | None = None,
+    **tls: str | None,
+) -> None:
     if log_level not in LEVELS:
         raise UsageFailure(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
-    from parley.cli.loading import load
+    if not targets and not tenant_targets:
+        raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
+    from parley.cli.loading import load, load_tenants
 
     log_to_stderr(log_level)
-    agents = load(targets)
+    agents, tenants = load(targets), load_tenants(tenant_targets)
 
     from parley.agent.host import asgi
     from parley.log.store import StoreError
+    from parley.server.grpc_options import grpc_options
     from parley.server.run import ListenError, run
 
     try:
-        app = asgi(agents, store=store, url=url or None)
+        grpc = grpc_options(port_for_grpc, **tls)
+        app = asgi(
+            agents,
+            tenants=tenants,
+            store=store,
+            url=url or None,
+            allow_private_webhooks=allow_private_webhooks,
+        )
     except ValueError as error:
         raise UsageFailure(str(error)) from error
     try:
@@ -124,7 +212,17 @@ def _serve(targets: list[str], host: str, port: int, store: str, url: str, log_l
             host=host,
             port=port,
             access_log=log_level == "debug",
-            listening=lambda address: print(banner(agents, url or address, store), flush=True),
+            grpc=grpc,
+            listening=lambda address: print(
+                banner(
+                    agents,
+                    url or address,
+                    store,
+                    tenants,
+                    grpc=app.grpc.beside(url or address) if grpc is not None else "",
+                ),
+                flush=True,
+            ),
         )
     except ListenError as error:
         raise Failure("PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port") from error
@@ -136,18 +234,29 @@ def _serve(targets: list[str], host: str, port: int, store: str, url: str, log_l
         ) from error
 
 
-def banner(agents: Mapping[str, Agent], address: str, store: str) -> str:
+def banner(
+    agents: Mapping[str, Agent],
+    address: str,
+    store: str,
+    tenants: Mapping[str, Agent] = {},
+    *,
+    grpc: str = "",
+) -> str:
     """Return what is said when the server is up: who is where, and what to try."""
     lines: list[str] = []
-    for path, agent in agents.items():
+    named = [(path, agent, agent.name) for path, agent in agents.items()]
+    named += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
+    for path, agent, title in named:
         base = address.rstrip("/") + path
         lines += [
-            agent.name,
+            title,
             f"  address  {base}",
             f"  card     {base}/.well-known/agent-card.json",
             f"  try      {try_command(agent, base)}",
             "",
         ]
+    if grpc:
+        lines += [f"gRPC is at {grpc}", ""]
     kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
     return "\n".join([*lines, f"Tasks are {kept} ({store}). Ctrl-C stops the server."])
 
@@ -173,8 +282,9 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-def _reload(targets: list[str], arguments: list[str]) -> int:
-    from parley.cli.loading import folders
+def _reload(targets: list[str], tenants: list[str], arguments: list[str]) -> int:
+    from parley.cli.loading import folders, parse_tenant
     from parley.cli.reload import serve_and_watch
 
-    return serve_and_watch(["serve", *arguments], folders(targets))
+    places = [parse_tenant(each)[1].place for each in tenants]
+    return serve_and_watch(["serve", *arguments], folders([*targets, *places]))

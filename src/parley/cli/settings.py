@@ -67,10 +67,10 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="a2a-version",
-        shown="1.0, or the highest 1.x that both sides speak",
-        metavar="1.x",
+        shown="1.0",
+        metavar="1.0|0.3",
         panel="Agent",
-        help="Protocol version to ask for.",
+        help="Protocol version to speak. Older ones than 1.0 are spoken only if named here.",
     ),
     Setting(
         name="svc-param",

@@ -18,6 +18,7 @@ from parley.cli import dotenv
 from parley.cli.durations import parse_duration
 from parley.cli.failures import UsageFailure
 from parley.cli.settings import DEFAULT, FLAG, SETTINGS, Setting, Settings
+from parley.wire.versions import SPOKEN
 
 SHORTEST_POLL = 0.01
 
@@ -96,11 +97,10 @@ def _read_text(setting: Setting, written: str) -> str:
 
 def _version(written: str) -> str:
     numbers = written.strip().split(".")
-    if numbers[0] != "1" or len(numbers) > 3 or not all(n.isdecimal() for n in numbers):
-        raise ValueError(
-            f"this tool speaks A2A 1.x and cannot ask for {written!r}; give a version such as 1.0"
-        )
-    return f"1.{numbers[1] if len(numbers) > 1 else 0}"
+    known = ".".join([*numbers, "0"][:2])
+    if known not in SPOKEN or len(numbers) > 3 or not all(n.isdecimal() for n in numbers):
+        raise ValueError(f"{written!r} is not spoken here; there are {', '.join(SPOKEN)}")
+    return known
 
 
 def _read_choice(setting: Setting, written: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from parley.cli import push_config
 from parley.cli.failures import UsageFailure
 from parley.cli.options import EVERYWHERE, EXITS, SOURCES, settings_command
 from parley.cli.output import Output
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="task", help="Look at tasks, wait for them, follow, cancel.")
+    push_config.register(group)
 
     @settings_command(group, "get", "history", *EVERYWHERE, "wait", "poll_interval", epilog=EPILOG)
     def get(settings: Settings, output: Output, task_id: str = TASK) -> int:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.client.card import ResolvedCard
 from parley.client.errors import ClientError, Timeout
+from parley.client.extensions import Activation, call_method
 from parley.client.http import HttpTransport
 from parley.client.interface import declares
-from parley.client.message import Sendable, compose, to_request
+from parley.client.message import Push, Sendable, compose
+from parley.client.negotiation import Interfaces
+from parley.client.push import PushConfigs
 from parley.client.retry import Retry
-from parley.client.stream import EventStream, Reader, Source, follow, poll
+from parley.client.service import RemoteService
+from parley.client.stream import EventStream, Reader, follow
+from parley.client.turns import is_settled, turn
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.encoding import encode
 from parley.model.errors import UnsupportedOperationError
-from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
+from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, A, ExtensionMethod, Q
 from parley.model.parts import Message, Part
 from parley.model.requests import (
     CancelTaskRequest,
@@ -35,15 +40,14 @@ from parley.model.requests import (
 )
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import Timestamp
-from parley.model.tasks import Event, Task, TaskState
+from parley.model.tasks import Task, TaskState
 
 
 class RemoteAgent:
     """An agent somewhere else. Made by ``connect``; an async context manager.
 
-    ``card`` is its card, ``card_json`` the card's bytes as they were found, ``interface`` the
-    interface that is called. ``service`` is the agent as an ``A2AService``, for the operations
-    that have no method here, to be called with ``context``.
+    ``service`` is the agent as an ``A2AService``, to be called with ``context``; ``push`` manages
+    its push notification configurations.
 
     Every method raises ``A2AError`` for what the agent refuses and ``ClientError`` when it could
     not be asked or heard; wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable
@@ -53,27 +57,55 @@ class RemoteAgent:
     def __init__(
         self,
         resolved: ResolvedCard,
-        interface: AgentInterface,
-        service: A2AService,
+        interfaces: Interfaces,
         context: CallContext,
         *,
         refetch: Callable[[], Awaitable[ResolvedCard]],
         retry: Retry,
         http: HttpTransport | None,
+        activation: Activation,
     ) -> None:
-        self.card: AgentCard = resolved.card
         self.card_json: bytes = resolved.raw
-        self.interface = interface
-        self.service = service
         self.context = context
+        self._remote = RemoteService(interfaces, resolved.card, retry)
+        self.service = cast("A2AService", self._remote)
+        self._interfaces = interfaces
         self._refetch = refetch
         self._retry = retry
         self._http = http
-        self._streams = bool(self.card.capabilities.streaming)
-        self._numbered = declares(self.card, RESUMABLE_STREAMS)
-        self._repeatable = IDEMPOTENT_SEND in context.extensions and declares(
-            self.card, IDEMPOTENT_SEND
-        )
+        self._activation = activation
+
+    @property
+    def card(self) -> AgentCard:
+        """The agent's card: as it was found, or the extended one once it was asked for."""
+        return self._remote.card
+
+    @property
+    def interface(self) -> AgentInterface:
+        """The interface that is called: the first on the card that can be, or that worked."""
+        return self._interfaces.current.interface
+
+    @property
+    def version(self) -> str:
+        """The version of the protocol that is spoken, such as 1.0."""
+        return self._interfaces.current.version
+
+    @property
+    def push(self) -> PushConfigs:
+        """The webhooks that are told of tasks."""
+        return PushConfigs(self.service, self.context)
+
+    @property
+    def _streams(self) -> bool:
+        return bool(self.card.capabilities.streaming)
+
+    @property
+    def _numbered(self) -> bool:
+        return declares(self.card, RESUMABLE_STREAMS)
+
+    @property
+    def _repeatable(self) -> bool:
+        return IDEMPOTENT_SEND in self.context.extensions and declares(self.card, IDEMPOTENT_SEND)
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,6 +120,7 @@ class RemoteAgent:
 
     async def aclose(self) -> None:
         """Close the connections; streams under way end with ``ConnectionClosed``. Idempotent."""
+        await self._interfaces.aclose()
         if self._http is not None:
             await self._http.close()
 
@@ -101,8 +134,10 @@ class RemoteAgent:
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
         metadata: dict[str, Any] | None = None,
+        message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
         accepted_output_modes: Sequence[str] = (),
+        push: Push | None = None,
         history_length: int | None = None,
         return_immediately: bool = False,
         timeout: float | None = None,
@@ -111,13 +146,15 @@ class RemoteAgent:
         or waits for its caller.
 
         ``task`` is the task that the message belongs to: it is continued, or, when it has ended,
-        referred to from a new one in the same context. ``return_immediately`` takes the task as it
-        stands at the start. ``timeout`` bounds the whole wait, which is else as long as the task.
+        referred to from a new one in the same context. ``metadata`` goes with the request, and
+        ``message_metadata`` into the message, where the task's history keeps it. ``push`` has the
+        task's events posted to an address. ``return_immediately`` takes the task as it stands at
+        the start. ``timeout`` bounds the whole wait, which is else as long as the task.
 
         A message is sent again after a broken connection when the agent answers repeats once, and
         else only if it never left. Raises ``Timeout``, with the task's id if it is known.
         """
-        composed = await compose(
+        request = await compose(
             message,
             context_id=context_id,
             task_id=task_id,
@@ -125,19 +162,19 @@ class RemoteAgent:
             files=files,
             data=data,
             metadata=metadata,
+            message_metadata=message_metadata,
             references=references,
-        )
-        request = to_request(
-            composed,
             accepted_output_modes=accepted_output_modes,
+            push=push,
             history_length=history_length,
             return_immediately=return_immediately,
         )
-        known = composed.task_id
+        request = self._activation.ask(request)
+        known = request.message.task_id
         try:
             async with asyncio.timeout(timeout):
                 answer = await self.service.send_message(request, self.context)
-                if isinstance(answer, Message) or return_immediately or _is_settled(answer):
+                if isinstance(answer, Message) or return_immediately or is_settled(answer.state):
                     return answer
                 known = answer.id
                 return await self.wait(known, history_length=history_length)
@@ -154,8 +191,10 @@ class RemoteAgent:
         files: Sequence[str | Path | bytes | Part] = (),
         data: Any | UnsetType = UNSET,
         metadata: dict[str, Any] | None = None,
+        message_metadata: dict[str, Any] | None = None,
         references: Sequence[str | Task] = (),
         accepted_output_modes: Sequence[str] = (),
+        push: Push | None = None,
         history_length: int | None = None,
     ) -> EventStream:
         """Send a message and iterate over what comes of it, until its turn ends.
@@ -167,7 +206,7 @@ class RemoteAgent:
 
         The iterator raises ``StreamCut`` when the agent cannot be found again.
         """
-        make = partial(
+        composed = partial(
             compose,
             message,
             context_id=context_id,
@@ -176,65 +215,27 @@ class RemoteAgent:
             files=files,
             data=data,
             metadata=metadata,
+            message_metadata=message_metadata,
             references=references,
-        )
-        ask = partial(
-            to_request,
             accepted_output_modes=accepted_output_modes,
+            push=push,
             history_length=history_length,
         )
+
+        async def make() -> SendMessageRequest:
+            return self._activation.ask(await composed())
+
         reader = Reader(numbered=self._numbered)
-        return EventStream(self._answer(make, ask, reader), reader)
-
-    async def _answer(
-        self,
-        make: Callable[[], Awaitable[Message]],
-        ask: Callable[..., SendMessageRequest],
-        reader: Reader,
-    ) -> AsyncGenerator[Event, None]:
-        message = await make()
-        reader.continues = bool(message.task_id)
-        if self._streams:
-            request = ask(message)
-            events = self._follow(
-                lambda: self.service.send_streaming_message(request, self.context),
-                reader,
-                repeatable=self._repeatable,
-                ends_with_turn=True,
-            )
-        else:
-            # A task that is continued may not have begun its turn when it is returned at once.
-            events = self._poll(ask(message, return_immediately=not reader.continues), reader)
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-    async def _poll(
-        self, request: SendMessageRequest, reader: Reader
-    ) -> AsyncGenerator[Event, None]:
-        answer = await self.service.send_message(request, self.context)
-        if isinstance(answer, Message):
-            yield answer
-            return
-        for event in reader.look(answer):
-            yield event
-        if not _is_settled(answer):
-            async with aclosing(poll(self.service, self.context, reader, self._retry)) as events:
-                async for event in events:
-                    yield event
-
-    def _follow(
-        self, source: Source, reader: Reader, *, repeatable: bool, ends_with_turn: bool
-    ) -> AsyncGenerator[Event, None]:
-        return follow(
+        events = turn(
             self.service,
             self.context,
+            make,
             reader,
-            source,
+            streams=self._streams,
+            repeatable=self._repeatable,
             retry=self._retry,
-            repeatable=repeatable,
-            ends_with_turn=ends_with_turn,
         )
+        return EventStream(events, reader)
 
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
         """Return a task as it stands now, with the last ``history_length`` messages (all)."""
@@ -316,9 +317,12 @@ class RemoteAgent:
             self.context, last_event_id=None if after is None else str(after)
         )
         request = SubscribeToTaskRequest(id=task_id)
-        events = self._follow(
-            lambda: self.service.subscribe_to_task(request, context),
+        events = follow(
+            self.service,
+            self.context,
             reader,
+            lambda: self.service.subscribe_to_task(request, context),
+            retry=self._retry,
             repeatable=True,
             ends_with_turn=False,
         )
@@ -345,7 +349,7 @@ class RemoteAgent:
                 pause = min(0.25, interval)
                 while True:
                     task = await self.get(task_id, history_length=history_length)
-                    if _is_settled(task):
+                    if is_settled(task.state):
                         return task
                     if poll is None and self._streams and await self._watch(task_id):
                         continue
@@ -360,32 +364,33 @@ class RemoteAgent:
         try:
             async with stream:
                 async for _ in stream:
-                    if stream.state is not None and _has_settled(stream.state):
+                    if stream.state is not None and is_settled(stream.state):
                         return True
         except (UnsupportedOperationError, ClientError):
             return False
         return False
 
+    async def call(self, method: ExtensionMethod[Q, A], request: Q) -> A:
+        """Call a method that an extension of the agent adds, and return its answer."""
+        return await call_method(self._remote, method, request, self.context)
+
     async def refresh_card(self) -> AgentCard:
         """Return the agent's card of now, fetched again unless HTTP caching says it still holds.
 
-        The connection goes on with the card that it was made with.
+        The connection goes on with the card that it has.
         """
         return (await self._refetch()).card
 
     async def extended_card(self) -> AgentCard:
-        """Return the card that the agent shows to authenticated callers."""
-        return await self.service.get_extended_agent_card(
+        """Return the card that the agent shows to authenticated callers, which replaces ``card``.
+
+        What the agent can do is decided by it from then on (§3.1.11); the interface stays.
+        """
+        card: AgentCard = await self.service.get_extended_agent_card(
             GetExtendedAgentCardRequest(), self.context
         )
-
-
-def _is_settled(task: Task) -> bool:
-    return _has_settled(task.state)
-
-
-def _has_settled(state: TaskState) -> bool:
-    return state.is_terminal or state.is_interrupted
+        self._remote.card, self.card_json = card, encode(card)
+        return card
 
 
 def _late(timeout: float | None, task_id: str) -> Timeout:

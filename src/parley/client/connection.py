@@ -7,13 +7,15 @@ from types import TracebackType
 from typing import Any
 
 from parley.client.agent import RemoteAgent
+from parley.client.binding import Binding, home
 from parley.client.card import CardResolver, Reference, ResolvedCard
+from parley.client.extensions import activate
 from parley.client.http import HttpTransport
-from parley.client.interface import choose, credentials, declares, with_query
-from parley.client.jsonrpc import JsonRpcBinding
+from parley.client.interface import Candidate, candidates, credentials, declares, with_query
+from parley.client.negotiation import Interfaces
 from parley.client.retry import Retry
-from parley.client.service import remote_service
-from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
+from parley.model.cards import AgentExtension
+from parley.model.extensions import RESUMABLE_STREAMS, Extension, collected
 from parley.model.service import CallContext
 from parley.wire import versions
 
@@ -29,10 +31,11 @@ class Connection:
         bearer: str | None,
         api_key: str | None,
         binding: str | Sequence[str],
+        version: str,
         timeout: float | None,
         stream_idle_timeout: float | None,
         retry: Retry,
-        extensions: Sequence[str],
+        extensions: Sequence[Extension | AgentExtension | str],
         idempotent: bool,
         insecure: bool,
         http: HttpTransport | None,
@@ -42,10 +45,11 @@ class Connection:
         self._bearer = bearer
         self._api_key = api_key
         self._binding = binding
+        self._version = version
         self._timeout = timeout
         self._idle = stream_idle_timeout
         self._retry = retry
-        self._extensions = frozenset(extensions)
+        self._extensions = collected(extensions)
         self._idempotent = idempotent
         self._owns_http = http is None
         self._http = http or HttpTransport(insecure=insecure)
@@ -71,7 +75,7 @@ class Connection:
         at_hand, _ = credentials(None, bearer=self._bearer, api_key=self._api_key)
         resolver = CardResolver(
             self._http,
-            headers=self._headers,
+            headers={**_reading(self._version), **self._headers},
             credentials=at_hand,
             timeout=self._timeout,
             retry=self._retry,
@@ -85,34 +89,27 @@ class Connection:
 
     def _agent_of(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
         card = resolved.card
-        interface = choose(card, self._binding, card_url=resolved.url)
         secret, query = credentials(card, bearer=self._bearer, api_key=self._api_key)
-        idempotent = declares(card, IDEMPOTENT_SEND)
-        binding = JsonRpcBinding(
-            self._http,
-            with_query(interface.url, query),
-            dialect=versions.dialect(
-                versions.of_interface(interface.protocol_version) or versions.LATEST
-            ),
-            headers={**self._headers, **secret},
-            timeout=self._timeout,
-            idle=self._idle,
-            numbered=declares(card, RESUMABLE_STREAMS),
-        )
-        extensions = self._extensions
-        if self._idempotent and idempotent:
-            extensions |= {IDEMPOTENT_SEND}
+
+        def make(candidate: Candidate) -> Binding:
+            binding: Binding = home(candidate.binding)(
+                self._http,
+                with_query(candidate.interface.url, query),
+                dialect=versions.dialect(candidate.version),
+                headers={**self._headers, **secret},
+                timeout=self._timeout,
+                idle=self._idle,
+                numbered=declares(card, RESUMABLE_STREAMS),
+            )
+            return binding
+
+        found = candidates(card, self._binding, version=self._version, card_url=resolved.url)
+        activation = activate(card, self._extensions, idempotent=self._idempotent)
         return RemoteAgent(
             resolved,
-            interface,
-            remote_service(
-                binding,
-                tenant=interface.tenant,
-                capabilities=card.capabilities,
-                retry=self._retry,
-                idempotent=idempotent,
-            ),
-            CallContext(tenant=interface.tenant, extensions=extensions),
+            Interfaces(found, make, name=card.name),
+            CallContext(extensions=activation.uris),
+            activation=activation,
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
             http=self._http if self._owns_http else None,
@@ -126,10 +123,11 @@ def connect(
     bearer: str | None = None,
     api_key: str | None = None,
     binding: str | Sequence[str] = (),
+    version: str = "",
     timeout: float | None = 30.0,
     stream_idle_timeout: float | None = 120.0,
     retries: int | Retry = 3,
-    extensions: Sequence[str] = (),
+    extensions: Sequence[Extension | AgentExtension | str] = (),
     idempotent: bool = True,
     insecure: bool = False,
     http: HttpTransport | None = None,
@@ -139,18 +137,25 @@ def connect(
     ``reference`` is the agent's address (its card is looked for at the well-known path), its
     card's address, a card file, a card's JSON, or a card. ``headers`` go with every request;
     ``bearer`` and ``api_key`` to the agent, and to the card's server only if it asks for them.
-    ``binding`` names bindings to prefer over the card's order.
+
+    The interface to call is the first on the card that can be; when it cannot be reached the next
+    is tried, and what works is kept (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
+    are logged). ``binding`` is the one binding to use (``"JSONRPC"``, ``"HTTP+JSON"``, ``"GRPC"``),
+    or a list of those to prefer to all others. ``version`` is the one version of the protocol to
+    speak (``"1.0"``, ``"0.3"``).
 
     ``timeout`` bounds every call that an agent answers at once, in seconds; how long to wait for
     a task is said where it is sent. A stream in which nothing arrives for
     ``stream_idle_timeout``, not even a sign of life, counts as cut. ``retries`` is how often a
     call is repeated that may be; 0 also keeps cut streams cut. ``idempotent``: messages are sent
-    so that the agent answers repeats once, where it can. ``extensions`` are URIs to ask for.
+    so that the agent answers repeats once, where it can. ``extensions`` are asked for, with
+    what they depend on: objects, which take part in what is sent, or URIs alone.
     ``insecure`` switches the verification of TLS certificates off. ``http`` shares connections,
     and brings its own TLS settings.
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``,
-    ``AuthenticationRequired``, ``Unreachable``.
+    ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for a version that is not
+    spoken.
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)
@@ -160,6 +165,7 @@ def connect(
         bearer=bearer,
         api_key=api_key,
         binding=binding,
+        version=_spoken(version),
         timeout=timeout,
         stream_idle_timeout=stream_idle_timeout,
         retry=retries,
@@ -168,3 +174,21 @@ def connect(
         insecure=insecure,
         http=http,
     )
+
+
+def _reading(version: str) -> dict[str, str]:
+    """Return the header by which agents of several versions choose the card to answer with.
+
+    The one for callers of an older version leaves out what that does not have.
+    """
+    return {} if version == versions.UNSAID else {"A2A-Version": versions.LATEST}
+
+
+def _spoken(version: str) -> str:
+    known = versions.of_interface(version) if version else ""
+    if known is None:
+        raise ValueError(
+            f"version {version!r} of the protocol is not spoken; "
+            f"use one of {', '.join(versions.SPOKEN)}"
+        )
+    return known

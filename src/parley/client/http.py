@@ -24,6 +24,7 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
+from parley.client.grpc_tls import GrpcTls
 
 if TYPE_CHECKING:
     import ssl
@@ -100,8 +101,9 @@ class HttpTransport:
 
     ``connect_timeout`` bounds the making of a connection, TLS included. ``max_response`` bounds
     what is held of an answer, in bytes. ``tls`` is for authorities or client certificates of one's
-    own; ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment.
-    Redirects are followed for GET only, three at most. No cookies are kept.
+    own, and ``grpc_tls`` the same for gRPC, which cannot use an ``SSLContext``'s certificates;
+    ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment.
+    Redirects are followed by ``get`` only, three at most. No cookies are kept.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -115,6 +117,7 @@ class HttpTransport:
         max_response: int = MAX_RESPONSE,
         max_connections: int = 1000,
         tls: ssl.SSLContext | None = None,
+        grpc_tls: GrpcTls | None = None,
         insecure: bool = False,
         trust_env: bool = False,
     ) -> None:
@@ -124,7 +127,10 @@ class HttpTransport:
         self.max_response = max_response
         self._max_connections = max_connections
         self._ssl: ssl.SSLContext | bool = False if insecure else (tls or True)
-        self._trust_env = trust_env
+        self.tls = tls
+        self.grpc_tls = grpc_tls
+        self.insecure = insecure
+        self.trust_env = trust_env
         self._session: aiohttp.ClientSession | None = None
         self._responses: set[aiohttp.ClientResponse] = set()
         self.closed = False
@@ -160,14 +166,20 @@ class HttpTransport:
         limit: int | None = None,
     ) -> Reply:
         """Fetch ``url``, following redirects."""
-        async with self.open("GET", url, headers, None, timeout=timeout) as answer:
+        async with self.open("GET", url, headers, None, timeout=timeout, follow=True) as answer:
             return Reply(answer.status, answer.headers, await answer.read(limit), answer.url)
 
-    async def post(
-        self, url: str, headers: Mapping[str, str], body: bytes, *, timeout: float | None = None
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        *,
+        timeout: float | None = None,
     ) -> Reply:
-        """Post ``body``; ``timeout`` bounds the whole exchange."""
-        async with self.open("POST", url, headers, body, timeout=timeout) as answer:
+        """Send a request and return its whole answer; ``timeout`` bounds the exchange."""
+        async with self.open(method, url, headers, body, timeout=timeout) as answer:
             return Reply(answer.status, answer.headers, await answer.read(), answer.url)
 
     @asynccontextmanager
@@ -180,11 +192,13 @@ class HttpTransport:
         *,
         timeout: float | None = None,
         idle: float | None = None,
+        follow: bool = False,
     ) -> AsyncIterator[Answer]:
         """Send a request and give its answer as soon as the headers are there.
 
         ``idle`` bounds the time in which nothing at all arrives (``Disconnected``), ``timeout``
-        the whole (``Timeout``). The connection is given up when the block is left early.
+        the whole (``Timeout``). Redirects are only followed with ``follow``. The connection is
+        given up when the block is left early.
         """
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
@@ -199,7 +213,7 @@ class HttpTransport:
                 timeout=aiohttp.ClientTimeout(
                     total=timeout, connect=self.connect_timeout, sock_read=idle
                 ),
-                allow_redirects=method == "GET",
+                allow_redirects=follow,
                 max_redirects=MAX_REDIRECTS,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -227,7 +241,7 @@ class HttpTransport:
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"parley/{metadata.version('parley')}"},
-                trust_env=self._trust_env,
+                trust_env=self.trust_env,
             )
         return self._session
 

@@ -3,65 +3,94 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
 
 import msgspec
 
+from parley.client.binding import BINDINGS, canonical, is_spoken
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
 from parley.client.http import place
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.schemes import APIKeySecurityScheme
+from parley.wire import versions
 
 logger = logging.getLogger(__name__)
-
-SPOKEN: tuple[str, ...] = ("JSONRPC",)
-"""The bindings that this client speaks, all in protocol version 1."""
-
 
 USUAL_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
 
 
-def choose(
-    card: AgentCard, preferred: str | Sequence[str] = (), *, card_url: str = ""
-) -> AgentInterface:
-    """Return the interface to call: the first that is spoken, in the caller's order of bindings,
-    else in the card's.
+class Candidate(msgspec.Struct, frozen=True):
+    """An interface that can be called, by its whole address, and the version to call it in.
 
-    A relative address is taken from where the card came from.
-
-    Raises ``NoCommonInterface`` when the card offers nothing that is spoken, and ``CardInvalid``
-    when the chosen interface has no usable address.
+    ``binding`` is its binding's name as the specification spells it.
     """
-    usable = [i for i in card.supported_interfaces if _is_spoken(i)]
+
+    interface: AgentInterface
+    binding: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.binding} {self.version} at {place(self.interface.url)}"
+
+
+def candidates(
+    card: AgentCard,
+    binding: str | Sequence[str] = (),
+    *,
+    version: str = "",
+    card_url: str = "",
+) -> tuple[Candidate, ...]:
+    """Return the interfaces that can be called, the one to call first of all at their head.
+
+    The order is the card's. ``binding`` is the one binding to use, or several that are preferred
+    in their order over all others; ``version`` the one version. A relative address is taken from
+    where the card came from. Behind an encrypted interface no unencrypted one follows: who can
+    break a connection must not get to read the next.
+
+    Raises ``NoCommonInterface`` when nothing on the card is left, and ``CardInvalid`` when none of
+    what is has a usable address.
+    """
+    only = canonical(binding) if isinstance(binding, str) and binding else ""
+    preferred = [] if isinstance(binding, str) else [canonical(name) for name in binding]
+    usable = [
+        Candidate(offered, name, spoken)
+        for offered in card.supported_interfaces
+        if (name := canonical(offered.protocol_binding)) == (only or name)
+        and is_spoken(name)
+        and (spoken := versions.of_interface(offered.protocol_version)) is not None
+        and spoken == (version or spoken)
+    ]
     if not usable:
-        bindings = {i.protocol_binding.upper() for i in card.supported_interfaces}
-        kind = NoCommonVersion if bindings.intersection(SPOKEN) else NoCommonInterface
-        raise kind(_nothing_in_common(card))
-    order = [preferred] if isinstance(preferred, str) else list(preferred)
-    for binding in order:
-        wanted = [i for i in usable if i.protocol_binding.upper() == binding.upper()]
-        if wanted:
-            usable = wanted
-            break
-    chosen = usable[0]
-    url = _absolute(chosen.url, card_url)
-    if url is None:
-        raise CardInvalid(
-            f"the interface {chosen.protocol_binding} of {card.name!r} has the address "
-            f"{chosen.url!r}; expected one of the form https://host/path"
+        raise _nothing_in_common(card, only, version)
+    rank = {name: place for place, name in reversed(list(enumerate(preferred)))}
+    usable.sort(key=lambda candidate: rank.get(candidate.binding, len(rank)))
+    found: list[Candidate] = []
+    for candidate in usable:
+        offered = candidate.interface
+        url = _address(candidate.binding, offered.url, card_url)
+        if url is None:
+            logger.warning("%s: %r is no address of %s", card.name, offered.url, candidate.binding)
+            continue
+        whole = Candidate(
+            msgspec.structs.replace(offered, url=url), candidate.binding, candidate.version
         )
-    binding, version = chosen.protocol_binding, chosen.protocol_version
-    logger.info("%s: calling %s %s at %s", card.name, binding, version, place(url))
-    return msgspec.structs.replace(chosen, url=url)
+        if whole not in found and (not found or _is_plain(found[0]) or not _is_plain(whole)):
+            found.append(whole)
+    if not found:
+        first = usable[0].interface
+        raise CardInvalid(
+            f"the interface {first.protocol_binding} of {card.name!r} has the address "
+            f"{first.url!r}; expected one of the form https://host/path"
+            + (" or host:port" if usable[0].binding == "GRPC" else "")
+        )
+    return tuple(found)
 
 
-def _is_spoken(interface: AgentInterface) -> bool:
-    major = interface.protocol_version.strip().partition(".")[0]
-    return interface.protocol_binding.upper() in SPOKEN and major == "1"
-
-
-def _absolute(url: str, card_url: str) -> str | None:
+def _address(binding: str, url: str, card_url: str) -> str | None:
+    if binding == "GRPC" and re.fullmatch(r"[^\s/?#]+:\d+", url):
+        return url
     try:
         whole = urljoin(card_url, url)
         parts = urlsplit(whole)
@@ -70,17 +99,30 @@ def _absolute(url: str, card_url: str) -> str | None:
         return None
 
 
-def _nothing_in_common(card: AgentCard) -> str:
+def _is_plain(candidate: Candidate) -> bool:
+    """Whether what is sent to an interface can be read on the way."""
+    parts = urlsplit(candidate.interface.url)
+    return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+
+
+def _nothing_in_common(card: AgentCard, only: str, version: str) -> NoCommonInterface:
     offers = ", ".join(
         f"{i.protocol_binding} {i.protocol_version}".strip() for i in card.supported_interfaces
     )
-    text = (
-        f"{card.name!r} offers {offers or 'no interface'}; this client speaks "
-        f"{', '.join(SPOKEN)} 1.0"
+    wanted = f"{only} {version}".strip()
+    speaks = (
+        f"{wanted} was asked for"
+        if wanted
+        else f"this client speaks {', '.join(filter(is_spoken, BINDINGS))} in "
+        f"{' and '.join(versions.SPOKEN)}"
     )
-    if any(i.protocol_version.startswith("0.") for i in card.supported_interfaces):
-        text += " (protocol 0.3 is not spoken yet)"
-    return text
+    text = f"{card.name!r} offers {offers or 'no interface'}; {speaks}"
+    offered = {canonical(i.protocol_binding) for i in card.supported_interfaces}
+    missing = offered.intersection(BINDINGS).intersection([only] if only else BINDINGS)
+    if missing and not any(is_spoken(name) for name in missing):
+        text += ' (gRPC has to be installed: pip install "parley[grpc]")'
+    other_version = any(is_spoken(name) for name in missing)
+    return NoCommonVersion(text) if other_version else NoCommonInterface(text)
 
 
 def declares(card: AgentCard, uri: str) -> bool:

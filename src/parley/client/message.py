@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.model.parts import Message, Part, Role
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Task
 
@@ -23,6 +24,9 @@ Content = str | bytes | Path | Part | dict[str, Any]
 
 Sendable = Content | Sequence[Content] | Message
 """What can be sent: one part, several in order, or a message as it is."""
+
+Push = str | TaskPushNotificationConfig
+"""Where a task's events are to be posted: an address, or a whole configuration."""
 
 
 def to_part(content: object) -> Part:
@@ -119,28 +123,41 @@ def _check_numbers(values: list[Any]) -> None:
 
 
 async def compose(
-    content: Sendable | None, *, files: Sequence[str | Path | bytes | Part] = (), **about: Any
-) -> Message:
-    """Do what ``to_message`` does without holding up the event loop for a slow disk."""
-    pieces = [*(content if isinstance(content, list | tuple) else [content]), *files]
-    make = partial(to_message, content, files=files, **about)
-    if any(isinstance(piece, Path) for piece in pieces) or any(isinstance(f, str) for f in files):
-        return await asyncio.to_thread(make)
-    return make()
-
-
-def to_request(
-    message: Message,
+    content: Sendable | None,
     *,
+    files: Sequence[str | Path | bytes | Part] = (),
+    message_metadata: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
     accepted_output_modes: Sequence[str] = (),
     history_length: int | None = None,
     return_immediately: bool = False,
+    push: Push | None = None,
+    **about: Any,
 ) -> SendMessageRequest:
-    """Return the request that sends ``message``; only what was asked for is configured."""
+    """Return the request that sends ``content``, as ``to_message`` makes a message of it.
+
+    Only what was asked for is configured. A slow disk does not hold up the event loop.
+    """
+    pieces = [*(content if isinstance(content, list | tuple) else [content]), *files]
+    make = partial(to_message, content, files=files, metadata=message_metadata, **about)
+    if any(isinstance(piece, Path) for piece in pieces) or any(isinstance(f, str) for f in files):
+        message = await asyncio.to_thread(make)
+    else:
+        message = make()
+    if metadata is not None:
+        _check_numbers([metadata])
     configuration = SendMessageConfiguration(
         accepted_output_modes=tuple(accepted_output_modes),
         history_length=history_length,
         return_immediately=return_immediately,
+        task_push_notification_config=to_config(push) if push is not None else None,
     )
     asked = configuration != SendMessageConfiguration()
-    return SendMessageRequest(message=message, configuration=configuration if asked else None)
+    return SendMessageRequest(
+        message=message, configuration=configuration if asked else None, metadata=metadata
+    )
+
+
+def to_config(push: Push) -> TaskPushNotificationConfig:
+    """Return ``push`` as a configuration; of an address alone one that says no more."""
+    return TaskPushNotificationConfig(url=push) if isinstance(push, str) else push

@@ -4,68 +4,48 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import msgspec
-
+from parley.client.binding import Binding
+from parley.client.interface import declares
 from parley.client.retry import Retry, repeat
-from parley.model.cards import AgentCapabilities
+from parley.model.cards import AgentCard
+from parley.model.errors import (
+    ExtensionSupportRequiredError,
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import SendMessageRequest
-from parley.model.service import A2AService, CallContext, StreamItem
+from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
-
-
-class Binding(Protocol):
-    """How requests get to the agent and answers back. One file each."""
-
-    async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Return what the operation answers."""
-        ...
-
-    def stream(
-        self, operation: Operation, request: A2AStruct, context: CallContext
-    ) -> AsyncIterator[StreamItem]:
-        """Yield what the operation streams; an async generator."""
-        ...
 
 
 class RemoteService:
     """Gives every operation of the table a method, as ``A2AService`` names it.
 
-    Each call is checked against the card (§3.3.4) and carries the interface's tenant (§8.3.2).
+    Each call is checked against ``card`` (§3.3.4), which may be replaced by a later one.
     Operations that change nothing are repeated when a try fails for a passing reason, and so are
-    messages when ``context`` asks for idempotent sends and the agent has them (``idempotent``).
-    Streams are given as they come; ``client.stream`` is what takes them up again.
+    messages when ``context`` asks for idempotent sends and the agent has them. Streams are given
+    as they come; ``client.stream`` is what takes them up again.
 
     Beside ``A2AError`` (what the agent says) methods raise ``ClientError`` (when it could not be
     asked).
     """
 
-    def __init__(
-        self,
-        binding: Binding,
-        *,
-        tenant: str,
-        capabilities: AgentCapabilities,
-        retry: Retry,
-        idempotent: bool,
-    ) -> None:
+    def __init__(self, binding: Binding, card: AgentCard, retry: Retry) -> None:
+        self.card = card
         self._binding = binding
-        self._tenant = tenant
-        self._capabilities = capabilities
         self._retry = retry
-        self._idempotent = idempotent
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Do an operation that answers once."""
-        operation.check(self._capabilities)
-        request = self._addressed(request)
+        self._check(operation, request, context)
         once = (
-            self._idempotent
-            and IDEMPOTENT_SEND in context.extensions
+            IDEMPOTENT_SEND in context.extensions
             and isinstance(request, SendMessageRequest)
+            and declares(self.card, IDEMPOTENT_SEND)
         )
         return await repeat(
             lambda: self._binding.call(operation, request, context),
@@ -79,29 +59,40 @@ class RemoteService:
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
         """Do an operation that answers with events."""
-        operation.check(self._capabilities)
-        items = self._binding.stream(operation, self._addressed(request), context)
+        self._check(operation, request, context)
+        items = self._binding.stream(operation, request, context)
         async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
             async for item in open_items:
                 yield item
 
-    def _addressed(self, request: A2AStruct) -> A2AStruct:
-        return msgspec.structs.replace(request, tenant=self._tenant)
-
-
-def remote_service(
-    binding: Binding,
-    *,
-    tenant: str,
-    capabilities: AgentCapabilities,
-    retry: Retry,
-    idempotent: bool,
-) -> A2AService:
-    """Return the agent behind ``binding`` as the interface that everything else calls."""
-    service = RemoteService(
-        binding, tenant=tenant, capabilities=capabilities, retry=retry, idempotent=idempotent
-    )
-    return cast("A2AService", service)
+    def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
+        """Raise the error that the agent would answer with, going by its card (§3.3.4)."""
+        capabilities = self.card.capabilities
+        operation.check(capabilities)
+        sent = request.configuration if isinstance(request, SendMessageRequest) else None
+        if sent and sent.task_push_notification_config and not capabilities.push_notifications:
+            raise PushNotificationNotSupportedError(
+                f"the card of {self.card.name} does not declare capabilities.pushNotifications; "
+                "send the message without a webhook"
+            )
+        missing = [
+            extension.uri
+            for extension in capabilities.extensions
+            if extension.required and extension.uri not in context.extensions
+        ]
+        if missing:
+            raise ExtensionSupportRequiredError(
+                f"{self.card.name} is only spoken to with {', '.join(missing)}; "
+                "connect with extensions=[...] if you do as they say",
+                metadata={"requiredExtensions": ",".join(missing)},
+            )
+        uri = operation.extension
+        if uri and not declares(self.card, uri):
+            raise UnsupportedOperationError(
+                f"{operation.name} needs the extension {uri}, which the card of "
+                f"{self.card.name} does not declare",
+                metadata={"operation": operation.name, "extension": uri},
+            )
 
 
 def _method(operation: Operation) -> Callable[..., Awaitable[Any] | AsyncIterator[StreamItem]]:

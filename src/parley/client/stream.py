@@ -21,7 +21,12 @@ from parley.client.errors import (
 )
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.log.fold import Fold, IllegalEvent
-from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+from parley.model.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from parley.model.parts import Message
 from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import A2AService, CallContext, StreamItem
@@ -63,9 +68,15 @@ class Reader:
         self.asks = False
         self.message: Message | None = None
         self._fold: Fold | None = None
+        # Artifacts by their ids: those begun, where the reader has seen the task, and those whole.
+        self._begun: set[str] | None = None
+        self._whole: set[str] = set()
 
     def take(self, item: StreamItem, *, resumed: bool) -> list[Event]:
-        """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream."""
+        """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream.
+
+        Raises ``InvalidAgentResponseError`` for a chunk of an artifact that had its last one.
+        """
         event = item.event
         if isinstance(event, Message):
             self.message = event
@@ -76,9 +87,13 @@ class Reader:
             self.seq = item.seq
         elif resumed and isinstance(event, Task):
             return self.look(event)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            self._check(event)
         self._note(event)
         if isinstance(event, Task):
-            self._fold = None if self.numbered else Fold(event)
+            # Whoever has a place to go on from needs no memory of the task; a numbering agent may
+            # be called over a binding that carries no numbers.
+            self._fold = None if self.seq is not None else Fold(event)
         elif self._fold is not None:
             try:
                 self._fold.apply(event)
@@ -95,10 +110,30 @@ class Reader:
         self._fold = Fold(task)
         return news
 
+    def _check(self, event: TaskArtifactUpdateEvent) -> None:
+        """See whether a chunk fits what came before; the specification (§4.2.2) leaves it open."""
+        id = event.artifact.artifact_id
+        if not event.append:
+            self._whole.discard(id)
+        elif id in self._whole:
+            raise InvalidAgentResponseError(
+                f"a chunk of artifact {id[:100]!r} came after its last chunk",
+                metadata={"taskId": event.task_id, "artifactId": id[:100]},
+            )
+        elif self._begun is not None and id not in self._begun:
+            logger.warning("task %s: a chunk of artifact %r, never begun", event.task_id, id[:100])
+        if self._begun is not None:
+            self._begun.add(id)
+        if event.last_chunk:
+            self._whole.add(id)
+
     def _note(self, event: Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
         opens = self.state is None
         self.task_id = event.id if isinstance(event, Task) else event.task_id
         self.context_id = event.context_id or self.context_id
+        if isinstance(event, Task):
+            self._begun = {artifact.artifact_id for artifact in event.artifacts}
+            self._whole = set()
         if not isinstance(event, TaskArtifactUpdateEvent):
             self.state = event.status.state
             self.asks = self.state is TaskState.INPUT_REQUIRED and not (opens and self.continues)

@@ -15,12 +15,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from parley.client.agent import RemoteAgent
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
+from parley.client.push import PushConfigs
 from parley.client.stream import EventStream
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.tasks import Event, TaskState
 
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
 
 # How long a wait goes on before it looks whether it still makes sense; Windows takes Ctrl-C then.
 _GLANCE = 0.5
@@ -81,6 +83,17 @@ class _LoopThread:
             self._thread.join()
 
 
+class _Twin(Generic[A]):
+    """Something asynchronous, and the loop that its methods are run on."""
+
+    def __init__(self, twin: A, thread: _LoopThread) -> None:
+        self._twin = twin
+        self._thread = thread
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._thread.run(coroutine)
+
+
 _END: Any = object()
 
 
@@ -94,15 +107,15 @@ async def _step(items: AsyncIterator[T]) -> T:
 class SyncIterator(Generic[T]):
     """Items that come from a remote agent, for a ``for`` loop. Close it if you leave early."""
 
-    def __init__(self, agent: SyncRemoteAgent, items: AsyncIterator[T]) -> None:
-        self._agent = agent  # which must not be collected before
+    def __init__(self, owner: _Twin[Any], items: AsyncIterator[T]) -> None:
+        self._owner = owner  # which must not be collected before
         self._items = items
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        item = self._agent._run(_step(self._items))
+        item = self._owner._run(_step(self._items))
         if item is _END:
             raise StopIteration
         return item
@@ -121,14 +134,14 @@ class SyncIterator(Generic[T]):
     def close(self) -> None:
         """Stop reading. Idempotent; the task goes on."""
         with suppress(ConnectionClosed):
-            self._agent._run(cast("Any", self._items).aclose())
+            self._owner._run(cast("Any", self._items).aclose())
 
 
 class SyncEventStream(SyncIterator[Event]):
     """The events of a message or a task, for a ``for`` loop: see ``EventStream``."""
 
-    def __init__(self, agent: SyncRemoteAgent, items: EventStream) -> None:
-        super().__init__(agent, items)
+    def __init__(self, owner: _Twin[Any], items: EventStream) -> None:
+        super().__init__(owner, items)
         self._stream = items
 
     @property
@@ -153,45 +166,58 @@ class SyncEventStream(SyncIterator[Event]):
 
 
 def _call(
-    method: Callable[Concatenate[RemoteAgent, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncRemoteAgent, P], T]:
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Twin[A], P], T]:
     @wraps(method)
-    def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._agent, *args, **kwargs))
+    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._twin, *args, **kwargs))
 
     return call
 
 
 def _stream(
-    method: Callable[Concatenate[RemoteAgent, P], EventStream],
-) -> Callable[Concatenate[SyncRemoteAgent, P], SyncEventStream]:
+    method: Callable[Concatenate[A, P], EventStream],
+) -> Callable[Concatenate[_Twin[A], P], SyncEventStream]:
     @wraps(method)
-    def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
-        return SyncEventStream(self, method(self._agent, *args, **kwargs))
+    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
+        return SyncEventStream(self, method(self._twin, *args, **kwargs))
 
     return call
 
 
 def _iterate(
-    method: Callable[Concatenate[RemoteAgent, P], AsyncIterator[T]],
-) -> Callable[Concatenate[SyncRemoteAgent, P], SyncIterator[T]]:
+    method: Callable[Concatenate[A, P], AsyncIterator[T]],
+) -> Callable[Concatenate[_Twin[A], P], SyncIterator[T]]:
     @wraps(method)
-    def call(self: SyncRemoteAgent, /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
-        return SyncIterator(self, method(self._agent, *args, **kwargs))
+    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
+        return SyncIterator(self, method(self._twin, *args, **kwargs))
 
     return call
 
 
-class SyncRemoteAgent:
+class SyncPushConfigs(_Twin[PushConfigs]):
+    """``PushConfigs`` with blocking methods."""
+
+    def __init__(self, agent: SyncRemoteAgent) -> None:
+        super().__init__(agent._twin.push, agent._thread)
+        self._agent = agent  # which must not be collected before
+
+    create = _call(PushConfigs.create)
+    get = _call(PushConfigs.get)
+    page = _call(PushConfigs.page)
+    list = _iterate(PushConfigs.list)
+    delete = _call(PushConfigs.delete)
+
+
+class SyncRemoteAgent(_Twin[RemoteAgent]):
     """``RemoteAgent`` with blocking methods; made by ``connect_sync``. Use it from any thread.
 
     The methods take and return what those of ``RemoteAgent`` do; streams are iterators.
     """
 
     def __init__(self, thread: _LoopThread, agent: RemoteAgent) -> None:
+        super().__init__(agent, thread)
         thread.at_end = agent.aclose
-        self._agent = agent
-        self._run = thread.run
         # Also when it is forgotten, as in a notebook, and at the end of the program.
         self._close = weakref.finalize(self, thread.close)
 
@@ -203,23 +229,34 @@ class SyncRemoteAgent:
     cancel = _call(RemoteAgent.cancel)
     subscribe = _stream(RemoteAgent.subscribe)
     wait = _call(RemoteAgent.wait)
+    call = _call(RemoteAgent.call)
     refresh_card = _call(RemoteAgent.refresh_card)
     extended_card = _call(RemoteAgent.extended_card)
 
     @property
+    def push(self) -> SyncPushConfigs:
+        """The webhooks that are told of tasks."""
+        return SyncPushConfigs(self)
+
+    @property
     def card(self) -> AgentCard:
-        """The agent's card."""
-        return self._agent.card
+        """The agent's card: as it was found, or the extended one once it was asked for."""
+        return self._twin.card
 
     @property
     def card_json(self) -> bytes:
         """The card as it was found."""
-        return self._agent.card_json
+        return self._twin.card_json
 
     @property
     def interface(self) -> AgentInterface:
         """The interface that is called."""
-        return self._agent.interface
+        return self._twin.interface
+
+    @property
+    def version(self) -> str:
+        """The version of the protocol that is spoken."""
+        return self._twin.version
 
     def __enter__(self) -> Self:
         return self

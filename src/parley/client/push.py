@@ -1,0 +1,71 @@
+"""A task's push notification configurations, managed from afar (specification §3.1.7-§3.1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from parley.client.message import Push, to_config
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import (
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+)
+from parley.model.service import A2AService, CallContext
+
+
+class PushConfigs:
+    """The webhooks that an agent tells of its tasks: ``agent.push``.
+
+    Methods raise what those of ``RemoteAgent`` do, and ``PushNotificationNotSupportedError``,
+    before anything is asked, when the agent's card does not declare push notifications.
+    """
+
+    def __init__(self, service: A2AService, context: CallContext) -> None:
+        self._service = service
+        self._context = context
+
+    async def create(self, task_id: str, config: Push) -> TaskPushNotificationConfig:
+        """Have the events of a task posted to an address; return it as the agent keeps it.
+
+        A configuration without an id gets one from the agent; one with the id of another replaces
+        that.
+        """
+        request = msgspec.structs.replace(to_config(config), task_id=task_id)
+        return await self._service.create_task_push_notification_config(request, self._context)
+
+    async def get(self, task_id: str, id: str) -> TaskPushNotificationConfig:
+        """Return one configuration."""
+        request = GetTaskPushNotificationConfigRequest(task_id=task_id, id=id)
+        return await self._service.get_task_push_notification_config(request, self._context)
+
+    async def page(
+        self, task_id: str, *, page_size: int = 0, page_token: str = ""
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Return one page of a task's configurations."""
+        request = ListTaskPushNotificationConfigsRequest(
+            task_id=task_id, page_size=page_size, page_token=page_token
+        )
+        return await self._service.list_task_push_notification_configs(request, self._context)
+
+    async def list(
+        self, task_id: str, *, page_size: int = 0
+    ) -> AsyncIterator[TaskPushNotificationConfig]:
+        """Iterate over all of a task's configurations, page after page."""
+        token = ""
+        while True:
+            page = await self.page(task_id, page_size=page_size, page_token=token)
+            for config in page.configs:
+                yield config
+            # An agent that answers with the token it was given would be asked for ever.
+            if not page.next_page_token or page.next_page_token == token:
+                return
+            token = page.next_page_token
+
+    async def delete(self, task_id: str, id: str) -> None:
+        """Remove a configuration; that there is none is no error."""
+        request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=id)
+        await self._service.delete_task_push_notification_config(request, self._context)
