@@ -1,0 +1,178 @@
+"""Every error of the protocol, as itself, however it travels."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from parley import Message, Part, Role, TaskPushNotificationConfig
+from parley.model.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    ExtensionSupportRequiredError,
+    InternalError,
+    InvalidParamsError,
+    OverloadedError,
+    PermissionDeniedError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
+)
+from parley.model.requests import (
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
+
+from .agents import STRICT
+from .conftest import past_the_card, reach
+
+pytestmark = pytest.mark.anyio
+
+
+def saying(*parts, **more):
+    given = {"message_id": uuid4().hex, "role": Role.USER, "parts": parts or (Part(text="x"),)}
+    return SendMessageRequest(message=Message(**{**given, **more}))
+
+
+def accepting(*modes, **request):
+    configuration = SendMessageConfiguration(accepted_output_modes=modes)
+    return SendMessageRequest(configuration=configuration, **request)
+
+
+async def refused(remote, name, request):
+    """Return the error that an operation is answered with, past the client's look at the card."""
+    with pytest.raises(A2AError) as caught:
+        await past_the_card(remote, name, request)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "error"),
+    [
+        ("GetTask", GetTaskRequest(id="nobody"), TaskNotFoundError),
+        ("CancelTask", CancelTaskRequest(id="nobody"), TaskNotFoundError),
+        ("SubscribeToTask", SubscribeToTaskRequest(id="nobody"), TaskNotFoundError),
+        ("SendMessage", saying(task_id="nobody"), TaskNotFoundError),
+        ("SendStreamingMessage", saying(task_id="nobody"), TaskNotFoundError),
+        (
+            "SendMessage",
+            saying(Part(text="words please"), Part(url="https://x.example", media_type="image/x")),
+            ContentTypeNotSupportedError,
+        ),
+        (
+            "SendStreamingMessage",
+            saying(Part(text="words please"), Part(data={"a": 1}, media_type="application/json")),
+            ContentTypeNotSupportedError,
+        ),
+        (
+            "SendMessage",
+            accepting("image/png", message=saying(Part(text="work please")).message),
+            ContentTypeNotSupportedError,
+        ),
+        ("SendMessage", saying(metadata={"skill": "nonsense"}), InvalidParamsError),
+        ("SendStreamingMessage", saying(metadata={"skill": "nonsense"}), InvalidParamsError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or str(value)[:12],
+)
+async def test_what_is_refused_is_refused_alike(remote, name, request_, error):
+    caught = await refused(remote, name, request_)
+    assert type(caught) is error
+    assert caught.message
+
+
+async def test_a_terminal_task_refuses_everything_alike(remote):
+    task = await remote.send("work please")
+    for name, request, error in (
+        ("SendMessage", saying(task_id=task.id), UnsupportedOperationError),
+        ("SendStreamingMessage", saying(task_id=task.id), UnsupportedOperationError),
+        ("SubscribeToTask", SubscribeToTaskRequest(id=task.id), UnsupportedOperationError),
+        ("CancelTask", CancelTaskRequest(id=task.id), TaskNotCancelableError),
+    ):
+        assert type(await refused(remote, name, request)) is error, name
+
+
+async def test_the_wrong_field_is_named(remote):
+    caught = await refused(remote, "GetTask", GetTaskRequest(id="x", history_length=-1))
+    assert type(caught) is InvalidParamsError
+    assert "istory" in caught.message
+
+
+async def test_what_an_agent_does_not_declare_it_does_not_do(server, speech):
+    config = TaskPushNotificationConfig(task_id="t", id="c", url="https://hooks.example.com")
+    async with reach(server.plain, speech) as plain:
+        for name, request in (
+            ("CreateTaskPushNotificationConfig", config),
+            (
+                "GetTaskPushNotificationConfig",
+                GetTaskPushNotificationConfigRequest(task_id="t", id="c"),
+            ),
+            (
+                "ListTaskPushNotificationConfigs",
+                ListTaskPushNotificationConfigsRequest(task_id="t"),
+            ),
+            (
+                "DeleteTaskPushNotificationConfig",
+                DeleteTaskPushNotificationConfigRequest(task_id="t", id="c"),
+            ),
+        ):
+            caught = await refused(plain, name, request)
+            assert type(caught) is PushNotificationNotSupportedError, name
+        caught = await refused(plain, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
+        assert type(caught) is UnsupportedOperationError
+
+
+async def test_an_extended_card_that_is_not_there_for_a_caller(stranger):
+    caught = await refused(stranger, "GetExtendedAgentCard", GetExtendedAgentCardRequest())
+    assert type(caught) is ExtendedAgentCardNotConfiguredError
+
+
+async def test_a_required_extension_is_asked_for_or_nothing_is_done(server, speech):
+    async with reach(server.strict, speech) as strict:
+        for name, request in (
+            ("SendMessage", saying()),
+            ("SendStreamingMessage", saying()),
+            ("GetTask", GetTaskRequest(id="t")),
+        ):
+            caught = await refused(strict, name, request)
+            assert type(caught) is ExtensionSupportRequiredError, name
+            assert STRICT in caught.message
+    async with reach(server.strict, speech, extensions=[STRICT]) as strict:
+        assert (await strict.send("go")).text == STRICT
+
+
+async def test_what_nobody_foresaw_is_an_internal_error_without_details(remote):
+    caught = await refused(remote, "SendMessage", saying(Part(text="break please")))
+    assert type(caught) is InternalError
+    assert "hunter2" not in str(caught)
+
+
+@pytest.mark.parametrize(
+    ("user", "error"),
+    [
+        ("nobody", UnauthenticatedError),
+        ("mallory", PermissionDeniedError),
+        ("crowd", OverloadedError),
+    ],
+)
+async def test_who_is_not_let_in_is_told_so(server, speech, user, error):
+    async with reach(server.contract, speech, headers={"x-user": user}) as remote:
+        for name, request in (
+            ("SendMessage", saying()),
+            ("SendStreamingMessage", saying()),
+            ("GetTask", GetTaskRequest(id="t")),
+            ("SubscribeToTask", SubscribeToTaskRequest(id="t")),
+        ):
+            caught = await refused(remote, name, request)
+            assert type(caught) is error, name
+            assert caught.retry_after == (7 if error is OverloadedError else None)

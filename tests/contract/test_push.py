@@ -1,0 +1,120 @@
+"""Push notification configurations, created, read, listed and deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import TaskPushNotificationConfig, TaskState
+from parley.model.errors import InvalidParamsError, TaskNotFoundError
+from parley.model.push import AuthenticationInfo
+
+pytestmark = pytest.mark.anyio
+
+HOOK = "https://hooks.example.com/a2a"
+
+
+@pytest.fixture
+async def task(remote):
+    """A task that waits."""
+    return await remote.send("ask please")
+
+
+def config(id="", **more):
+    return TaskPushNotificationConfig(id=id, url=HOOK, **more)
+
+
+async def test_a_configuration_is_kept_as_it_was_made(remote, task):
+    made = await remote.push.create(task.id, config("c-1"))
+    assert (made.id, made.task_id, made.url) == ("c-1", task.id, HOOK)
+    found = await remote.push.get(task.id, "c-1")
+    assert (found.id, found.task_id, found.url) == ("c-1", task.id, HOOK)
+
+
+async def test_a_configuration_without_an_id_is_given_one(remote, task):
+    made = await remote.push.create(task.id, config())
+    assert made.id
+    assert (await remote.push.get(task.id, made.id)).url == HOOK
+
+
+async def test_credentials_are_written_and_never_read(remote, task):
+    authentication = AuthenticationInfo(scheme="Bearer", credentials="hunter3")
+    made = await remote.push.create(task.id, config("c-1", authentication=authentication))
+    found = await remote.push.get(task.id, "c-1")
+    listed = [each async for each in remote.push.list(task.id)]
+    for each in (made, found, *listed):
+        assert each.authentication == AuthenticationInfo(scheme="Bearer")
+
+
+async def test_a_task_has_several_configurations(remote, task):
+    for number in range(3):
+        await remote.push.create(task.id, config(f"c-{number}"))
+    listed = [each.id async for each in remote.push.list(task.id)]
+    assert sorted(listed) == ["c-0", "c-1", "c-2"]
+
+
+async def test_configurations_are_listed_in_pages(remote, task, speech):
+    for number in range(3):
+        await remote.push.create(task.id, config(f"c-{number}"))
+    page = await remote.push.page(task.id, page_size=2)
+    if speech == ("JSONRPC", "0.3"):
+        # Its answer is the list itself, so there is no page.
+        assert (len(page.configs), page.next_page_token) == (3, "")
+        return
+    assert len(page.configs) == 2
+    rest = await remote.push.page(task.id, page_size=2, page_token=page.next_page_token)
+    assert {each.id for each in (*page.configs, *rest.configs)} == {"c-0", "c-1", "c-2"}
+    assert rest.next_page_token == ""
+
+
+async def test_the_same_id_replaces(remote, task):
+    await remote.push.create(task.id, config("c-1"))
+    await remote.push.create(
+        task.id, TaskPushNotificationConfig(id="c-1", url="https://hooks.example.com/other")
+    )
+    listed = [each.url async for each in remote.push.list(task.id)]
+    assert listed == ["https://hooks.example.com/other"]
+
+
+async def test_a_configuration_is_deleted_and_that_twice_is_once(remote, task):
+    await remote.push.create(task.id, config("c-1"))
+    await remote.push.delete(task.id, "c-1")
+    await remote.push.delete(task.id, "c-1")
+    with pytest.raises(TaskNotFoundError):
+        await remote.push.get(task.id, "c-1")
+    assert [each async for each in remote.push.list(task.id)] == []
+
+
+async def test_a_message_brings_a_configuration(remote):
+    task = await remote.send("ask please", push=config("c-9"))
+    assert task.state is TaskState.INPUT_REQUIRED
+    assert [each.id async for each in remote.push.list(task.id)] == ["c-9"]
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x.example", "http://127.0.0.1:1/x"])
+async def test_an_address_that_cannot_be_told_is_refused(remote, task, url):
+    with pytest.raises(InvalidParamsError):
+        await remote.push.create(task.id, TaskPushNotificationConfig(id="c", url=url))
+
+
+async def test_configurations_belong_to_the_caller_of_the_task(remote, stranger, task):
+    await remote.push.create(task.id, config("c-1"))
+    for asked in (
+        stranger.push.create(task.id, config("c-2")),
+        stranger.push.get(task.id, "c-1"),
+        stranger.push.page(task.id),
+        stranger.push.delete(task.id, "c-1"),
+    ):
+        with pytest.raises(TaskNotFoundError):
+            await asked
+    assert [each.id async for each in remote.push.list(task.id)] == ["c-1"]
+
+
+async def test_a_task_that_there_is_not_has_none(remote):
+    for asked in (
+        remote.push.create("nobody", config("c")),
+        remote.push.get("nobody", "c"),
+        remote.push.page("nobody"),
+        remote.push.delete("nobody", "c"),
+    ):
+        with pytest.raises(TaskNotFoundError):
+            await asked
