@@ -38,13 +38,14 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench docs conformance clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
 	@echo "make test    run all tests (ARGS=tests/log for some of them)"
 	@echo "make lint    style, types, floors, file sizes"
 	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
+	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
 
@@ -67,8 +68,11 @@ bench: $(VENV)/for-tests
 docs: $(VENV)/for-tests
 	@$(BIN)/python -m pytest tests/house/test_docs.py tests/house/test_links.py $(ARGS)
 
+conformance: $(VENV)/for-tests
+	@$(BIN)/python -m conformance $(ARGS)
+
 clean:
-	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .import_linter_cache .hypothesis .fuzz
 
 $(STAMP):
 	@test -n "$(FOUND)" || { echo "Parley needs Python 3.11 or later$(if $(ASKED),; $(ASKED) is not). \

@@ -88,8 +88,8 @@ MALFORMED: dict[str, tuple[bytes, int, str]] = {
     ),
     "a webhook": (
         call("SendMessage", {"message": MESSAGE, "configuration":
-             {"taskPushNotificationConfig": {"url": "https://hooks.example"}}}),
-        -32003, "push",
+             {"taskPushNotificationConfig": {"url": "http://10.0.0.1/"}}}),
+        -32602, "configuration.taskPushNotificationConfig.url",
     ),
     "an unknown task": (call("GetTask", {"id": "nobody"}), -32001, "nobody"),
     "an unknown task's stream": (call("SubscribeToTask", {"id": "nobody"}), -32001, "nobody"),
@@ -105,7 +105,7 @@ MALFORMED: dict[str, tuple[bytes, int, str]] = {
     "a bad moment": (call("ListTasks", {"statusTimestampAfter": "now"}), -32602, "statusTimestamp"),
     "an extended card": (call("GetExtendedAgentCard"), -32004, "extended"),
     "a list of webhooks": (
-        call("ListTaskPushNotificationConfigs", {"taskId": "x"}), -32003, "push"
+        call("ListTaskPushNotificationConfigs", {"taskId": "x", "pageSize": -1}), -32602, "pageSize"
     ),
 }  # fmt: skip
 

@@ -84,4 +84,10 @@ async def disk(turn: Turn) -> str:
 
 
 if __name__ == "__main__":
-    serve(agent, port=int(sys.argv[1]), store=sys.argv[2], drain=2.0)
+    serve(
+        agent,
+        port=int(sys.argv[1]),
+        store=sys.argv[2],
+        drain=2.0,
+        allow_private_webhooks=["127.0.0.1"],
+    )

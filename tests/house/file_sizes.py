@@ -16,7 +16,7 @@ def lengths() -> dict[str, int]:
     """Return the number of lines of every Python file of the house, by its path from the root."""
     return {
         path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines())
-        for room in ("src", "tests", "examples", "benchmarks")
+        for room in ("src", "tests", "examples", "benchmarks", "conformance")
         for path in sorted((ROOT / room).rglob("*.py"))
     }
 

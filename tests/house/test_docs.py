@@ -26,7 +26,7 @@ import pytest
 
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
 
-PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=--port )\d+|(?<=port=)\d+")
+PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
 SERVES = re.compile(r"^(parley serve |python \S+\.py$|uvicorn )")
 

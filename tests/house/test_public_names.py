@@ -7,8 +7,8 @@ import parley
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Artifact BlockingTurn CallContext Caller ClientError Message Part RemoteAgent Role
-RoutedMessage Settings Task TaskArtifactUpdateEvent TaskState TaskStatus TaskStatusUpdateEvent
-Turn asgi connect connect_sync serve
+RoutedMessage Settings Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState TaskStatus
+TaskStatusUpdateEvent Turn asgi connect connect_sync serve
 """
 
 
