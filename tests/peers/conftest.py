@@ -1,20 +1,28 @@
-"""Environments of other A2A implementations, for tests that talk to the real thing."""
+"""Other A2A implementations, for tests that talk to the real thing."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
-REQUIREMENTS = ("a2a-sdk[http-server]==1.3.0", "uvicorn")
-VARIABLE = "PARLEY_OFFICIAL_SDK_PYTHON"
-HOME = Path(__file__).resolve().parents[2] / ".peers"
+from parley.server.grpc_options import grpc_options
+from parley.server.run import serving
+
+from .counterpart import agent
+from .environments import JS_0_3, JS_1_3, PYTHON_0_3, PYTHON_1_3, NotMade, command
+from .official_caller import Process, official_process
+
+PEERS = {
+    "python-1.3": (PYTHON_1_3, "python_1_3.py"),
+    "python-0.3": (PYTHON_0_3, "python_0_3.py"),
+    "js-1.3": (JS_1_3, "js_1_3.cjs"),
+    "js-0.3": (JS_0_3, "js_0_3.cjs"),
+}
+"""The peers by name: where each lives, and what its client and its server are called."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,68 +31,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.peer)
 
 
-@pytest.fixture(scope="session")
-def official_python() -> Path:
-    """The Python of an environment with the official SDK: a given one, or one made once."""
-    if given := os.environ.get(VARIABLE):
-        return Path(given)
-    home = HOME / "a2a-sdk-1.3"
-    python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+def command_of(name: str, kind: str) -> list[str]:
+    peer, script = PEERS[name]
     try:
-        HOME.mkdir(exist_ok=True)
-        with _alone(HOME / "a2a-sdk-1.3.lock"):
-            # The mark is set at the end, so that an environment that was begun is made anew.
-            if not (home / "ready").exists():
-                _make(home, python)
-                (home / "ready").touch()
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        pytest.skip(
-            f"no environment with {REQUIREMENTS[0]} could be made ({said.strip()[-300:]}); "
-            f"set {VARIABLE} to the Python of one"
-        )
-    return python
-
-
-def _make(home: Path, python: Path) -> None:
-    shutil.rmtree(home, ignore_errors=True)
-    if uv := shutil.which("uv"):
-        _run(uv, "venv", "--python", sys.executable, str(home))
-        _run(uv, "pip", "install", "--python", str(python), *REQUIREMENTS)
-    else:
-        _run(sys.executable, "-m", "venv", str(home))
-        _run(str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS)
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Hold a lock among processes; it is let go of even by one that dies."""
-    with lock.open("a+") as file:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        return command(peer, f"{kind}/{script}")
+    except NotMade as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
-def official_server(official_python: Path) -> Iterator[str]:
-    """The address of an agent on the official SDK's server."""
-    script = Path(__file__).with_name("official_server.py")
-    command = [str(official_python), str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        url = process.stdout.readline().decode().strip()
-        assert url, f"the official server did not start; its status is {process.wait()}"
+def official_servers() -> Iterator[Callable[[str], str]]:
+    """Returns the address of an agent on a peer's server, which runs until the session ends."""
+    urls: dict[str, str] = {}
+    with ExitStack() as running:
+
+        def url_of(name: str) -> str:
+            if name not in urls:
+                words = command_of(name, "servers")
+                process = running.enter_context(Popen(words, stdin=PIPE, stdout=PIPE))
+                assert process.stdout is not None
+                assert process.stdin is not None
+                running.callback(process.wait, 10)
+                running.callback(process.stdin.close)
+                urls[name] = process.stdout.readline().decode().strip()
+                assert urls[name], f"{words} did not start; its status is {process.wait(10)}"
+            return urls[name]
+
+        yield url_of
+
+
+@pytest.fixture(scope="session")
+def official_server(official_servers: Callable[[str], str]) -> str:
+    """The address of an agent on the official Python SDK's server of 1.x."""
+    return official_servers("python-1.3")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The address of our server, with the agent that official clients talk to."""
+    store = f"sqlite:///{tmp_path_factory.mktemp('official') / 'tasks.db'}"
+    app = agent.asgi(store=store, drain=0.5, allow_private_webhooks=True)
+    async with serving(app, grpc=grpc_options(0)) as url:
         yield url
-        process.stdin.close()
-        process.wait(10)
+
+
+Processes = Callable[[str], Awaitable[Process]]
+
+
+@pytest.fixture(scope="module")
+async def official_clients() -> AsyncIterator[Processes]:
+    """Returns the process of a peer's client, which runs until the module ends."""
+    processes: dict[str, Process] = {}
+    async with AsyncExitStack() as running:
+
+        async def process_of(name: str) -> Process:
+            if name not in processes:
+                words = command_of(name, "clients")
+                processes[name] = await running.enter_async_context(official_process(words))
+            return processes[name]
+
+        yield process_of

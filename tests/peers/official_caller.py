@@ -1,13 +1,12 @@
-"""The official SDK's client in its own process, as a caller that tests can have."""
+"""The official SDKs' clients, each in its own process, as callers that tests can have."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,11 +21,10 @@ class Refused(Exception):
         super().__init__(f"{kind}: {said}")
 
 
-class Official:
-    """The official client in its own process."""
+class Process:
+    """A client in its own process, which does several things at once."""
 
-    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
-        self.url = url
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._ids = count(1)
         self._lines: dict[int, asyncio.Queue[dict[str, Any]]] = {}
@@ -38,20 +36,40 @@ class Official:
             answer = json.loads(line)
             self._lines[answer["id"]].put_nowait(answer)
 
-    async def items(
-        self, do: str, params: Any = None, headers: Any = None
-    ) -> AsyncGenerator[Any, None]:
+    async def items(self, command: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """Have it do something, and yield what comes of it. Raises ``Refused``."""
         assert self._process.stdin is not None
         number = next(self._ids)
         lines = self._lines[number] = asyncio.Queue()
-        command = {"id": number, "do": do, "url": self.url, "params": params or {}}
-        command["headers"] = headers or {}
-        self._process.stdin.write(json.dumps(command).encode() + b"\n")
+        self._process.stdin.write(json.dumps({**command, "id": number}).encode() + b"\n")
         while not (line := await asyncio.wait_for(lines.get(), WAIT)).get("end"):
             yield line["item"]
         if "error" in line:
             raise Refused(line["error"], line["said"])
+
+
+class Official:
+    """A client for the agent at an address, by one of its interfaces."""
+
+    def __init__(self, peer: str, process: Process, url: str, binding: str, version: str) -> None:
+        self.peer = peer
+        self.url = url
+        self.binding = binding
+        self.version = version
+        self._process = process
+
+    def items(self, do: str, params: Any = None, headers: Any = None) -> AsyncGenerator[Any, None]:
+        """Have it do something, and yield what comes of it. Raises ``Refused``."""
+        return self._process.items(
+            {
+                "do": do,
+                "url": self.url,
+                "binding": self.binding,
+                "version": self.version,
+                "params": params or {},
+                "headers": headers or {},
+            }
+        )
 
     async def call(self, do: str, params: Any = None, headers: Any = None) -> Any:
         """Have it do something that has one result."""
@@ -78,16 +96,12 @@ def request(text: str, configuration: Any = None, **message: Any) -> dict[str, A
 
 
 @asynccontextmanager
-async def official_client(python: Path, url: str) -> AsyncIterator[Official]:
-    """The official client, for the agent at an address."""
+async def official_process(words: Sequence[str]) -> AsyncIterator[Process]:
+    """A client's process, which ends with the block."""
     process = await asyncio.create_subprocess_exec(
-        str(python),
-        str(Path(__file__).with_name("official_client.py")),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=1 << 24,
+        *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
-    client = Official(process, url)
+    client = Process(process)
     listening = asyncio.create_task(client.listen())
     try:
         yield client

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -12,18 +13,14 @@ from parley.client.errors import Timeout
 from parley.model.errors import (
     InternalError,
     InvalidParamsError,
+    InvalidRequestError,
+    PeerError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
 )
 from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import (
-    DeleteTaskPushNotificationConfigRequest,
-    Empty,
-    GetTaskPushNotificationConfigRequest,
-    ListTaskPushNotificationConfigsRequest,
-)
 from parley.model.tasks import (
     Event,
     Task,
@@ -37,9 +34,37 @@ from .cutting_proxy import cutting_proxy
 pytestmark = pytest.mark.anyio
 
 
+SERVERS = [
+    (peer, binding, version)
+    for peer, versions in {
+        "python-1.3": ("1.0", "0.3"),
+        "js-1.3": ("1.0", "0.3"),
+        "python-0.3": ("0.3",),
+        "js-0.3": ("0.3",),
+    }.items()
+    for version in versions
+    for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
+]
+
+
+class Other(NamedTuple):
+    """An agent on a peer's server, called by one of its interfaces."""
+
+    peer: str
+    binding: str
+    version: str
+
+
+@pytest.fixture(params=SERVERS, ids=" ".join)
+def other(request: pytest.FixtureRequest) -> Other:
+    return Other(*request.param)
+
+
 @pytest.fixture
-async def agent(official_server: str) -> AsyncIterator[RemoteAgent]:
-    async with asyncio.timeout(60), connect(official_server) as agent:
+async def agent(other: Other, official_servers: Callable[[str], str]) -> AsyncIterator[RemoteAgent]:
+    url = official_servers(other.peer)
+    calling = connect(url, binding=other.binding, version=other.version)
+    async with asyncio.timeout(20), calling as agent:
         yield agent
 
 
@@ -52,9 +77,11 @@ def states_of(events: list[Event]) -> list[str]:
     return [e.status.state.value.removeprefix("TASK_STATE_") for e in statuses]
 
 
-async def test_the_card_is_read(agent: RemoteAgent) -> None:
-    assert (agent.card.name, agent.interface.protocol_version) == ("Official agent", "1.0")
-    assert await agent.refresh_card() is agent.card
+async def test_the_card_is_read(agent: RemoteAgent, other: Other) -> None:
+    assert (agent.card.name, agent.version) == ("Official agent", other.version)
+    assert agent.interface.protocol_binding == other.binding
+    card = agent.card
+    assert await agent.refresh_card() == card
 
 
 async def test_a_message_is_answered_with_a_message(agent: RemoteAgent) -> None:
@@ -106,59 +133,90 @@ async def test_a_question_is_answered_in_a_stream(agent: RemoteAgent) -> None:
     assert text_of(answered) == "booked: Rome"
 
 
-async def test_failures_are_states_and_bugs_are_errors(agent: RemoteAgent) -> None:
+async def test_failures_are_states_and_bugs_are_errors(agent: RemoteAgent, other: Other) -> None:
     failed = await agent.send("fail")
     assert (failed.state, failed.text) == (TaskState.FAILED, "it did not work")
-    with pytest.raises(InternalError):
+    if (other.peer, other.version) != ("python-1.3", "1.0"):
+        return  # these make a failed task of it, or leave it as it is and say nothing
+    with pytest.raises((InternalError, PeerError)):
         async for _ in agent.stream("raise"):
             pass
 
 
-async def test_tasks_are_got_and_listed(agent: RemoteAgent) -> None:
+async def test_a_task_is_got(agent: RemoteAgent) -> None:
     first = await agent.send("report 1 0")
     second = await agent.send("report 2 0", context_id=first.context_id)
     assert second.context_id == first.context_id
-    got = await agent.get(second.id, history_length=0)
-    assert (got.text, got.history) == ("chunk 0. chunk 1. ", ())
+    got = await agent.get(second.id, history_length=1)
+    assert (got.id, got.text, len(got.history)) == (second.id, "chunk 0. chunk 1. ", 1)
+
+
+async def test_tasks_are_listed(agent: RemoteAgent, other: Other) -> None:
+    first = await agent.send("report 1 0")
+    second = await agent.send("report 2 0", context_id=first.context_id)
+    if other.version == "0.3":
+        if other.binding != "HTTP+JSON":  # which has a path for it, that not all servers know
+            with pytest.raises(UnsupportedOperationError, match=r"0\.3"):
+                await agent.list(context_id=first.context_id)
+        return
     page = await agent.list(context_id=first.context_id, page_size=1, include_artifacts=True)
     assert (page.total_size, page.page_size, page.tasks[0].id) == (2, 1, second.id)
     assert page.tasks[0].text == second.text
     walked = [task.id async for task in agent.tasks(context_id=first.context_id, page_size=1)]
     assert walked == [second.id, first.id]
+    with pytest.raises(InvalidParamsError):
+        await agent.list(page_size=10_000)
 
 
-async def test_a_running_task_is_canceled_once(agent: RemoteAgent) -> None:
+async def test_a_running_task_is_canceled_once(agent: RemoteAgent, other: Other) -> None:
     stream = agent.stream("slow")
     await anext(stream)
     canceled = await agent.cancel(stream.task_id)
     assert canceled.state is TaskState.CANCELED
-    assert states_of([event async for event in stream])[-1] == "CANCELED"
-    with pytest.raises(TaskNotCancelableError):
-        await agent.cancel(stream.task_id)
+    if other.peer != "python-0.3":  # which leaves the stream open
+        assert states_of([event async for event in stream])[-1] == "CANCELED"
+    if other.peer == "js-1.3":
+        assert (await agent.cancel(stream.task_id)).state is TaskState.CANCELED
+    else:  # some say no more than that it was a bad request
+        with pytest.raises(
+            (TaskNotCancelableError, InvalidParamsError, UnsupportedOperationError)
+        ) as refused:
+            await agent.cancel(stream.task_id)
+        assert other.version == "0.3" or refused.type is TaskNotCancelableError
 
 
 async def test_a_task_is_subscribed_to_and_goes_on_after_the_stream_is_cut(
-    agent: RemoteAgent,
+    agent: RemoteAgent, other: Other
 ) -> None:
     started = await agent.send("report 10 0.05", return_immediately=True)
     first = [event async for event in agent.subscribe(started.id)]
     assert isinstance(first[0], Task)
+    assert states_of(first)[-1] == "COMPLETED"
     seen = first[0].text + text_of(first[1:])
-    assert seen == "".join(f"chunk {n}. " for n in range(10))
-    with pytest.raises(UnsupportedOperationError):
-        await anext(agent.subscribe(started.id))
+    if not _doubles(other):
+        assert seen == "".join(f"chunk {n}. " for n in range(10))
+    if other.version == "1.0":  # servers of 0.3 say nothing, or show the task
+        with pytest.raises(UnsupportedOperationError):
+            await anext(agent.subscribe(started.id))
 
 
-async def test_a_task_that_was_left_running_is_waited_for(agent: RemoteAgent) -> None:
+async def test_a_task_that_was_left_running_is_waited_for(agent: RemoteAgent, other: Other) -> None:
     for options in ({}, {"poll": 0.05}):
         started = await agent.send("report 3 0.05", return_immediately=True)
         assert not started.state.is_terminal
         done = await agent.wait(started.id, **options)
-        assert (done.state, done.text) == (TaskState.COMPLETED, "chunk 0. chunk 1. chunk 2. ")
+        assert done.state is TaskState.COMPLETED
+        if not _doubles(other):
+            assert done.text == "chunk 0. chunk 1. chunk 2. "
     slow = await agent.send("slow", return_immediately=True)
     with pytest.raises(Timeout):
         await agent.wait(slow.id, timeout=0.1)
     await agent.cancel(slow.id)
+
+
+def _doubles(other: Other) -> bool:
+    """Whether a server keeps a chunk twice that somebody has subscribed to."""
+    return other.peer == "python-0.3"
 
 
 async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
@@ -174,30 +232,25 @@ async def test_a_cut_connection_is_taken_up_again(official_server: str) -> None:
 
 
 async def test_what_is_refused_is_typed(agent: RemoteAgent) -> None:
-    for call in (agent.get("none"), agent.cancel("none"), agent.send("hi", task_id="none")):
+    for refused in (agent.get, agent.cancel, lambda task: agent.send("hi", task_id=task)):
         with pytest.raises(TaskNotFoundError):
-            await call
+            await refused("none")
     done = await agent.send("report 1 0")
-    with pytest.raises((UnsupportedOperationError, InvalidParamsError)):
+    with pytest.raises((UnsupportedOperationError, InvalidParamsError, InvalidRequestError)):
         await agent.send("more", task_id=done.id)
-    with pytest.raises(InvalidParamsError):
-        await agent.list(page_size=10_000)
 
 
-async def test_webhooks_are_kept(agent: RemoteAgent) -> None:
+async def test_webhooks_are_kept(agent: RemoteAgent, other: Other) -> None:
     task = await agent.send("book")
-    service, context = agent.service, agent.context
-    wanted = TaskPushNotificationConfig(task_id=task.id, id="w-1", url="https://hooks.example/x")
-    made = await service.create_task_push_notification_config(wanted, context)
-    assert (made.id, made.url) == ("w-1", wanted.url)
-    one = GetTaskPushNotificationConfigRequest(task_id=task.id, id="w-1")
-    assert (await service.get_task_push_notification_config(one, context)).url == wanted.url
-    every = ListTaskPushNotificationConfigsRequest(task_id=task.id)
-    listed = await service.list_task_push_notification_configs(every, context)
-    assert [config.id for config in listed.configs] == ["w-1"]
-    gone = DeleteTaskPushNotificationConfigRequest(task_id=task.id, id="w-1")
-    assert await service.delete_task_push_notification_config(gone, context) == Empty()
-    assert (await service.list_task_push_notification_configs(every, context)).configs == ()
+    wanted = TaskPushNotificationConfig(id="w-1", url="https://hooks.example/x")
+    made = await agent.push.create(task.id, wanted)
+    assert (made.task_id, made.id, made.url) == (task.id, "w-1", wanted.url)
+    assert (await agent.push.get(task.id, "w-1")).url == wanted.url
+    if other.version == "0.3" and other.peer.startswith("python") and other.binding != "JSONRPC":
+        return  # the Python SDK has no more of it there
+    assert [config.id async for config in agent.push.list(task.id)] == ["w-1"]
+    await agent.push.delete(task.id, "w-1")
+    assert [config.id async for config in agent.push.list(task.id)] == []
 
 
 async def test_the_extended_card_is_shown(agent: RemoteAgent) -> None:

@@ -5,22 +5,36 @@ standard input closes. What it does is decided by the first word of the message.
 """
 
 import asyncio
+import logging
 import socket
 import sys
 
+import grpc
+import httpx
 import uvicorn
+from a2a.compat.v0_3.a2a_v0_3_pb2_grpc import (
+    add_A2AServiceServicer_to_server as add_A2AServiceServicer_0_3_to_server,
+)
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.helpers import new_task_from_user_message, new_text_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
+from a2a.server.routes import (
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
 from a2a.server.tasks import (
+    BasePushNotificationSender,
     InMemoryPushNotificationConfigStore,
     InMemoryTaskStore,
     TaskUpdater,
 )
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Role
+from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
 
 class Agent(AgentExecutor):
@@ -75,13 +89,19 @@ class Agent(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-def card(url: str) -> AgentCard:
+def card(url: str, grpc: str) -> AgentCard:
     return AgentCard(
         name="Official agent",
         description="An agent on the official SDK",
         version="1.0.0",
         supported_interfaces=[
-            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
+            AgentInterface(url=address, protocol_binding=binding, protocol_version=version)
+            for version in ("1.0", "0.3")
+            for binding, address in (
+                ("JSONRPC", f"{url}/"),
+                ("HTTP+JSON", f"{url}/rest"),
+                ("GRPC", grpc),
+            )
         ],
         capabilities=AgentCapabilities(
             streaming=True, push_notifications=True, extended_agent_card=True
@@ -93,31 +113,44 @@ def card(url: str) -> AgentCard:
 
 
 async def main() -> None:
+    logging.disable()  # the agent fails when it is asked to
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    handler = DefaultRequestHandler(
-        agent_executor=Agent(),
-        task_store=InMemoryTaskStore(),
-        agent_card=card(f"{url}/"),
-        push_config_store=InMemoryPushNotificationConfigStore(),
-        extended_agent_card=card(f"{url}/"),
-    )
-    app = Starlette(
-        routes=[
-            *create_agent_card_routes(card(f"{url}/")),
-            *create_jsonrpc_routes(handler, "/"),
-        ]
-    )
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    print(url, flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    server.should_exit = True
-    server.force_exit = True
-    await serving
+    grpc_server = grpc.aio.server()
+    grpc_port = grpc_server.add_insecure_port("127.0.0.1:0")
+    shown = card(url, f"127.0.0.1:{grpc_port}")
+    pushes = InMemoryPushNotificationConfigStore()
+    async with httpx.AsyncClient() as http:
+        handler = DefaultRequestHandler(
+            agent_executor=Agent(),
+            task_store=InMemoryTaskStore(),
+            agent_card=shown,
+            push_config_store=pushes,
+            push_sender=BasePushNotificationSender(http, pushes),
+            extended_agent_card=shown,
+        )
+        add_A2AServiceServicer_to_server(GrpcHandler(handler), grpc_server)
+        add_A2AServiceServicer_0_3_to_server(CompatGrpcHandler(handler), grpc_server)
+        rest = Starlette(routes=create_rest_routes(handler, enable_v0_3_compat=True))
+        app = Starlette(
+            routes=[
+                *create_agent_card_routes(shown),
+                *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+                Mount("/rest", rest),
+            ]
+        )
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off"))
+        await grpc_server.start()
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        print(url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        server.should_exit = True
+        server.force_exit = True
+        await grpc_server.stop(None)
+        await serving
 
 
 asyncio.run(main())

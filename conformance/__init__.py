@@ -1,0 +1,4 @@
+"""Runs the public conformance kits of A2A against Parley, and holds the outcome to what is known.
+
+``python -m conformance`` runs them all; ``docs/conformance.md`` says what comes out and why.
+"""

