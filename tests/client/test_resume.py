@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 
 import pytest
 
@@ -16,9 +17,13 @@ from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskState
 
 from .log_agent import REPORT, LogAgent, chunk, fold_of, plain, says, task
 from .scripted_server import Exchange, card, scripted
+from .talk import Agent as Talker
+from .talk import talk
+from .talk import task as ended
 
 pytestmark = pytest.mark.anyio
 
+UPDATE = {"taskId": "t-1", "contextId": "c-1"}
 AT_ONCE = Retry(calls=3, streams=8, first=0.0, limit=0.0)
 
 
@@ -390,3 +395,42 @@ async def test_an_agent_that_is_not_there_is_reported_as_that() -> None:
     async with remote:
         with pytest.raises(Unreachable, match="cannot connect"):
             await anext(remote.stream("go"))
+
+
+async def nothing(exchange: Exchange) -> None:
+    """Answer a stream without an event."""
+    await exchange.body_of(b"", 200, content_type="text/event-stream")
+
+
+async def test_an_empty_stream_of_a_task_that_has_ended_is_a_refusal() -> None:
+    async with talk(Talker(nothing, ended("COMPLETED"))) as (remote, server):
+        async with asyncio.timeout(5):
+            with pytest.raises(UnsupportedOperationError, match="has ended"):
+                await anext(remote.subscribe("t-1"))
+        assert server.calls == ["SubscribeToTask", "GetTask"]
+
+
+async def test_a_subscription_starts_with_the_task_where_the_agent_starts_later() -> None:
+    working = ended("WORKING", artifacts=[{"artifactId": "a", "parts": [{"text": "one "}]}])
+    chunks = [
+        {"artifactUpdate": {**UPDATE, "artifact": {"artifactId": "a", "parts": [{"text": text}]}}}
+        for text in ("one ", "two ")
+    ]
+    for each in chunks[1:]:
+        each["artifactUpdate"]["append"] = True
+    done = {"statusUpdate": {**UPDATE, "status": {"state": "TASK_STATE_COMPLETED"}}}
+
+    async def starts_late(exchange: Exchange) -> None:
+        frames = [
+            b"data: " + json.dumps({"jsonrpc": "2.0", "id": 1, "result": event}).encode() + b"\n\n"
+            for event in (*chunks, done)
+        ]
+        await exchange.body_of(b"".join(frames), 200, content_type="text/event-stream")
+
+    async with talk(Talker(starts_late, working)) as (remote, server):
+        async with asyncio.timeout(5):
+            events = [event async for event in remote.subscribe("t-1")]
+        assert server.calls == ["SubscribeToTask", "GetTask"]
+    assert isinstance(events[0], Task)
+    told = fold_of(events)
+    assert (told.state, told.text) == (TaskState.COMPLETED, "one two ")

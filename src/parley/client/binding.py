@@ -16,8 +16,8 @@ class Binding(Protocol):
     """How requests get to the agent and answers back. One file each.
 
     A binding is made with the shared ``HttpTransport`` and the address of one interface, and with
-    ``dialect``, ``headers`` (credentials among them), ``timeout``, ``idle`` and ``numbered`` by
-    name. Making one does no I/O.
+    ``dialect``, ``headers`` (credentials among them), ``timeout``, ``idle``, ``numbered`` and
+    ``peer`` (what the server of the agent's card calls itself) by name. Making one does no I/O.
     """
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:

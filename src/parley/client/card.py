@@ -40,11 +40,15 @@ Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard
 
 
 class ResolvedCard(msgspec.Struct, frozen=True):
-    """A card, its JSON as it was found, and the address that it came from (if it has one)."""
+    """A card, its JSON as it was found, and the address that it came from (if it has one).
+
+    ``server`` is what the server there calls itself.
+    """
 
     card: AgentCard
     raw: bytes
     url: str = ""
+    server: str = ""
 
 
 class _Kept(msgspec.Struct):
@@ -158,7 +162,12 @@ class CardResolver:
             return self._keep(url, kept.resolved, reply, kept)
         if reply.status != 200:
             return reply.status
-        resolved = ResolvedCard(read_card(reply.body, place(url)), reply.body, reply.url)
+        resolved = ResolvedCard(
+            read_card(reply.body, place(url)),
+            reply.body,
+            reply.url,
+            reply.headers.get("server", ""),
+        )
         return self._keep(url, resolved, reply, None)
 
     async def _get(self, url: str, kept: _Kept | None) -> Reply:

@@ -100,6 +100,7 @@ class Connection:
                 timeout=self._timeout,
                 idle=self._idle,
                 numbered=declares(card, RESUMABLE_STREAMS),
+                peer=resolved.server,
             )
             return binding
 

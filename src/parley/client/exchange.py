@@ -48,7 +48,8 @@ class HttpBinding(ABC):
     ``headers`` (with credentials) go with every request. ``timeout`` bounds calls that the agent
     answers at once; a message that waits for its task is bounded by its caller alone. ``idle``
     bounds the silence in a stream, comments being signs of life. ``numbered``: the ids of stream
-    events are numbers in the task's log, which only an agent that says so guarantees.
+    events are numbers in the task's log, which only an agent that says so guarantees. ``peer`` is
+    what the agent's server calls itself.
     """
 
     codec: Codec
@@ -64,8 +65,10 @@ class HttpBinding(ABC):
         timeout: float | None,
         idle: float | None,
         numbered: bool,
+        peer: str = "",
     ) -> None:
         self.url = url
+        self.peer = peer
         self.dialect = dialect
         self._http = http
         self._headers = headers

@@ -108,13 +108,14 @@ class GrpcBinding:
         timeout: float | None,
         idle: float | None,
         numbered: bool,
+        peer: str = "",
     ) -> None:
         self._http = http
         self._target = Target.of(url, insecure=http.insecure)
         if http.grpc_tls is not None:
             self._target = self._target._replace(secure=True)
         self._dialect = dialect
-        self._codec = dialect.grpc()
+        self._codec = dialect.grpc().told_to(peer)
         given = {**headers, **dict(self._target.query)}
         self._metadata = tuple((name.lower(), value) for name, value in given.items())
         self._timeout = timeout

@@ -103,6 +103,11 @@ class Reader:
                 self._fold = None
         return [event]
 
+    def is_lost(self, item: StreamItem) -> bool:
+        """Whether an event tells of a task of which the reader knows no more than the id."""
+        known = self.state is not None or self.seq is not None or not self.task_id
+        return not known and item.seq is None and not isinstance(item.event, Task | Message)
+
     def look(self, task: Task) -> list[Event]:
         """Return what is new to the reader in the task as it stands now."""
         news = difference(self._fold.task if self._fold is not None else None, task)
@@ -171,7 +176,15 @@ async def follow(
                     item = await _next(items, within=LAST_WORDS if over else None)
                     if item is None:
                         break
-                    for event in reader.take(item, resumed=opening):
+                    if reader.is_lost(item):
+                        # The agent goes on without saying where: the task says, and holds this
+                        # event already.
+                        news = reader.look(
+                            await service.get_task(GetTaskRequest(id=reader.task_id), context)
+                        )
+                    else:
+                        news = reader.take(item, resumed=opening)
+                    for event in news:
                         failures = quiet = 0
                         yield event
                     opening = False
@@ -192,6 +205,22 @@ async def follow(
             cut = error
         if _is_over(reader, ends_with_turn, closed=cut is None):
             return
+        if cut is None and reader.task_id and reader.seq is None:
+            # Some agents answer with an empty stream where the task has ended.
+            try:
+                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+            except ClientError as error:
+                cut = error
+            else:
+                if task.state.is_terminal and reader.state is None:
+                    raise UnsupportedOperationError(
+                        "the task has ended, so there is nothing to subscribe to; get it instead",
+                        metadata={"taskId": reader.task_id},
+                    )
+                if task.state.is_terminal:
+                    for event in reader.look(task):
+                        yield event
+                    return
         met = met or not isinstance(cut, Unreachable)
         if reader.task_id:
             resumed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +43,9 @@ def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions |
     Raises ``ValueError`` for others without a port.
     """
     if port is not None:
-        return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
+        options = GrpcOptions(port=port, **others)  # type: ignore[arg-type]
+        import_module("parley.server.grpc")  # takes its time, which an event loop should not spend
+        return options
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise ValueError(f"gRPC is served where it has a port; {', '.join(given)} alone do nothing")

@@ -116,8 +116,11 @@ class HttpJsonCodec(Codec, Protocol):
     media_type: str
     routes: Sequence[Route]
 
-    def told_to(self, user_agent: str) -> HttpJsonCodec:
-        """Return what speaks to a caller with this user agent: implementations differ."""
+    def told_to(self, peer: str) -> HttpJsonCodec:
+        """Return what speaks to a peer: implementations differ.
+
+        A caller names itself in ``User-Agent``, and who is called in ``Server``.
+        """
         ...
 
     def read_request(
@@ -158,8 +161,8 @@ class GrpcCodec(Codec, Protocol):
     names: Mapping[str, str]
     pool: Any
 
-    def told_to(self, user_agent: str) -> GrpcCodec:
-        """Return what speaks to a caller with this user agent: implementations differ."""
+    def told_to(self, peer: str) -> GrpcCodec:
+        """Return what speaks to a peer: implementations differ, as over HTTP+JSON."""
         ...
 
     def read_request(

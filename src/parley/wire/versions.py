@@ -82,5 +82,6 @@ def read_card(members: dict[str, Any]) -> AgentCard:
     Unknown members, and security schemes that cannot be read, are passed over.
     Raises ``A2AError`` that names what is wrong.
     """
-    version = LATEST if "supportedInterfaces" in members else UNSAID
-    return cast("AgentCard", import_module(_HOMES[version]).read_card(members))
+    is_latest = "supportedInterfaces" in members and "url" not in members
+    home = import_module(_HOMES[LATEST if is_latest else UNSAID])
+    return cast("AgentCard", home.read_card(members))

@@ -85,20 +85,20 @@ def proto_members_of(card: AgentCard) -> dict[str, Any]:
 def read_card(members: Mapping[str, Any]) -> AgentCard:
     """Return the card that a JSON object holds, in the form of this version or of its proto.
 
+    Of a card that is merged with that of a later version, that one is read, with what it leaves to
+    the members of this.
     Unknown members, and security schemes that cannot be read, are passed over.
     Raises ``A2AError`` that names what is wrong.
     """
     card: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
+    if "supportedInterfaces" in card:
+        return latest.read_card(_with_capability(card))
     url = card.get("url")
     if not isinstance(url, str):
         words = "expected the address of the agent"
         raise InvalidParamsError(f"url: {words}", violations=(FieldViolation("url", words),))
     card["supportedInterfaces"] = _read_interfaces(card)
-    capabilities = card.get("capabilities") or {}
-    extended = card.get("supportsAuthenticatedExtendedCard")
-    if isinstance(capabilities, dict) and extended is not None:
-        capabilities = {**capabilities, "extendedAgentCard": extended}
-    card["capabilities"] = capabilities
+    card = _with_capability(card)
     schemes = card.get("securitySchemes")
     if isinstance(schemes, dict):
         card["securitySchemes"] = {name: _read_scheme(each) for name, each in schemes.items()}
@@ -106,6 +106,15 @@ def read_card(members: Mapping[str, Any]) -> AgentCard:
     if isinstance(skills, list):
         card["skills"] = [_read_security(skill) for skill in skills]
     return latest.read_card(_read_security(card))
+
+
+def _with_capability(card: dict[str, Any]) -> dict[str, Any]:
+    """Return a card that says in its capabilities whether there is an extended one."""
+    capabilities = card.get("capabilities") or {}
+    extended = card.get("supportsAuthenticatedExtendedCard")
+    if isinstance(capabilities, dict) and extended is not None:
+        capabilities = {"extendedAgentCard": extended, **capabilities}
+    return {**card, "capabilities": capabilities}
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -13,8 +13,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from parley.model.parts import Artifact, Message, Part
-from parley.model.requests import ListTasksResponse
+from parley.model.requests import ListTasksResponse, SendMessageRequest
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
+
+# What official Python peers are built on: their clients' libraries, and their servers.
+_PYTHON = ("python-httpx", "grpc-python", "uvicorn", "hypercorn", "granian")
+
+
+def is_python(peer: str) -> bool:
+    """Whether a peer is taken for an official Python one, by the name that it gives itself."""
+    return peer.startswith(_PYTHON)
 
 
 def content_of(given: bytes, media_type: str) -> bytes:
@@ -38,7 +46,7 @@ def content_of(given: bytes, media_type: str) -> bytes:
 
 
 def with_text_bytes(value: Any) -> Any:
-    """Return an answer or an event with base64 text for the bytes of its files."""
+    """Return a message, an answer or an event with base64 text for the bytes of its files."""
     match value:
         case Part(raw=bytes() as raw):
             return replace(value, raw=binascii.b2a_base64(raw, newline=False))
@@ -50,6 +58,8 @@ def with_text_bytes(value: Any) -> Any:
             return replace(value, status=with_text_bytes(value.status))
         case TaskArtifactUpdateEvent():
             return replace(value, artifact=with_text_bytes(value.artifact))
+        case SendMessageRequest():
+            return replace(value, message=with_text_bytes(value.message))
         case Task():
             return replace(
                 value,

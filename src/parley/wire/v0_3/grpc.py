@@ -11,7 +11,7 @@ from parley.model.errors import A2AError, FieldViolation, InternalError, Invalid
 from parley.model.operations import BY_NAME, Operation
 from parley.model.requests import Empty, SendMessageRequest, StreamResponse
 from parley.model.service import StreamItem
-from parley.model.struct import A2AStruct
+from parley.model.struct import A2AStruct, WrongField
 from parley.model.tasks import Event
 from parley.wire import protojson
 from parley.wire.lenient import Wrong
@@ -20,6 +20,7 @@ from parley.wire.protobuf_limits import check_depth, check_parts
 from parley.wire.protobuf_members import fill, members_of
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import proto_json
+from parley.wire.v0_3.file_bytes import is_python
 from parley.wire.v0_3.grpc_messages import SCHEMA
 from parley.wire.v0_3.json import unreadable
 
@@ -52,13 +53,12 @@ class Grpc:
     def _to_python(self) -> Grpc:
         return Grpc(self._messages, bytes_as_text=True)
 
-    def told_to(self, user_agent: str) -> Grpc:
-        """Return what speaks to a caller: official Python clients read files as base64 text.
+    def told_to(self, peer: str) -> Grpc:
+        """Return what speaks to a peer: official Python ones read files as base64 text.
 
-        They are known by their library, and we by our name before it.
+        Our own client has our name before that of its library.
         """
-        is_python = user_agent.startswith("grpc-python")
-        return self._to_python if is_python else self
+        return self._to_python if is_python(peer) else self
 
     def read_request(
         self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
@@ -82,6 +82,8 @@ class Grpc:
             )
         except Wrong as wrong:
             protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+        except WrongField as wrong:
+            protojson.refuse([FieldViolation(wrong.field, wrong.description)])
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Return the answer to an operation."""

@@ -25,7 +25,7 @@ from parley.wire import protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
-from parley.wire.v0_3.file_bytes import with_text_bytes
+from parley.wire.v0_3.file_bytes import is_python, with_text_bytes
 from parley.wire.v0_3.json import unreadable
 
 _PATHS = {
@@ -38,25 +38,23 @@ _PATHS = {
 class HttpJson:
     """Bodies, paths and query parameters of HTTP+JSON (``HttpJsonCodec``).
 
-    ``bytes_as_text``: files are written as official Python peers read them.
+    ``to_python``: what is written is what official Python peers read, where they differ: files are
+    base64 text, and a request for a webhook is the whole message of the proto.
     """
 
     media_type: str = "application/json"
     routes: Sequence[Route] = operations.ROUTES
 
-    def __init__(self, *, bytes_as_text: bool = False) -> None:
-        self._bytes_as_text = bytes_as_text
+    def __init__(self, *, to_python: bool = False) -> None:
+        self._is_to_python = to_python
 
     @cached_property
     def _to_python(self) -> HttpJson:
-        return HttpJson(bytes_as_text=True)
+        return HttpJson(to_python=True)
 
-    def told_to(self, user_agent: str) -> HttpJson:
-        """Return what speaks to a caller: official Python clients read files as base64 text.
-
-        They are known by their library; where one has another name, it is told what others are.
-        """
-        return self._to_python if user_agent.startswith("python-httpx") else self
+    def told_to(self, peer: str) -> HttpJson:
+        """Return what speaks to a peer; one of another name is told what the proto says."""
+        return self._to_python if is_python(peer) else self
 
     def read_request(
         self,
@@ -105,7 +103,12 @@ class HttpJson:
         for field, value in ids.items():
             if f"{{{field}}}" in path:
                 path = path.replace(f"{{{field}}}", _segment(field, value))
+        if self._is_to_python:
+            request = with_text_bytes(request)
         members = proto_json.write_request(operation, request)
+        if isinstance(request, TaskPushNotificationConfig) and not self._is_to_python:
+            # Some read the whole message, others what the proto calls the body: both are here.
+            members = {**members, **members["config"]}
         if verb == "POST":
             return HttpRequest(verb, path, "", encode(members))
         query = {
@@ -121,7 +124,7 @@ class HttpJson:
             # Official clients of one kind read the JSON of 0.3 here, of another kind that of the
             # proto. The two agree but for security schemes, which are said in both forms.
             return encode(cards.members_of(answer, with_latest=True))
-        if self._bytes_as_text:
+        if self._is_to_python:
             answer = with_text_bytes(answer)
         return encode(proto_json.result_of(operation, answer))
 
@@ -138,7 +141,7 @@ class HttpJson:
 
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream."""
-        event = with_text_bytes(item[0]) if self._bytes_as_text else item[0]
+        event = with_text_bytes(item[0]) if self._is_to_python else item[0]
         return encode(proto_values.Response.of(event))
 
     def read_event(self, data: Bytes) -> Event:

@@ -93,7 +93,7 @@ class HttpJson(Json):
     media_type: str = MEDIA_TYPE
     routes: Sequence[Route] = _routes()
 
-    def told_to(self, user_agent: str) -> HttpJson:
+    def told_to(self, peer: str) -> HttpJson:
         """Return what speaks to any caller: this."""
         return self
 
