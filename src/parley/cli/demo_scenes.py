@@ -28,6 +28,18 @@ async def direct_reply(stage: Stage, address: str) -> None:
             stage.replied(reply.text)
 
 
+async def any_client(stage: Stage, address: str) -> None:
+    """Ask the same over every interface of the card."""
+    stage.scene("Any client", "Two generations of the protocol, at one address and with no flag.")
+    async with connect(f"{address}/time") as agent:
+        offered = agent.card.supported_interfaces
+    for interface in offered:
+        binding, version = interface.protocol_binding, interface.protocol_version
+        async with connect(f"{address}/time", binding=binding, version=version) as agent:
+            stage.asked(f"What time is it in Lima?   ({binding}, {version})")
+            stage.replied((await agent.send("What time is it in Lima?")).text)
+
+
 async def streamed_task(stage: Stage, address: str) -> None:
     """Have a report written, and show it while it is."""
     stage.scene("A task that streams", "Longer work is a task; its artifact grows as you watch.")
@@ -89,4 +101,4 @@ def _unexpected(wanted: str, found: Task | Message) -> Failure:
     return Failure("PARLEY_ERR_DEMO", f"the demo expected {wanted} and got {what}: {found.text!r}")
 
 
-SCENES = (card, direct_reply, streamed_task, question, picture)
+SCENES = (card, direct_reply, any_client, streamed_task, question, picture)

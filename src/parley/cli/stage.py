@@ -10,7 +10,6 @@ from typing import Protocol
 from msgspec import UNSET
 
 from parley import __version__
-from parley.cli.cards import describe_interface
 from parley.cli.rendering import file_line
 from parley.cli.text import visible
 from parley.model.cards import AgentCard
@@ -75,10 +74,19 @@ def state_name(state: TaskState) -> str:
     return state.name.lower().replace("_", " ")
 
 
+def speaks(card: AgentCard) -> str:
+    """Return how an agent can be called: ``JSONRPC and HTTP+JSON, in 1.0 and 0.3``."""
+    offered = card.supported_interfaces
+    bindings = dict.fromkeys(interface.protocol_binding for interface in offered)
+    versions = dict.fromkeys(interface.protocol_version for interface in offered)
+    return f"{' and '.join(bindings)}, in {' and '.join(versions)}"
+
+
 def can(card: AgentCard) -> str:
     """Return what the agent can do beyond answering, in a few words."""
     capabilities = card.capabilities
     able = ["streams"] if capabilities.streaming else []
+    able += ["webhooks"] if capabilities.push_notifications else []
     able += [uri.uri.split(":")[-2].replace("-", " ") for uri in capabilities.extensions]
     return ", ".join(able)
 
@@ -107,7 +115,7 @@ class PlainStage:
         """Show an agent card."""
         self._line("card", url)
         self._line("agent", f"{card.name} {card.version}: {card.description}")
-        self._line("speaks", describe_interface(card.supported_interfaces[0]))
+        self._line("speaks", speaks(card))
         self._line("can", can(card))
         for skill in card.skills:
             self._line("skill", f"{skill.id}: {skill.description}")

@@ -17,9 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from parley import __version__
-from parley.cli.cards import describe_interface
 from parley.cli.picture import half_blocks
-from parley.cli.stage import Paper, can, shown_part, state_name
+from parley.cli.stage import Paper, can, shown_part, speaks, state_name
 from parley.cli.text import visible
 from parley.model.cards import AgentCard
 from parley.model.tasks import Task, TaskState
@@ -82,7 +81,7 @@ class RichStage:
         for skill in card.skills:
             self._line("skill", Text.assemble((skill.id, "bold"), f"  {skill.description}"))
         self._line("can", can(card))
-        self._line("speaks", describe_interface(card.supported_interfaces[0]))
+        self._line("speaks", speaks(card))
         self._line("card", Text(url, "cyan"))
 
     def asked(self, text: str) -> None:

@@ -115,9 +115,7 @@ class Dispatcher:
         except Exception as error:  # the lifecycle has logged it
             raise OverloadedError("the server cannot start; its log says why") from error
 
-    def call(
-        self, operation: Operation, parameters: Parameters, read: Callable[[], Any]
-    ) -> Call:
+    def call(self, operation: Operation, parameters: Parameters, read: Callable[[], Any]) -> Call:
         """Return the call that a request is; ``read`` returns the request itself.
 
         What can be refused without a look into it is refused before. Raises ``A2AError``.
