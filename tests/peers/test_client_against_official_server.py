@@ -169,12 +169,12 @@ async def test_tasks_are_listed(agent: RemoteAgent, other: Other) -> None:
 
 
 async def test_a_running_task_is_canceled_once(agent: RemoteAgent, other: Other) -> None:
-    stream = agent.stream("slow")
-    await anext(stream)
-    canceled = await agent.cancel(stream.task_id)
-    assert canceled.state is TaskState.CANCELED
-    if other.peer != "python-0.3":  # which leaves the stream open
-        assert states_of([event async for event in stream])[-1] == "CANCELED"
+    async with agent.stream("slow") as stream:
+        await anext(stream)
+        canceled = await agent.cancel(stream.task_id)
+        assert canceled.state is TaskState.CANCELED
+        if other.peer != "python-0.3":  # which leaves the stream open
+            assert states_of([event async for event in stream])[-1] == "CANCELED"
     if other.peer == "js-1.3":
         assert (await agent.cancel(stream.task_id)).state is TaskState.CANCELED
     else:  # some say no more than that it was a bad request
