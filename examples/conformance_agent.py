@@ -13,14 +13,10 @@ nothing is served). ``--kit 0.3`` is for the kit of that version, which wants ta
 import argparse
 import asyncio
 import os
-from typing import Any
 from uuid import uuid4
-
-from msgspec.structs import replace
 
 from parley import (
     Agent,
-    AgentCard,
     AgentExtension,
     Caller,
     Message,
@@ -56,33 +52,9 @@ MADE: dict[str, object] = {
 }
 
 
-class ConformanceAgent(Agent):
-    """An agent whose card is as a kit wants it."""
-
-    few = False
-    kit = "1.0"
-
-    def card(self, at: Any) -> AgentCard:
-        """Return the card, without the two capabilities where there are few.
-
-        The kit of 0.3 takes no address of gRPC without a scheme; everybody else takes none with it.
-        """
-        card = super().card(at)
-        capabilities = card.capabilities
-        if self.few:
-            capabilities = replace(capabilities, streaming=False, push_notifications=False)
-        interfaces = tuple(
-            replace(interface, url=f"http://{interface.url}")
-            if self.kit == "0.3" and interface.protocol_binding == "GRPC"
-            else interface
-            for interface in card.supported_interfaces
-        )
-        return replace(card, capabilities=capabilities, supported_interfaces=interfaces)
-
-
 def agent_for(mode: str = "all", kit: str = "1.0") -> Agent:
     """Return the agent as one of the kits wants it."""
-    agent = ConformanceAgent(
+    agent = Agent(
         "Conformance agent",
         description="Does what conformance kits ask for",
         version="1.0.0",
@@ -90,11 +62,12 @@ def agent_for(mode: str = "all", kit: str = "1.0") -> Agent:
         extensions=[REQUIRED] if mode == "required" else [],
         # The kit of 0.3 takes an extended card for a reason to refuse those who are not known.
         extended_card={"description": "Does even more"} if kit == "1.0" else None,
+        streaming=mode != "few",
+        push_notifications=mode != "few",
         cancel_grace=0.5,
         # The kit of 0.3 wants to see tasks that still work, and does not ask for them.
         wait_ceiling=0.2 if kit == "0.3" else 300,
     )
-    agent.few, agent.kit = mode == "few", kit
     agent.skill(id="conform", tags=["conformance"], examples=["Hello"])(
         goes_on if kit == "0.3" else does_as_asked
     )
@@ -152,19 +125,22 @@ def main() -> None:
     parser.add_argument("--kit", choices=("1.0", "0.3"), default="1.0")
     parser.add_argument("--card", choices=("merged", "1.0"), default="merged")
     asked = parser.parse_args()
-    options = {} if asked.grpc_port is None else {"grpc_port": asked.grpc_port}
+    grpc_address = ""
+    if asked.kit == "0.3" and asked.grpc_port is not None:
+        # That kit takes no address of gRPC without a scheme; everybody else takes none with it.
+        grpc_address = f"http://{asked.host}:{asked.grpc_port}"
     serve(
         agent_for(asked.mode, asked.kit),
         host=asked.host,
         port=asked.port,
         store="memory:",
-        settings=Settings(card=asked.card),
+        grpc_port=asked.grpc_port,
+        settings=Settings(card=asked.card, grpc_address=grpc_address),
         # The kit of 1.0 asks for the extended card without saying who it is.
         caller=lambda scope: Caller(id="kit", authenticated=True),
         drain=0.5,
         allow_private_webhooks=True,  # the kits listen on this machine
         listening=lambda url: print(url, flush=True),
-        **options,
     )
 
 

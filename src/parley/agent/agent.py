@@ -12,7 +12,7 @@ import msgspec
 
 from parley.agent.executor import Options
 from parley.agent.extended_card import ExtendedCard, ExtendedCards
-from parley.agent.skill import Replies, Skill, form_of, takes_of
+from parley.agent.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
@@ -69,7 +69,8 @@ class Agent:
     ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever. ``park_for`` is how
     long a task waits for its caller before it is canceled, ``None`` for ever.
     ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
-    ``push_notifications`` lets callers name webhooks, which are told of their tasks.
+    ``streaming`` gives callers events as they come, ``push_notifications`` lets them name webhooks,
+    which are told of their tasks.
     The other options are those of ``Options``.
 
     Raises ``ValueError`` for an option that makes no sense.
@@ -101,6 +102,7 @@ class Agent:
         max_queued: int = 10_000,
         threads: int = 40,
         keeps_history: bool = False,
+        streaming: bool = True,
         push_notifications: bool = True,
     ) -> None:
         if not name.strip():
@@ -116,13 +118,14 @@ class Agent:
         self.provider = provider
         self.documentation_url = documentation_url
         self.icon_url = icon_url
-        self.input_modes = _modes(input_modes)
-        self.output_modes = _modes(output_modes) or ("text/plain",)
+        self.input_modes = modes_of(input_modes)
+        self.output_modes = modes_of(output_modes) or ("text/plain",)
         self.extensions = _extensions(extensions)
         self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
         self.keep_for = keep_for
         self.park_for = park_for
         self.threads = threads
+        self.streaming = streaming
         self.push_notifications = push_notifications
         self.options = Options(
             moment=moment,
@@ -196,10 +199,10 @@ class Agent:
                 id=id,
                 name=name,
                 description=description,
-                tags=_strings(tags, "tags"),
-                examples=_strings(examples, "examples"),
-                input_modes=_modes(input_modes),
-                output_modes=_modes(output_modes),
+                tags=strings_of(tags, "tags"),
+                examples=strings_of(examples, "examples"),
+                input_modes=modes_of(input_modes),
+                output_modes=modes_of(output_modes),
                 replies=replies,
                 default=default,
             )
@@ -349,7 +352,7 @@ class Agent:
             documentation_url=self.documentation_url,
             icon_url=self.icon_url,
             capabilities=AgentCapabilities(
-                streaming=True,
+                streaming=self.streaming,
                 push_notifications=self.push_notifications,
                 extended_agent_card=self.extended_cards is not None,
                 extensions=tuple(extension.declared() for extension in self.extensions),
@@ -385,17 +388,3 @@ def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension,
                 "give it too"
             )
     return extensions
-
-
-def _strings(values: Iterable[str], what: str) -> tuple[str, ...]:
-    if isinstance(values, str):
-        raise TypeError(f"{what} is a list of strings, such as [{values!r}]")
-    return tuple(values)
-
-
-def _modes(values: Iterable[str]) -> tuple[str, ...]:
-    modes = _strings(values, "modes")
-    for mode in modes:
-        if mode.count("/") != 1:
-            raise ValueError(f"{mode!r} is not a media type such as text/plain")
-    return modes

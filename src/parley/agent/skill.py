@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Literal
 
@@ -108,3 +108,19 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, TypeError, AttributeError):
         hints = dict(getattr(function, "__annotations__", {}))
         return {name: str if hint == "str" else hint for name, hint in hints.items()}
+
+
+def strings_of(values: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return strings that an author gave. Raises ``TypeError`` for a single one."""
+    if isinstance(values, str):
+        raise TypeError(f"{what} is a list of strings, such as [{values!r}]")
+    return tuple(values)
+
+
+def modes_of(values: Iterable[str]) -> tuple[str, ...]:
+    """Return media types that an author gave. Raises ``ValueError`` for what is none."""
+    modes = strings_of(values, "modes")
+    for mode in modes:
+        if mode.count("/") != 1:
+            raise ValueError(f"{mode!r} is not a media type such as text/plain")
+    return modes
