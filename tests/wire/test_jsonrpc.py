@@ -303,9 +303,14 @@ def test_an_error_that_is_null_is_none():
         b'{"jsonrpc":"2.0","error":"no"}',
         b'{"jsonrpc":"2.0","error":{}}',
         b'{"jsonrpc":"2.0","error":{"code":"x","message":"y"}}',
-        b'{"jsonrpc":"2.0","result":' + b"[" * 5000 + b"]" * 5000 + b"}",
     ],
 )
 def test_what_is_no_answer_is_the_agents_fault(body):
     with pytest.raises(InvalidAgentResponseError, match="the answer"):
         jsonrpc.parse_response(body)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_the_agents_fault():
+    body = b'{"jsonrpc":"2.0","result":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(InvalidAgentResponseError, match="the answer"):
+        codec.read_result(BY_NAME["GetTask"], jsonrpc.parse_response(body))
