@@ -1,0 +1,72 @@
+"""One server for all tests, with every binding; and its caller in each binding and version."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from parley.server.app import App
+from parley.server.grpc_options import GrpcOptions
+from parley.server.run import serving
+from tests.contract.agents import contract, who
+
+from .wire import WAYS, Place, Wire
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def placed(app: App) -> AsyncIterator[Place]:
+    """A server of an app's own, with gRPC."""
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        yield Place(url, app.grpc.beside(url))
+
+
+@pytest.fixture(scope="session")
+async def place() -> AsyncIterator[Place]:
+    """Where the agent is that the tests share."""
+    app = contract.asgi(caller=who, drain=0.0, allow_private_webhooks=True)
+    async with placed(app) as place:
+        yield place
+
+
+@pytest.fixture
+def url(place: Place) -> str:
+    """The address of the server."""
+    return place.url
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def wire(request: pytest.FixtureRequest, place: Place) -> Wire:
+    """The server's caller, in each binding and version."""
+    return Wire(place, *request.param)
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Each binding and version, for a server of a test's own."""
+    binding, version = request.param
+    return binding, version
+
+
+@pytest.fixture
+def http(place: Place) -> Wire:
+    """A caller over HTTP+JSON in 1.0."""
+    return Wire(place, "HTTP+JSON", "1.0")
+
+
+@pytest.fixture
+def rpc(place: Place) -> Wire:
+    """A caller over JSON-RPC in 1.0."""
+    return Wire(place, "JSONRPC", "1.0")
+
+
+def only(*ways: tuple[str, str]) -> Any:
+    """Have a test done in these ways alone."""
+    return pytest.mark.parametrize("wire", ways, ids="-".join, indirect=True)

@@ -1,0 +1,107 @@
+"""What a card declares is what can be done, on both sides of the line."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.model.errors import (
+    PushNotificationNotSupportedError,
+    UnsupportedOperationError,
+)
+from parley.server.app import create_app
+from parley.server.endpoint import Endpoint
+from tests.client.talk import Agent as Scripted
+from tests.client.talk import talk
+from tests.contract.agents import STRICT, plain, strict
+from tests.server.scripted import Scripted as Service
+from tests.server.scripted import card_of
+
+from .conftest import placed
+from .told import words_of
+from .wire import Wire
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_streams_are_refused_where_the_card_does_not_declare_them(way):
+    card = card_of(streaming=False)
+    service = Service()
+    async with placed(create_app({"": Endpoint(service, card)})) as place:
+        wire = Wire(place, *way)
+        for stream in (wire.streaming("hello"), wire.subscribing("t-1")):
+            async with stream as events:
+                assert events.refusal is not None
+                assert events.refusal.reason == "UNSUPPORTED_OPERATION"
+    assert service.asked == []
+
+
+async def test_webhooks_are_refused_where_the_card_does_not_declare_them(way):
+    async with placed(plain.asgi(drain=0.0)) as place:
+        wire = Wire(place, *way)
+        url = "https://hooks.example.com"
+        config = "taskPushNotificationConfig"
+        if wire.is_old:
+            config = "pushNotification" if wire.is_proto else "pushNotificationConfig"
+        refusals = [
+            await wire.ask(
+                "CreateTaskPushNotificationConfig", wire.webhook(url), task="t", config="c"
+            ),
+            await wire.ask("GetTaskPushNotificationConfig", task="t", config="c"),
+            await wire.ask("ListTaskPushNotificationConfigs", task="t"),
+            await wire.ask("DeleteTaskPushNotificationConfig", task="t", config="c"),
+            await wire.send("hello", configuration={config: wire.config(url)}),
+        ]
+    assert {refusal.reason for refusal in refusals} == {"PUSH_NOTIFICATION_NOT_SUPPORTED"}
+
+
+async def test_a_required_extension_is_asked_for_or_nothing_is_done(way):
+    async with placed(strict.asgi(drain=0.0)) as place:
+        wire = Wire(place, *way)
+        refused = await wire.send("hello")
+        assert refused.reason == "EXTENSION_SUPPORT_REQUIRED"
+        assert STRICT in refused.message
+        wire.headers["A2A-Extensions"] = f"urn:example:unknown:v9, {STRICT}"
+        answer = await wire.send("hello")
+        assert words_of(answer.result) == STRICT
+        # Those in force are echoed; what is unknown is passed over.
+        header = "x-a2a-extensions" if wire.is_old else "a2a-extensions"
+        assert answer.headers[header] == STRICT
+
+
+async def test_the_client_does_not_ask_for_what_the_card_does_not_declare():
+    capabilities = {"streaming": True, "pushNotifications": False, "extendedAgentCard": False}
+    agent = Scripted({}, capabilities=capabilities)
+    async with talk(agent) as (remote, server):
+        with pytest.raises(PushNotificationNotSupportedError):
+            await remote.push.create("t", "https://hooks.example.com")
+        with pytest.raises(PushNotificationNotSupportedError):
+            await remote.send("hello", push="https://hooks.example.com")
+        with pytest.raises(UnsupportedOperationError):
+            await remote.extended_card()
+        assert server.calls == []
+
+
+async def test_the_client_does_not_subscribe_where_the_card_does_not_declare_streams():
+    agent = Scripted({}, capabilities={"streaming": False})
+    async with talk(agent) as (remote, server):
+        with pytest.raises(UnsupportedOperationError):
+            [event async for event in remote.subscribe("t")]
+        assert server.calls == []
+
+
+async def test_what_content_is_supported_is_said_when_some_is_not(wire):
+    picture = [{"text": "words please"}, {"url": "https://x.example/a", "mediaType": "image/png"}]
+    refused = await wire.send(picture)
+    assert refused.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+    assert refused.metadata == {"mediaType": "image/png", "supported": "text/plain"}
+    assert "image/png" in refused.message
+    assert "text/plain" in refused.message
+
+
+async def test_what_is_given_is_said_when_the_caller_takes_none_of_it(wire):
+    wanted = {"acceptedOutputModes": ["image/png", "video/*"]}
+    refused = await wire.send("work please", configuration=wanted)
+    assert refused.reason == "CONTENT_TYPE_NOT_SUPPORTED"
+    assert refused.metadata == {"supported": "text/plain"}
+    taken = await wire.send("work please", configuration={"acceptedOutputModes": ["text/*"]})
+    assert not taken.is_refused

@@ -1,0 +1,174 @@
+"""The agent card: where it is, what it says, and in which form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import parley
+from parley import Settings
+from parley.client.card import read_card
+from parley.client.interface import candidates
+from parley.model.cards import AgentCard, AgentInterface
+from parley.model.schemes import (
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+from parley.server.app import create_app
+from parley.server.endpoint import Endpoint
+from parley.server.run import serving
+from tests.client.scripted_server import card
+from tests.contract.agents import contract, plain
+from tests.server.http import ask
+from tests.server.scripted import Scripted as Service
+from tests.server.scripted import card_of
+
+from .conftest import placed
+from .wire import WAYS, Wire
+
+pytestmark = pytest.mark.anyio
+
+CARD = "/.well-known/agent-card.json"
+OLD_MEMBERS = {"url", "preferredTransport", "protocolVersion", "additionalInterfaces"}
+
+
+async def card_at(url: str, path: str = CARD, **headers: str) -> dict[str, Any]:
+    response = await ask(url, "GET", path, b"", headers)
+    assert response.status == 200
+    made: dict[str, Any] = response.json
+    return made
+
+
+# -- rule 17 ----------------------------------------------------------------------------------
+
+
+def guarded(interfaces: tuple[AgentInterface, ...]) -> AgentCard:
+    """A card that asks for a bearer token with scopes."""
+    bearer = HTTPAuthSecurityScheme(scheme="Bearer")
+    return msgspec.structs.replace(
+        card_of()(interfaces),
+        security_schemes={"b": SecurityScheme(http_auth_security_scheme=bearer)},
+        security_requirements=(SecurityRequirement(schemes={"b": StringList(list=("read",))}),),
+    )
+
+
+async def test_rule_17_security_is_said_as_each_version_says_it():
+    new, old = [{"schemes": {"b": {"list": ["read"]}}}], [{"b": ["read"]}]
+    async with serving(create_app({"": Endpoint(Service(), guarded)})) as url:
+        exact = await card_at(url, **{"A2A-Version": "1.0"})
+        assert exact["securityRequirements"] == new
+        assert "security" not in exact
+        older = await card_at(url, **{"A2A-Version": "0.3"})
+        assert older["security"] == old
+        assert "securityRequirements" not in older
+        assert older["securitySchemes"] == {"b": {"type": "http", "scheme": "Bearer"}}
+        merged = await card_at(url)
+        assert (merged["securityRequirements"], merged["security"]) == (new, old)
+
+
+@pytest.mark.parametrize("security", [[{"b": ["read"]}], [{"schemes": {"b": {"list": ["read"]}}}]])
+def test_rule_17_the_client_reads_both_shapes_on_a_card_of_0_3(security):
+    members = {"name": "A", "description": "A", "version": "1", "url": "http://a.example"}
+    schemes = {"b": {"type": "http", "scheme": "Bearer"}}
+    modes = {"defaultInputModes": [], "defaultOutputModes": []}
+    given = {**members, **modes, "capabilities": {}, "skills": [], "securitySchemes": schemes}
+    read = read_card(json.dumps({**given, "security": security}).encode(), "the card")
+    (need,) = read.security_requirements
+    assert need.schemes == {"b": StringList(list=("read",))}
+
+
+# -- rule 18 ----------------------------------------------------------------------------------
+
+
+async def test_rule_18_the_address_of_a_grpc_interface_is_host_and_port(place):
+    made = await card_at(place.url)
+    (new,) = [i for i in made["supportedInterfaces"] if i == {**i, **GRPC}]
+    (old,) = [i for i in made["additionalInterfaces"] if i["transport"] == "GRPC"]
+    port = place.grpc.rpartition(":")[2]
+    assert new["url"] == old["url"]
+    host, _, shown = new["url"].rpartition(":")
+    assert (shown, "/" in host) == (port, False)
+
+
+GRPC = {"protocolBinding": "GRPC", "protocolVersion": "1.0"}
+
+
+@pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/"])
+async def test_rule_18_the_client_takes_an_address_with_and_without_a_scheme(place, form):
+    interface = {**GRPC, "url": form.format(place.grpc)}
+    reference = card("", supportedInterfaces=[interface])
+    async with parley.connect(reference, retries=0) as remote:
+        assert (await remote.send("say hello")).text == "hello"
+
+
+# -- rule 25 ----------------------------------------------------------------------------------
+
+
+async def test_rule_25_without_the_capability_an_extended_card_is_an_unsupported_operation(way):
+    async with placed(plain.asgi(drain=0.0)) as place:
+        refused = await Wire(place, *way).ask("GetExtendedAgentCard")
+    assert refused.reason == "UNSUPPORTED_OPERATION"
+
+
+async def test_rule_25_with_the_capability_and_no_card_it_is_not_configured(wire):
+    assert (await card_at(wire.place.url))["capabilities"]["extendedAgentCard"] is True
+    refused = await wire.of("eve").ask("GetExtendedAgentCard")
+    assert refused.reason == "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+    shown = await wire.ask("GetExtendedAgentCard")
+    assert "secret" in {skill["id"] for skill in shown.result["skills"]}
+
+
+# -- rule 26 ----------------------------------------------------------------------------------
+
+
+async def test_rule_26_the_card_is_at_both_well_known_paths(place):
+    cards = [await card_at(place.url, path) for path in (CARD, "/.well-known/agent.json")]
+    assert cards[0] == cards[1]
+    offered = [
+        (i["protocolBinding"], i["protocolVersion"]) for i in cards[0]["supportedInterfaces"]
+    ]
+    assert offered == WAYS
+
+
+async def test_rule_26_a_domain_with_several_agents_has_the_card_of_each_below_its_path():
+    async with serving(parley.asgi({"/a": contract, "/b": plain}, drain=0.0)) as url:
+        names = [(await card_at(url, f"{path}{CARD}"))["name"] for path in ("/a", "/b")]
+    assert names == ["Contract agent", "Plain agent"]
+
+
+# -- rule 41 ----------------------------------------------------------------------------------
+
+
+def is_exact(made: dict[str, Any]) -> bool:
+    return "supportedInterfaces" in made and not OLD_MEMBERS & made.keys()
+
+
+async def test_rule_41_a_card_is_merged_and_exact_for_who_names_1_0(place):
+    merged = await card_at(place.url)
+    assert OLD_MEMBERS | {"supportedInterfaces"} <= merged.keys()
+    assert merged["preferredTransport"] == "JSONRPC"
+    assert merged["protocolVersion"].startswith("0.3")
+    assert merged["supportsAuthenticatedExtendedCard"] is True
+    exact = await card_at(place.url, **{"A2A-Version": "1.0"})
+    assert is_exact(exact)
+    assert {**merged, **exact} == merged
+    older = await card_at(place.url, **{"A2A-Version": "0.3"})
+    assert "supportedInterfaces" not in older
+    assert older.keys() >= OLD_MEMBERS
+
+
+async def test_rule_41_a_server_can_be_told_to_have_exact_cards_alone():
+    async with serving(contract.asgi(settings=Settings(card="1.0"), drain=0.0)) as url:
+        assert is_exact(await card_at(url))
+        assert (await card_at(url, **{"A2A-Version": "0.3"})).keys() >= OLD_MEMBERS
+
+
+async def test_rule_41_the_client_takes_a_merged_card_for_one_of_1_0(place):
+    merged = (await ask(place.url, "GET", CARD)).body
+    offered = candidates(read_card(merged, "the card"))
+    assert [(each.binding, each.version) for each in offered] == WAYS

@@ -1,0 +1,184 @@
+"""What webhooks are told, and what is told of webhooks."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.log.store import PushState
+from tests.agent.pushing import gated, pushing
+from tests.webhooks import webhook
+
+from .conftest import only
+from .wire import Wire
+
+pytestmark = pytest.mark.anyio
+
+
+def pushed_with(wire: Wire, url: str, **more: str) -> dict[str, object]:
+    """The configuration of a message that brings a webhook."""
+    config = wire.config(url, **more)
+    if not wire.is_old:
+        return {"taskPushNotificationConfig": config}
+    return {"pushNotification" if wire.is_proto else "pushNotificationConfig": config}
+
+
+# -- rule 11 ----------------------------------------------------------------------------------
+
+
+async def test_rule_11_what_is_not_taken_is_sent_again_under_the_same_id():
+    agent, gate = gated()
+    async with webhook() as hook, pushing(agent) as pushed:
+        answers = iter([500, 503])
+        hook.answer = lambda told: next(answers, 200)
+        gate.set()
+        task = await pushed.task("go", hook.url)
+        await hook.until_over()
+    first = [each for each in hook.told if each.number == 1]
+    assert len(first) == 3
+    assert len({each.headers["a2a-notification-id"] for each in first}) == 1
+    assert len({each.body for each in first}) == 1
+    assert task.id in first[0].headers["a2a-notification-id"]
+
+
+async def test_rule_11_there_is_an_end_to_trying():
+    """It is bounded: a webhook that never takes anything is given up."""
+    agent, gate = gated()
+    async with webhook() as hook, pushing(agent) as pushed:
+        hook.answer = lambda told: 500
+        gate.set()
+        task = await pushed.task("go", hook.url)
+        parked = await pushed.settled(task.id, PushState.PARKED)
+    assert "500" in parked.note
+    assert len(hook.told) == 3  # the attempts of the pace that these tests go at
+
+
+# -- rule 12 ----------------------------------------------------------------------------------
+
+
+async def test_rule_12_a_webhook_is_told_with_its_credentials_and_what_a_stream_tells(wire):
+    async with webhook() as hook:
+        config = pushed_with(wire, hook.url, token="sesame", secret="hunter3")
+        await wire.task("work please", configuration=config)
+        await hook.until_over()
+        for each in hook.told:
+            assert each.headers["authorization"] == "Bearer hunter3"
+            assert each.headers["x-a2a-notification-token"] == "sesame"
+            assert each.headers["a2a-version"] == wire.version
+            media_type = "application/json" if wire.is_old else "application/a2a+json"
+            assert each.headers["content-type"] == media_type
+            # In 0.3 it is the task as it stands.
+            members = {"task", "statusUpdate", "artifactUpdate"}
+            assert each.json["kind"] == "task" if wire.is_old else set(each.json) < members
+
+
+async def test_rule_12_without_credentials_and_token_there_are_no_headers_for_them(wire):
+    async with webhook() as hook:
+        await wire.task("work please", configuration=pushed_with(wire, hook.url))
+        await hook.until_over()
+        for each in hook.told:
+            assert not {"authorization", "x-a2a-notification-token"} & each.headers.keys()
+
+
+# -- rule 23 ----------------------------------------------------------------------------------
+
+
+@only(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0"))
+async def test_rule_23_each_event_is_one_notification_in_order_from_the_task_on(wire):
+    async with webhook() as hook:
+        async with wire.streaming("chunks please", configuration=pushed_with(wire, hook.url)) as e:
+            told = await e.rest()
+        await hook.until_over()
+    posted = [next(iter(each.json.items())) for each in hook.told]
+    assert posted[0][0] == "task"
+    assert [each.number for each in hook.told] == list(range(1, len(told) + 1))
+    assert [kind for kind, _ in posted] == [event.kind for event in told]
+    texts = [v["artifact"]["parts"][0]["text"] for k, v in posted if k == "artifactUpdate"]
+    assert "".join(texts) == "one two three"
+
+
+async def test_rule_23_a_direct_reply_is_told_too(wire):
+    async with webhook() as hook:
+        answer = await wire.send("say hello", configuration=pushed_with(wire, hook.url))
+        await hook.until(lambda told: bool(told))
+    (told,) = hook.told
+    message = told.json if wire.is_old else told.json["message"]
+    assert message["messageId"] == answer.result["messageId"]
+    assert message["role"] == ("agent" if wire.is_old else "ROLE_AGENT")
+
+
+# -- rules 31 and 33 --------------------------------------------------------------------------
+
+
+@only(("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3"))
+async def test_rule_31_the_deletion_of_a_webhook_is_answered_with_an_empty_object(wire):
+    task = await wire.task("ask please")
+    await wire.ask(
+        "CreateTaskPushNotificationConfig",
+        wire.webhook("https://hooks.example.com", id="c"),
+        task=task["id"],
+    )
+    for _ in range(2):  # and twice is as good as once
+        answer = await wire.ask("DeleteTaskPushNotificationConfig", task=task["id"], config="c")
+        assert (answer.status, answer.body) == (200, b"{}")
+
+
+@only(("HTTP+JSON", "0.3"))
+@pytest.mark.parametrize("form", ["whole request", "inner object"])
+async def test_rule_33_a_webhook_is_created_by_the_whole_request_or_by_what_is_in_it(wire, form):
+    task = await wire.task("ask please")
+    inner = {"pushNotificationConfig": {"id": "c", "url": "https://hooks.example.com/a"}}
+    body = inner
+    if form == "whole request":
+        config = {"name": f"tasks/{task['id']}/pushNotificationConfigs/c", **inner}
+        body = {"parent": f"tasks/{task['id']}", "configId": "c", "config": config}
+    made = await wire.ask("CreateTaskPushNotificationConfig", body, task=task["id"])
+    assert not made.is_refused
+    found = await wire.ask("GetTaskPushNotificationConfig", task=task["id"], config="c")
+    assert found.result["pushNotificationConfig"]["url"] == "https://hooks.example.com/a"
+
+
+# -- what is told of webhooks ---------------------------------------------------------------------
+
+
+async def test_secrets_of_a_webhook_are_told_to_nobody(wire):
+    task = await wire.task("ask please")
+    url = "https://hooks.example.com/a"
+    answers = [
+        await wire.ask(
+            "CreateTaskPushNotificationConfig",
+            wire.webhook(url, id="c", secret="hunter3"),
+            task=task["id"],
+            config="c",
+        ),
+        await wire.ask("GetTaskPushNotificationConfig", task=task["id"], config="c"),
+        await wire.ask("ListTaskPushNotificationConfigs", task=task["id"]),
+    ]
+    for answer in answers:
+        assert not answer.is_refused
+        assert url.encode() in answer.body
+        assert b"hunter3" not in answer.body
+    # Nor, when it is wrong, in the words about what is wrong with it.
+    wrong = wire.webhook("nonsense", id="c", token="se\x01same", secret="hunter3\x01")
+    refused = await wire.ask("CreateTaskPushNotificationConfig", wrong, task=task["id"], config="c")
+    assert refused.reason == "INVALID_PARAMS"
+    assert not any(secret in refused.body for secret in (b"hunter3", b"same"))
+
+
+async def test_another_caller_does_not_even_learn_that_there_is_a_webhook(wire):
+    task = await wire.task("ask please")
+    made = wire.webhook("https://hooks.example.com/a", id="c", token="sesame")
+    create = "CreateTaskPushNotificationConfig"
+    assert not (await wire.ask(create, made, task=task["id"], config="c")).is_refused
+    eve = wire.of("eve")
+    for operation in (
+        "GetTaskPushNotificationConfig",
+        "ListTaskPushNotificationConfigs",
+        "DeleteTaskPushNotificationConfig",
+    ):
+        config = "" if "List" in operation else "c"
+        refused = await eve.ask(operation, task=task["id"], config=config)
+        nowhere = await eve.ask(operation, task="nobody", config=config)
+        assert refused.reason == nowhere.reason == "TASK_NOT_FOUND"
+        assert refused.message.replace(task["id"], "nobody") == nowhere.message
+    answer = await wire.ask("GetTaskPushNotificationConfig", task=task["id"], config="c")
+    assert not answer.is_refused

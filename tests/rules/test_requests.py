@@ -1,0 +1,191 @@
+"""Bodies, media types and envelopes, to the byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import parley
+from tests.client.scripted_server import card, scripted
+from tests.client.talk import HI
+from tests.client.talk import Agent as Scripted
+from tests.server.http import JSON, ask, call, post
+
+from .conftest import only
+from .told import state_of
+
+pytestmark = pytest.mark.anyio
+
+SEND = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "say hello"}]}
+
+
+# -- rule 13 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", ["application/a2a+json", "application/json; charset=utf-8"])
+async def test_rule_13_both_media_types_are_taken_and_the_protocols_own_is_answered(http, sent):
+    answer = await http.ask("SendMessage", {"message": SEND}, headers={"Content-Type": sent})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/a2a+json")
+    refused = await http.ask("GetTask", task="nobody")
+    assert refused.headers["content-type"] == "application/a2a+json"
+
+
+async def test_rule_13_who_takes_nothing_but_json_is_answered_with_that(http):
+    answer = await http.ask("ListTasks", headers={"Accept": "application/json"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+
+
+@pytest.mark.parametrize("answered", ["application/a2a+json", "application/json"])
+async def test_rule_13_the_client_sends_its_own_and_takes_both(answered):
+    async def agent(exchange):
+        await exchange.body_of(json.dumps(HI).encode(), 200, content_type=answered)
+
+    async with scripted(agent) as server:
+        interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        reference = card(server.url, supportedInterfaces=[interface])
+        async with parley.connect(reference, retries=0) as remote:
+            assert (await remote.send("hello")).text == "hi"
+    (exchange,) = server.exchanges
+    assert exchange.headers["content-type"] == "application/a2a+json"
+    assert {"application/a2a+json", "application/json"} <= {
+        each.strip() for each in exchange.headers["accept"].split(",")
+    }
+
+
+# -- rule 30 ----------------------------------------------------------------------------------
+
+
+@only(("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3"))
+@pytest.mark.parametrize("body", [b"", b"{}", b"null"])
+async def test_rule_30_a_body_may_be_empty_where_the_path_says_everything(wire, body):
+    below = "/v1" if wire.is_old else ""
+    headers = {**wire.headers, "Content-Type": "application/json"}
+    task = await wire.task("ask please")
+    response = await ask(
+        wire.place.url, "POST", f"{below}/tasks/{task['id']}:cancel", body, headers
+    )
+    assert (response.status, state_of(response.json)) == (200, "canceled")
+    # Without a body there is no type of one either.
+    task = await wire.task("ask please")
+    path = f"{below}/tasks/{task['id']}:cancel"
+    response = await ask(wire.place.url, "POST", path, b"", wire.headers)
+    assert (response.status, state_of(response.json)) == (200, "canceled")
+
+
+@only(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
+async def test_rule_30_nothing_that_is_not_there_is_written_as_null(wire):
+    task = await wire.task("work please")
+    answers = [
+        await wire.ask("GetTask", task=task["id"]),
+        await wire.ask("GetTask", task="nobody"),
+        await wire.send("say hello"),
+        await wire.ask("GetExtendedAgentCard"),
+        await wire.ask("ListTaskPushNotificationConfigs", task=task["id"]),
+    ]
+    for answer in answers:
+        assert b"null" not in answer.body
+    async with wire.streaming("whole please") as events:
+        told = [event.value for event in await events.rest() if event.kind != "artifactUpdate"]
+    assert "null" not in json.dumps(told)
+
+
+async def test_rule_30_the_client_writes_no_null():
+    async with scripted(Scripted(HI)) as server, parley.connect(server.url, retries=0) as remote:
+        await remote.send("hello")
+    assert b"null" not in server.exchanges[-1].body
+
+
+# -- rule 37 ----------------------------------------------------------------------------------
+
+
+async def test_rule_37_a_notification_is_done_and_not_answered(url, rpc):
+    task = await rpc.task("ask please")
+    for params in ({"id": task["id"]}, {"id": "nobody"}):
+        response = await post(url, call("CancelTask", params, id=...), rpc.headers)
+        assert (response.status, response.body) == (204, b"")
+    assert state_of(await rpc.get(task["id"])) == "canceled"
+
+
+@pytest.mark.parametrize(
+    "id", ["9007199254740993", "12345678901234567890123", '"\\u00e4"', '"ä"', "null", "0", '""']
+)
+@pytest.mark.parametrize("method", ["GetTask", "Nonsense"])
+async def test_rule_37_the_id_comes_back_byte_for_byte(url, id, method):
+    given = id.encode(), method.encode()
+    body = b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":{"id":"t"}}' % given
+    response = await post(url, body)
+    assert response.body.startswith(b'{"jsonrpc":"2.0","id":%b,"error":' % id.encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":1,',
+        b"",
+        b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":NaN}}',
+    ],
+)
+async def test_rule_37_what_is_no_json_in_utf_8_is_a_parse_error(url, body):
+    response = await post(url, body, {"Content-Length": str(len(body))})
+    assert response.error["code"] == -32700
+    assert response.reason == "INVALID_JSON"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"parts": [{"raw": "not base64!"}]}, "message.parts[0].raw"),
+        ({"parts": []}, "message.parts"),
+        ({"parts": [{}]}, "message.parts[0]"),
+        ({"parts": [{"text": "a", "url": "b"}]}, "message.parts[0]"),
+        ({"role": "ROLE_NOBODY"}, "message.role"),
+        ({"messageId": 7}, "message.messageId"),
+        ({"metadata": []}, "message.metadata"),
+    ],
+)
+async def test_rule_37_what_is_no_message_is_refused_with_the_field_that_is_wrong(
+    rpc, http, wrong, field
+):
+    for wire in (rpc, http):
+        refused = await wire.ask("SendMessage", {"message": {**SEND, **wrong}})
+        assert refused.reason == "INVALID_PARAMS"
+        assert refused.code == (-32602 if wire is rpc else 400)
+        assert refused.fields == (field,)
+
+
+async def test_rule_37_a_batch_and_what_is_no_request_are_refused_as_json_rpc_wants(url):
+    for body in (b"[]", b'[{"jsonrpc":"2.0","id":1,"method":"GetTask"}]', b'"x"', b"{}"):
+        assert (await post(url, body)).error["code"] == -32600
+    assert (await post(url, call("Nonsense"))).error["code"] == -32601
+
+
+# -- rule 39 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", "/"])
+async def test_rule_39_json_rpc_is_taken_with_and_without_a_slash_and_nobody_is_sent_on(path):
+    from parley import asgi
+    from parley.server.run import serving
+    from tests.contract.agents import contract
+
+    async with serving(asgi({"/here": contract}, drain=0.0)) as url:
+        response = await ask(url, "POST", f"/here{path}", call(params={"message": SEND}), JSON)
+    assert response.status == 200
+    assert response.json["result"]["message"]["parts"] == [{"text": "hello"}]
+
+
+@only(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
+async def test_rule_39_members_may_be_spelled_as_in_the_proto(wire):
+    request = wire.sending("work please")
+    message = request["message"]
+    message["message_id"] = message.pop("messageId")
+    message["context_id"] = "spelled"
+    if not wire.is_old:
+        request["configuration"] = {"history_length": 0}
+    answer = await wire.ask("SendMessage", request)
+    task = answer.result.get("task", answer.result)
+    assert task["contextId"] == "spelled"
+    if not wire.is_old:
+        assert "history" not in task

@@ -1,0 +1,243 @@
+"""Where streams begin and end, and who sees what of them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+import parley
+from parley import Agent, Turn
+from parley.model.tasks import TaskState
+from tests.client.scripted_server import Exchange, card, scripted
+from tests.contract.agents import gates
+from tests.server.http import connection, data_of
+
+from .conftest import only, placed
+from .wire import Wire
+
+pytestmark = pytest.mark.anyio
+
+HTTP_JSON = [("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3")]
+NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
+
+
+async def held(wire: Wire) -> str:
+    """The id of a task that works until its gate is opened."""
+    task = await wire.task("hold please", at_once=True)
+    return str(task["id"])
+
+
+# -- rule 1 -----------------------------------------------------------------------------------
+
+
+@only(*HTTP_JSON)
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+async def test_rule_01_a_task_is_subscribed_to_by_get_and_by_post(wire, verb):
+    task_id = await held(wire)
+    path = f"{'/v1' if wire.is_old else ''}/tasks/{task_id}:subscribe"
+    async with connection(wire.place.url) as http:
+        await http.request(verb, path, b"", wire.headers)
+        status, headers = await http.head()
+        assert (status, headers["content-type"]) == (200, "text/event-stream")
+        # The path is not that of a task whose id ends in :subscribe.
+        assert data_of(await anext(http.frames()))["task"]["id"] == task_id
+    gates[task_id].set()
+
+
+async def test_rule_01_the_client_posts_and_when_that_is_not_taken_gets_from_then_on():
+    asked = []
+
+    async def agent(exchange: Exchange) -> None:
+        asked.append(exchange.method)
+        if exchange.method == "POST":
+            await exchange.body_of(b"no", 405)
+            return
+        await exchange.open_stream()
+        done = b'{"task":{"id":"t","contextId":"c","status":{"state":"TASK_STATE_COMPLETED"}}}'
+        await exchange.chunk(b"data: " + done + b"\n\n")
+        await exchange.end_stream()
+
+    async with scripted(agent) as server:
+        interface = {"url": server.url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+        reference = card(server.url, supportedInterfaces=[interface])
+        async with parley.connect(reference, retries=0) as remote:
+            for _ in range(2):
+                events = [event async for event in remote.subscribe("t")]
+                assert [event.state for event in events] == [TaskState.COMPLETED]
+    assert asked == ["POST", "GET", "GET"]
+
+
+# -- rule 2 -----------------------------------------------------------------------------------
+
+
+@only(*NEW)
+async def test_rule_02_a_subscription_stays_open_through_input_required(wire):
+    task = await wire.task("show please", at_once=True)
+    async with wire.subscribing(task["id"]) as events:
+        gates[task["id"]].set()
+        await events.until("input-required")
+        await wire.send("large", taskId=task["id"])
+        rest = await events.rest()
+    assert rest[-1].state == "completed"
+
+
+async def test_rule_02_a_stream_of_a_message_ends_when_input_is_required(wire):
+    async with wire.streaming("ask please") as events:
+        told = await events.rest()
+    assert told[-1].state == "input-required"
+
+
+@pytest.mark.parametrize("way", NEW, ids="-".join)
+async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
+    lasting = Agent("Lasting", stream_until_terminal=True)
+
+    @lasting.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        return f"size {(await turn.ask('Which size?')).text}"
+
+    async with placed(lasting.asgi(drain=0.0)) as place:
+        wire = Wire(place, *way)
+        async with wire.streaming("go") as events:
+            asked = await events.until("input-required")
+            await wire.send("large", taskId=asked.value["taskId"])
+            rest = await events.rest()
+    assert rest[-1].state == "completed"
+    assert words(rest) == ["size large"]
+
+
+async def test_rule_02_a_stream_of_a_message_stays_open_while_authorisation_is_required(wire):
+    async with wire.streaming("auth please") as events:
+        asked = await events.until("auth-required")
+        await wire.send("the key", taskId=asked.value["taskId"])
+        rest = await events.rest()
+    assert rest[-1].state == "completed"
+
+
+@pytest.mark.parametrize("stays_open", [False, True])
+async def test_rule_02_the_client_takes_either_end_of_a_stream_for_normal(stays_open):
+    async def agent(exchange: Exchange) -> None:
+        status = {"state": "TASK_STATE_INPUT_REQUIRED"}
+        await exchange.open_stream()
+        task = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}
+        await exchange.chunk(exchange.frame({"task": task}))
+        update = {"taskId": "t", "contextId": "c", "status": status}
+        await exchange.chunk(exchange.frame({"statusUpdate": update}))
+        if stays_open:
+            await exchange.never()
+        await exchange.end_stream()
+
+    async with scripted(agent) as server, parley.connect(card(server.url), retries=0) as remote:
+        events = [event async for event in remote.stream("hello")]
+        assert events[-1].status.state is TaskState.INPUT_REQUIRED
+        assert server.calls == ["SendStreamingMessage"]  # and does not look for more
+
+
+# -- rule 21 ----------------------------------------------------------------------------------
+
+
+async def test_rule_21_streams_of_one_task_tell_the_same_and_one_that_is_closed_ends_no_other(wire):
+    task_id = await held(wire)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(wire.subscribing(task_id))
+        second = await stack.enter_async_context(wire.subscribing(task_id))
+        async with wire.subscribing(task_id) as third:
+            for events in (first, second, third):
+                assert (await events.next()).kind == "task"
+        gates[task_id].set()
+        told, same = await first.rest(), await second.rest()
+    assert told[-2:] == same[-2:]
+    assert told[-1].state == "completed"
+    assert words(told) == ["let go"]
+
+
+def words(events):
+    return [
+        "".join(p["text"] for p in e.value["artifact"]["parts"])
+        for e in events
+        if e.kind == "artifactUpdate"
+    ]
+
+
+# -- rule 24 ----------------------------------------------------------------------------------
+
+
+async def test_rule_24_every_event_names_its_task_and_its_context(wire):
+    async with wire.streaming("whole please") as events:
+        first, *rest = await events.rest()
+    assert first.kind == "task"
+    assert {event.kind for event in rest} == {"statusUpdate", "artifactUpdate"}
+    for event in rest:
+        assert event.value["taskId"] == first.value["id"]
+        assert event.value["contextId"] == first.value["contextId"] != ""
+
+
+# -- rules 27 and 42 --------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["unknown task", "terminal task", "refused message"])
+async def refused(request, wire):
+    """A request for a stream that is refused, and why."""
+    if request.param == "unknown task":
+        return wire.subscribing("nobody"), "TASK_NOT_FOUND"
+    if request.param == "terminal task":
+        done = await wire.task("work please")
+        return wire.subscribing(done["id"]), "UNSUPPORTED_OPERATION"
+    picture = [{"text": "words please"}, {"url": "https://x.example/a", "mediaType": "image/png"}]
+    return wire.streaming(picture), "CONTENT_TYPE_NOT_SUPPORTED"
+
+
+STATUS = {
+    "TASK_NOT_FOUND": (404, "NOT_FOUND"),
+    "UNSUPPORTED_OPERATION": (400, "FAILED_PRECONDITION"),
+    "CONTENT_TYPE_NOT_SUPPORTED": (400, "INVALID_ARGUMENT"),
+}
+
+
+async def test_rule_42_a_stream_that_is_refused_is_a_plain_error_and_never_a_stream(wire, refused):
+    asked, reason = refused
+    async with asked as events:
+        refusal = events.refusal
+        assert await events.next() is None
+    assert refusal is not None
+    assert refusal.reason == reason
+    http, grpc = STATUS[reason]
+    assert refusal.status == {"JSONRPC": 200, "HTTP+JSON": http, "GRPC": grpc}[wire.binding]
+    if wire.binding != "GRPC":
+        assert refusal.headers["content-type"] in ("application/json", "application/a2a+json")
+
+
+@only(*HTTP_JSON)
+async def test_rule_27_what_fails_before_the_first_event_has_the_status_of_its_error(wire):
+    """The agent itself fails: nothing but its first event says so."""
+    async with wire.streaming("break please") as events:
+        refusal = events.refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.reason) == (500, "INTERNAL_ERROR")
+
+
+# -- rule 34 ----------------------------------------------------------------------------------
+
+
+@only(("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
+@pytest.mark.parametrize(("said", "state"), [("ask", "input-required"), ("work", "completed")])
+async def test_rule_34_the_last_update_of_a_stream_of_0_3_is_final(wire, said, state):
+    async with wire.streaming(f"{said} please") as events:
+        told = await events.rest()
+    assert told[-1].state == state
+    assert told[-1].value["final"] is True
+    earlier = [event.value for event in told[:-1] if event.kind == "statusUpdate"]
+    assert not any(value.get("final", False) for value in earlier)
+
+
+@only(("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
+async def test_rule_34_a_subscription_of_0_3_ends_with_its_final_update(wire):
+    async with wire.streaming("auth please") as events:
+        first = await events.next()
+        task_id = first.value["id"]
+        await events.until("auth-required")
+        async with wire.subscribing(task_id) as others:
+            assert (await others.next()).kind == "task"
+            await wire.send("the key", taskId=task_id)
+            told = await others.rest()
+    assert told[-1].value["final"] is True
