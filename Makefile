@@ -10,6 +10,7 @@
 VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
+SECONDS ?= 60
 
 ifeq ($(OS),Windows_NT)
 BIN := $(VENV)/Scripts
@@ -38,7 +39,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench docs conformance clean
+.PHONY: help demo test lint bench docs conformance fuzz clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -46,6 +47,7 @@ help:
 	@echo "make lint    style, types, floors, file sizes"
 	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
+	@echo "make fuzz    search for inputs that break a decoder (SECONDS=60 for each)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
 
@@ -67,6 +69,9 @@ bench: $(VENV)/for-tests
 
 docs: $(VENV)/for-tests
 	@$(BIN)/python -m pytest tests/house/test_docs.py tests/house/test_links.py $(ARGS)
+
+fuzz: $(VENV)/for-tests
+	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
 
 conformance: $(VENV)/for-tests
 	@$(BIN)/python -m conformance $(ARGS)

@@ -46,7 +46,7 @@ json_values = st.recursive(
 json_objects = st.dictionaries(texts, json_values, max_size=3)
 """Any JSON; numbers as far as every reader of JSON agrees on them."""
 
-_ONE_OF = {
+ONE_OF = {
     parts.Part: ("text", "raw", "url", "data"),
     requests.SendMessageResponse: ("task", "message"),
     requests.StreamResponse: ("task", "message", "status_update", "artifact_update"),
@@ -61,7 +61,7 @@ def value_of(kind: type[A2AStruct]) -> st.SearchStrategy[Any]:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
     required = {f.name: _of(f.type) for f in info.fields if f.required}
-    one_of = _ONE_OF.get(kind, ())
+    one_of = ONE_OF.get(kind, ())
     optional = {f.name: _of(f.type) for f in info.fields if not f.required and f.name not in one_of}
     if kind is parts.Message:
         required["role"] = st.sampled_from([parts.Role.USER, parts.Role.AGENT])

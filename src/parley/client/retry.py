@@ -47,12 +47,12 @@ def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | 
         return None
     value = retry_after.strip()
     if value.isascii() and value.isdigit():
-        return float(value)
+        return float(value[:10])  # more is for ever, too
     from email.utils import parsedate_to_datetime  # slow to import, seldom needed
 
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

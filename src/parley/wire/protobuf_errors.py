@@ -78,21 +78,30 @@ def write_status(error: A2AError) -> bytes:
     Where it would be too long, the last of its details are left out; the ErrorInfo never is.
     """
     status = _messages()["Status"](code=CODES[error.grpc_status], message=error.message[:1000])
-    for detail in details_of(error):
-        if detail["@type"] == ERROR_INFO:
-            cut = {key: value[:500] for key, value in detail["metadata"].items()}
-            detail = {**detail, "metadata": cut}
-        _pack(status.details.add(), detail)
+    info, *others = details_of(error)
+    cut = {key: value[:500] for key, value in info["metadata"].items()}
+    for detail in ({**info, "metadata": cut}, *others):
+        if not (_is_packed(status.details.add(), detail) or _is_packed_as_it_is(status, detail)):
+            del status.details[-1]
     while len(status.details) > 1 and status.ByteSize() > MOST_BYTES:
         _shorten(status)
     return status.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _pack(packed: Message, detail: Mapping[str, Any]) -> None:
+_UNFIT = (ParseError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+
+def _is_packed(packed: Message, detail: Mapping[str, Any]) -> bool:
     try:
         ParseDict(detail, packed, descriptor_pool=_messages().pool)
-    except ParseError:  # of a type that we have no descriptor of
-        ParseDict({"@type": STRUCT, "value": detail}, packed, descriptor_pool=_messages().pool)
+    except _UNFIT:  # of a type that we have no descriptor of, or not what a peer says that it is
+        packed.Clear()
+        return False
+    return True
+
+
+def _is_packed_as_it_is(status: Any, detail: Mapping[str, Any]) -> bool:
+    return _is_packed(status.details[-1], {"@type": STRUCT, "value": detail})
 
 
 def _shorten(status: Message) -> None:

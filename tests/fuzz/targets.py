@@ -1,0 +1,54 @@
+"""Every decoder that reads what others send, with inputs to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from parley.wire import versions
+from tests.fuzz import answered, asked, served
+
+REGRESSIONS = Path(__file__).parent / "regressions"
+
+
+class Target(NamedTuple):
+    """A function that takes any bytes, and raises when a promise is broken.
+
+    ``form`` is that of the inputs, as ``mutation.Mutator`` has it.
+    """
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Iterable[bytes]]
+    form: str = "line and json"
+
+
+TARGETS: dict[str, Target] = {
+    "envelope": Target(asked.envelope, asked.envelope_seeds, "json"),
+    "json": Target(asked.any_json, asked.any_json_seeds),
+    "limits": Target(asked.limits, asked.envelope_seeds, "json"),
+    "page-tokens": Target(asked.page_tokens, asked.page_token_seeds, "text"),
+    "server": Target(served.server, served.server_seeds),
+    "responses": Target(answered.responses, answered.response_seeds, "json"),
+    "refusals": Target(answered.refusals, answered.refusal_seeds),
+    "statuses": Target(answered.statuses, answered.status_seeds, "line and protobuf"),
+    "events": Target(answered.events, answered.event_seeds, "text"),
+    "cards": Target(answered.cards, answered.card_seeds, "json"),
+    "headers": Target(answered.headers, answered.header_seeds, "line and text"),
+}
+for _version in versions.SPOKEN:
+    TARGETS[f"params-{_version}"] = Target(asked.params(_version), asked.params_seeds(_version))
+    TARGETS[f"http-json-{_version}"] = Target(asked.http_json, asked.http_json_seeds(_version))
+    TARGETS[f"protobuf-{_version}"] = Target(
+        asked.protobuf(_version), asked.protobuf_seeds(_version), "line and protobuf"
+    )
+for _name in answered.CODECS:
+    _form = "line and protobuf" if _name.startswith("protobuf") else "line and json"
+    TARGETS[f"answers-{_name.replace(' ', '-').replace('_', '-')}"] = Target(
+        answered.answers(_name), answered.answer_seeds(_name), _form
+    )
+
+
+def regressions(name: str) -> list[Path]:
+    """Return the inputs that once broke a promise of a target."""
+    return sorted((REGRESSIONS / name).glob("*"))
