@@ -68,13 +68,15 @@ class Search:
         self._costliest = 0.0
         self._executions = 0
 
-    def run(self, seconds: float) -> Outcome:
-        """Search for so long."""
+    def run(self, seconds: float, most: int) -> Outcome:
+        """Search for so long, with ``most`` inputs at the most."""
         end = time.monotonic() + seconds
         known = [path.read_bytes() for path in (KEPT / self.name / "kept").glob("*")]
         for data in [*self._target.seeds(), *map(Path.read_bytes, regressions(self.name)), *known]:
             self._try(data)
-        while time.monotonic() < end and len(self._crashes) < MOST_CRASHES:
+        while time.monotonic() < end and self._executions < most:
+            if len(self._crashes) >= MOST_CRASHES:
+                break
             self._try(self._mutator.mutated(self._chosen(), self._kept))
         for data in self._kept:
             _write(KEPT / self.name / "kept", data)
@@ -144,7 +146,7 @@ def _write(folder: Path, data: bytes) -> Path:
     return path
 
 
-def search(name: str, seconds: float, seed: int) -> Outcome:
+def search(name: str, seconds: float, seed: int, executions: int = 0) -> Outcome:
     """Search in a process of its own."""
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, _hung)
@@ -154,13 +156,14 @@ def search(name: str, seconds: float, seed: int) -> Outcome:
         pass
     else:
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    return Search(name, seed).run(seconds)
+    return Search(name, seed).run(seconds, executions or sys.maxsize)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=float, default=60, help="for each target")
+    parser.add_argument("--executions", type=int, default=0, help="for each target, at the most")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
@@ -171,7 +174,9 @@ def main() -> int:
     print(f"{len(names)} targets for {given.seconds:g} s each, --seed {given.seed}", flush=True)
     crashed = False
     with ProcessPoolExecutor(given.jobs) as pool:
-        found = [pool.submit(search, name, given.seconds, given.seed) for name in names]
+        found = [
+            pool.submit(search, name, given.seconds, given.seed, given.executions) for name in names
+        ]
         for each in found:
             outcome = each.result()
             print(outcome, flush=True)
