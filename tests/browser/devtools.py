@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -72,6 +73,9 @@ class Browser:
                     answer.set_result(told)
             elif (page := self._pages.get(told.get("sessionId", ""))) is not None:
                 page.hear(told["method"], told["params"])
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(Refused("the browser has gone"))
 
     async def call(self, method: str, session: str = "", **params: Any) -> dict[str, Any]:
         """Have the browser, or one page of it, do something."""
@@ -135,6 +139,18 @@ class Page:
         told = await self.call("Page.navigate", url=url)
         if "errorText" in told:
             raise Refused(f"{url}: {told['errorText']}")
+        while not await self._is_there(url):
+            await asyncio.sleep(0.02)
+
+    async def _is_there(self, url: str) -> bool:
+        try:
+            return bool(
+                await self.run(
+                    f"location.href === {json.dumps(url)} && document.readyState === 'complete'"
+                )
+            )
+        except Refused:  # what was there before is being left
+            return False
 
     async def look(self, *, width: int, dark: bool = False, height: int = 900) -> None:
         """Be as wide as that, and as dark as its reader likes it."""
@@ -220,42 +236,46 @@ async def browsing(executable: str) -> AsyncIterator[Browser]:
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
         )
-        assert process.stderr is not None
         try:
-            address = await asyncio.wait_for(_address(process.stderr), 3 * WAIT)
+            address = await asyncio.wait_for(_address(Path(profile), process), 3 * WAIT)
             async with (
                 asyncio.TaskGroup() as tasks,
                 aiohttp.ClientSession() as http,
                 http.ws_connect(address, max_msg_size=0) as socket,
             ):
-                drain = tasks.create_task(_drain(process.stderr))
                 browser = Browser(socket)
                 listening = tasks.create_task(browser.listen())
                 yield browser
+                with suppress(Refused, TimeoutError, ConnectionError):
+                    await browser.call("Browser.close")
                 listening.cancel()
-                drain.cancel()
         finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), WAIT)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+            _end(process)
+            await process.wait()
 
 
-async def _address(stderr: asyncio.StreamReader) -> str:
-    said = []
-    while line := (await stderr.readline()).decode(errors="replace"):
-        said.append(line)
-        if line.startswith("DevTools listening on "):
-            return line.removeprefix("DevTools listening on ").strip()
-    raise Refused("the browser ended before it could be driven:\n" + "".join(said[-20:]))
+def _end(process: asyncio.subprocess.Process) -> None:
+    """End a browser and all that belongs to it.
+
+    What was started may be a script that waits for the browser: the script's end is not the
+    browser's. They are a group of their own, where there are such.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _drain(stderr: asyncio.StreamReader) -> None:
-    """Read what the browser goes on to say, so that it is never held up by a full pipe."""
-    while await stderr.read(65536):
-        pass
+async def _address(profile: Path, process: asyncio.subprocess.Process) -> str:
+    """Wait until the browser has written where it listens: its port, and a path."""
+    told = profile / "DevToolsActivePort"
+    while not told.exists() or told.read_text().count("\n") < 1:
+        if process.returncode is not None:
+            raise Refused(f"the browser ended with {process.returncode} before it could be driven")
+        await asyncio.sleep(0.02)
+    port, path = told.read_text().split("\n")[:2]
+    return f"ws://127.0.0.1:{port}{path}"

@@ -137,6 +137,14 @@ async def test_rule_28_numbers_in_data_stay_what_they_are_and_nulls_stay(wire):
     assert NUMBERS.encode() in answer.body.replace(b" ", b"")
 
 
+@only(*JSONS, ("HTTP+JSON", "0.3"))
+async def test_rule_28_an_integer_may_be_of_any_size_and_is_stored_as_it_is(wire):
+    large = "123456789012345678901234567890"
+    task = await wire.task([{"text": "work please"}, {"data": {"n": int(large)}}])
+    answer = await wire.ask("GetTask", task=task["id"])
+    assert f'"n":{large}'.encode() in answer.body.replace(b" ", b"")
+
+
 @only(("GRPC", "1.0"), ("GRPC", "0.3"))
 async def test_rule_28_where_numbers_are_doubles_nulls_and_small_numbers_stay(wire):
     data = {"small": -3, "half": 2.5, "none": None, "in": [None, 1]}

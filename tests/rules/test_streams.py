@@ -20,6 +20,7 @@ pytestmark = pytest.mark.anyio
 
 HTTP_JSON = [("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3")]
 NEW = [("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")]
+OLD = [("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3")]
 
 
 async def held(wire: Wire) -> str:
@@ -88,15 +89,20 @@ async def test_rule_02_a_stream_of_a_message_ends_when_input_is_required(wire):
     assert told[-1].state == "input-required"
 
 
-@pytest.mark.parametrize("way", NEW, ids="-".join)
-async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
-    lasting = Agent("Lasting", stream_until_terminal=True)
+def lasting() -> Agent:
+    """An agent whose streams are not to end before their tasks do."""
+    agent = Agent("Lasting", stream_until_terminal=True)
 
-    @lasting.skill(replies="task")
+    @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:
         return f"size {(await turn.ask('Which size?')).text}"
 
-    async with placed(lasting.asgi(drain=0.0)) as place:
+    return agent
+
+
+@pytest.mark.parametrize("way", NEW, ids="-".join)
+async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
+    async with placed(lasting().asgi(drain=0.0)) as place:
         wire = Wire(place, *way)
         async with wire.streaming("go") as events:
             asked = await events.until("input-required")
@@ -104,6 +110,16 @@ async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
             rest = await events.rest()
     assert rest[-1].state == "completed"
     assert words(rest) == ["size large"]
+
+
+@pytest.mark.parametrize("way", OLD, ids="-".join)
+async def test_rule_02_in_0_3_it_ends_all_the_same_because_that_update_is_final(way):
+    async with (
+        placed(lasting().asgi(drain=0.0)) as place,
+        Wire(place, *way).streaming("go") as events,
+    ):
+        told = await events.rest()
+    assert (told[-1].state, told[-1].value["final"]) == ("input-required", True)
 
 
 async def test_rule_02_a_stream_of_a_message_stays_open_while_authorisation_is_required(wire):
@@ -219,7 +235,7 @@ async def test_rule_27_what_fails_before_the_first_event_has_the_status_of_its_e
 # -- rule 34 ----------------------------------------------------------------------------------
 
 
-@only(("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
+@only(*OLD)
 @pytest.mark.parametrize(("said", "state"), [("ask", "input-required"), ("work", "completed")])
 async def test_rule_34_the_last_update_of_a_stream_of_0_3_is_final(wire, said, state):
     async with wire.streaming(f"{said} please") as events:
@@ -230,7 +246,16 @@ async def test_rule_34_the_last_update_of_a_stream_of_0_3_is_final(wire, said, s
     assert not any(value.get("final", False) for value in earlier)
 
 
-@only(("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3"))
+@only(*OLD)
+async def test_rule_34_a_subscription_of_0_3_ends_when_input_is_required(wire):
+    task_id = (await wire.task("show please", at_once=True))["id"]
+    async with wire.subscribing(task_id) as events:
+        gates[task_id].set()
+        told = await events.rest()
+    assert (told[-1].state, told[-1].value["final"]) == ("input-required", True)
+
+
+@only(*OLD)
 async def test_rule_34_a_subscription_of_0_3_ends_with_its_final_update(wire):
     async with wire.streaming("auth please") as events:
         first = await events.next()

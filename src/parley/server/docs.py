@@ -103,7 +103,8 @@ def _page() -> tuple[bytes, Headers]:
     }
     policy = (
         f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "img-src data:; connect-src 'self'; require-trusted-types-for 'script'; trusted-types; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return body, (
         (b"content-security-policy", policy.encode()),

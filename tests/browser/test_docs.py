@@ -1,0 +1,67 @@
+"""The page of an agent at ``/docs``, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley import Agent, Turn, asgi
+from parley.server.run import serving
+
+from .devtools import browsing, found
+
+pytestmark = pytest.mark.anyio
+
+
+def agent() -> Agent:
+    echo = Agent("Echo", description="Says it again")
+
+    @echo.skill(examples=["Say this again"])
+    async def again(turn: Turn) -> str:
+        """Says it again."""
+        return turn.text
+
+    return echo
+
+
+@pytest.fixture
+async def browser():
+    executable = found()
+    if executable is None:
+        pytest.skip("there is no Chromium, Chrome or Edge here")
+    async with browsing(executable) as running:
+        yield running
+
+
+@pytest.mark.parametrize("path", ["", "/below"])
+async def test_a_message_is_sent_from_the_page_and_its_reply_shown(browser, path):
+    app = asgi({path or "/": agent()})
+    async with serving(app) as url, browser.page(f"{url}{path}/docs") as page:
+        await page.click(".example")
+        await page.until("document.querySelector('#SendMessage').open")
+        await page.click("#SendMessage button[type=submit]")
+        said = await page.until("document.querySelector('#SendMessage .answer .said')?.textContent")
+        assert said == "Say this again"
+        assert page.complaints == []
+        # Nothing is asked of anybody else.
+        assert {r["url"].startswith(url) for r in page.requests} == {True}
+
+
+async def test_a_refusal_is_shown_with_the_field_that_is_wrong(browser):
+    async with serving(agent().asgi()) as url, browser.page(f"{url}/docs") as page:
+        await page.click("#ListTasks summary")
+        await page.write("#ListTasks input[name=pageSize]", "9999")
+        await page.click("#ListTasks button[type=submit]")
+        shown = await page.until("document.querySelector('#ListTasks .error')?.textContent")
+        assert "INVALID_PARAMS" in shown
+        assert "pageSize" in shown
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_nothing_overflows_a_narrow_screen(browser, dark):
+    async with (
+        serving(agent().asgi()) as url,
+        browser.page(f"{url}/docs", width=380, dark=dark) as page,
+    ):
+        await page.until("!document.querySelector('#rest').hidden")
+        assert await page.run("document.documentElement.scrollWidth <= 380")
+        assert page.complaints == []
