@@ -263,7 +263,7 @@ async def test_the_page_loads_and_runs_nothing_but_itself(served):
         assert f"{kind}-src 'sha256-{digest}'" in policy
     # An icon that is nothing keeps a browser from asking for one.
     text = response.body.decode().replace('<link rel="icon" href="data:,">', "", 1)
-    assert not re.search(r"\ssrc=|<link|@import|url\(|\sstyle=|\son\w+=\"", text)
+    assert not re.search(r"\ssrc=|<link|@import|\burl\(|\sstyle=|\son\w+=\"", text)
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
