@@ -1,7 +1,10 @@
 """What every test shares."""
 
+import asyncio
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextvars import Context
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,9 +16,27 @@ settings.load_profile("parley")
 NOTHING_IS_SKIPPED = bool(os.environ.get("CI") or os.environ.get("PARLEY_NO_SKIP"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+class _TestLoop(asyncio.SelectorEventLoop):
+    """The loop of one test, which has nothing to tell once it is closed.
+
+    All loops of a process share one poller of grpc.aio. What is left of a call that a test
+    cancelled completes whenever it does, and is handed to the loop that began the call by the loop
+    of whichever test runs then: that test would fail because an earlier one's loop is closed.
+    """
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        if self.is_closed():
+            handle = asyncio.Handle(callback, args, self, context)
+            handle.cancel()
+            return handle
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": _TestLoop}
 
 
 @pytest.hookimpl(wrapper=True)

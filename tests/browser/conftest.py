@@ -6,11 +6,6 @@ from .devtools import browsing, found
 
 
 @pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def browser():
     executable = found()
     if executable is None:

@@ -69,11 +69,6 @@ WAYS = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def address() -> AsyncIterator[str]:
     grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
     async with serving(served.asgi(store="memory:"), grpc=grpc) as address:

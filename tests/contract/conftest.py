@@ -40,11 +40,6 @@ class Speech(NamedTuple):
         return self.version == "0.3"
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Server(NamedTuple):
     """Where the agents are, each on an address of its own: gRPC of 0.3 cannot name one of many."""
 

@@ -44,11 +44,6 @@ DAWN = Timestamp.parse("2026-01-31T06:00:00.000Z")
 URI = MessageTimestamps.uri
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def stamping() -> Agent:
     agent = Agent("Stamping", extensions=[MessageTimestamps(clock=lambda: NOON), TaskSearch()])
 

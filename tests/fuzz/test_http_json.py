@@ -53,11 +53,6 @@ LIMITS = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
 def _agent() -> Agent:
     agent = Agent(
         name="Fuzzed",

@@ -67,11 +67,6 @@ def official_server(official_servers: Callable[[str], str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The address of our server, with the agent that official clients talk to."""
     store = f"sqlite:///{tmp_path_factory.mktemp('official') / 'tasks.db'}"

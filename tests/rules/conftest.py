@@ -16,11 +16,6 @@ from tests.contract.agents import contract, who
 from .wire import WAYS, Place, Wire
 
 
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def placed(app: App) -> AsyncIterator[Place]:
     """A server of an app's own, with gRPC."""

@@ -8,11 +8,6 @@ from .scripted import Scripted, app_of
 
 
 @pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def server():
     service = Scripted()
     async with serving(app_of(service)) as address:

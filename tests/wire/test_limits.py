@@ -53,7 +53,15 @@ def test_nesting_is_limited_by_default(depth):
         check_limits(b"[" * depth + b"]" * depth)
 
 
-@pytest.mark.parametrize("wrap", ["%s", '{"jsonrpc":"2.0","params":%s}'])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "%s",
+        '{"jsonrpc":"2.0","params":%s}',
+        '{"jsonrpc":"2.0","params":%s,"message":5}',
+        '{"params":{"request":{}},"message":[],"jsonrpc":"2.0","params":%s}',
+    ],
+)
 def test_a_message_with_too_many_parts_is_refused(wrap):
     parts = ",".join(['{"text":"a"}'] * 5)
     body = (wrap % f'{{"message":{{"parts":[{parts}]}}}}').encode()

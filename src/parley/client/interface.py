@@ -71,7 +71,12 @@ def candidates(
         offered = candidate.interface
         url = _address(candidate.binding, offered.url, card_url)
         if url is None:
-            logger.warning("%s: %r is no address of %s", card.name, offered.url, candidate.binding)
+            logger.warning(
+                "the card %.100r: %.200r is no address of %s",
+                card.name,
+                offered.url,
+                candidate.binding,
+            )
             continue
         whole = Candidate(
             msgspec.structs.replace(offered, url=url), candidate.binding, candidate.version

@@ -126,7 +126,9 @@ class Reader:
                 metadata={"taskId": event.task_id, "artifactId": id[:100]},
             )
         elif self._begun is not None and id not in self._begun:
-            logger.warning("task %s: a chunk of artifact %r, never begun", event.task_id, id[:100])
+            logger.warning(
+                "task %.100r: a chunk of artifact %.100r, never begun", event.task_id, id
+            )
         if self._begun is not None:
             self._begun.add(id)
         if event.last_chunk:

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from itertools import accumulate
+from typing import TypeVar
 
 import msgspec
 
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.wire.syntax import Bytes
 
+T = TypeVar("T")
+
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 class _Message(msgspec.Struct):
-    """A message; its parts and itself have other names in the proto of another version."""
+    """A message; its parts have another name in the proto of another version."""
 
-    parts: list[msgspec.Raw] = []
-    content: list[msgspec.Raw] = []
+    parts: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
 
 
 class _Body(msgspec.Struct):
-    message: _Message | None = None
-    request: _Message | None = None
-    params: _Body | None = None
+    """A request; so has its message."""
+
+    message: msgspec.Raw = msgspec.Raw()
+    request: msgspec.Raw = msgspec.Raw()
+    params: msgspec.Raw = msgspec.Raw()
 
 
 _body = msgspec.json.Decoder(_Body).decode
+_message = msgspec.json.Decoder(_Message).decode
+_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def check_limits(body: Bytes, max_depth: int = 100, max_parts: int = 1000) -> None:
@@ -61,9 +69,17 @@ def _depth(body: bytes) -> int:
 
 
 def _parts(body: bytes) -> int:
+    """The parts of the message, wherever it may be; other members may hold what they like."""
+    requests = [given for given in [_read(_body, body)] if given]
+    requests += [inner for given in requests if (inner := _read(_body, given.params))]
+    holders = [raw for given in requests for raw in (given.message, given.request)]
+    messages = [message for raw in holders if (message := _read(_message, raw))]
+    lists = [raw for message in messages for raw in (message.parts, message.content)]
+    return max((len(_read(_list, raw) or ()) for raw in lists), default=0)
+
+
+def _read(decode: Callable[[Bytes], T], raw: Bytes) -> T | None:
     try:
-        given = _body(body)
+        return decode(raw)
     except (ValueError, RecursionError):
-        return 0
-    message = given.message or given.request or (given.params and given.params.message)
-    return max(len(message.parts), len(message.content)) if message else 0
+        return None
