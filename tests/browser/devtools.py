@@ -139,8 +139,9 @@ class Page:
         told = await self.call("Page.navigate", url=url)
         if "errorText" in told:
             raise Refused(f"{url}: {told['errorText']}")
-        while not await self._is_there(url):
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(WAIT):
+            while not await self._is_there(url):
+                await asyncio.sleep(0.02)
 
     async def _is_there(self, url: str) -> bool:
         try:

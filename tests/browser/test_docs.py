@@ -7,8 +7,6 @@ import pytest
 from parley import Agent, Turn, asgi
 from parley.server.run import serving
 
-from .devtools import browsing, found
-
 pytestmark = pytest.mark.anyio
 
 
@@ -21,15 +19,6 @@ def agent() -> Agent:
         return turn.text
 
     return echo
-
-
-@pytest.fixture
-async def browser():
-    executable = found()
-    if executable is None:
-        pytest.skip("there is no Chromium, Chrome or Edge here")
-    async with browsing(executable) as running:
-        yield running
 
 
 @pytest.mark.parametrize("path", ["", "/below"])

@@ -7,10 +7,14 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
+from parley import Agent, Settings, Turn
+from parley.server.run import serving_in_thread
+from tests.faults.malformed import LIMIT
 
 SERVED = Path(__file__).with_name("served.py")
 
@@ -60,3 +64,28 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     finally:
         if server.process is not None and server.process.returncode is None:
             await server.end()
+
+
+def _target() -> Agent:
+    agent = Agent("Target", moment=0.05, cancel_grace=0.1)
+
+    @agent.skill(replies="task")
+    async def repeat(turn: Turn) -> object:
+        """Gives back what it was given."""
+        return list(turn.parts)
+
+    @agent.skill
+    async def ask_back(turn: Turn) -> str:
+        """Asks a question."""
+        return (await turn.ask("What?")).text
+
+    return agent
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server to be told anything."""
+    store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
+    app = _target().asgi(store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
+    with serving_in_thread(app) as url:
+        yield url

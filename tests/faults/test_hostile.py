@@ -19,38 +19,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from parley import Agent, Settings, Turn
-from parley.server.run import serving_in_thread
 from tests.faults.malformed import FULL, GOOD, LIMIT, MALFORMED, MESSAGE, WRONG, places
 from tests.server.http import JSON, WAIT, Response, ask, call, connection, post
 
 pytestmark = pytest.mark.anyio
 
 OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_INPUT_REQUIRED")
-
-
-def target() -> Agent:
-    agent = Agent("Target", moment=0.05, cancel_grace=0.1)
-
-    @agent.skill(replies="task")
-    async def repeat(turn: Turn) -> object:
-        """Gives back what it was given."""
-        return list(turn.parts)
-
-    @agent.skill
-    async def ask_back(turn: Turn) -> str:
-        """Asks a question."""
-        return (await turn.ask("What?")).text
-
-    return agent
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
-    app = target().asgi(store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
-    with serving_in_thread(app) as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from parley import Settings
-from parley.server.run import serving_in_thread
 from tests.faults.malformed import LIMIT, MESSAGE, WRONG, places
-from tests.faults.test_hostile import answer_of, exchanged, target
+from tests.faults.test_hostile import answer_of, exchanged
 from tests.server.http import Response, ask, connection
 
 pytestmark = pytest.mark.anyio
@@ -28,14 +26,6 @@ BODIES: dict[str, dict[str, Any]] = {
 GOOD = {version: json.dumps(body).encode() for version, body in BODIES.items()}
 MANY = ",".join(['{"text":""}'] * 1001)
 FIELDS = {"1.0": "parts", "0.3": "content"}
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
-    app = target().asgi(store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
-    with serving_in_thread(app) as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -70,12 +70,14 @@ def _depth(body: bytes) -> int:
 
 def _parts(body: bytes) -> int:
     """The parts of the message, wherever it may be; other members may hold what they like."""
-    requests = [given for given in [_read(_body, body)] if given]
-    requests += [inner for given in requests if (inner := _read(_body, given.params))]
-    holders = [raw for given in requests for raw in (given.message, given.request)]
-    messages = [message for raw in holders if (message := _read(_message, raw))]
-    lists = [raw for message in messages for raw in (message.parts, message.content)]
-    return max((len(_read(_list, raw) or ()) for raw in lists), default=0)
+    outer = _read(_body, body)
+    most = 0
+    for request in (outer, outer and _read(_body, outer.params)):
+        for holder in (request.message, request.request) if request else ():
+            message = _read(_message, holder)
+            for parts in (message.parts, message.content) if message else ():
+                most = max(most, len(_read(_list, parts) or ()))
+    return most
 
 
 def _read(decode: Callable[[Bytes], T], raw: Bytes) -> T | None:
