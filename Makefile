@@ -11,6 +11,7 @@ VENV ?= .venv
 ARGS ?=
 JOBS ?= auto
 SECONDS ?= 60
+SEEDS ?= 2000
 
 ifeq ($(OS),Windows_NT)
 BIN := $(VENV)/Scripts
@@ -39,7 +40,7 @@ else
 INSTALL = uv pip install --quiet --python $(BIN)/python$(EXE)
 endif
 
-.PHONY: help demo test lint bench docs conformance fuzz clean
+.PHONY: help demo test lint bench docs conformance fuzz simulation clean
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
@@ -48,6 +49,7 @@ help:
 	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"
 	@echo "make fuzz    search for inputs that break a decoder (SECONDS=60 for each)"
+	@echo "make simulation  a fleet under a seeded scheduler, with faults (SEEDS=10000 for more)"
 	@echo "make docs    check the documentation: links, and every command and snippet in it"
 	@echo "make clean   remove $(VENV) and everything that the commands above leave behind"
 
@@ -72,6 +74,9 @@ docs: $(VENV)/for-tests
 
 fuzz: $(VENV)/for-tests
 	@$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(ARGS)
+
+simulation: $(VENV)/for-tests
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
 
 conformance: $(VENV)/for-tests
 	@$(BIN)/python -m conformance $(ARGS)

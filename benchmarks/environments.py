@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-REQUIREMENTS = ("a2a-sdk[http-server,sqlite]>=1.3,<1.4", "uvicorn", "httptools")
+REQUIREMENTS = ("a2a-sdk[http-server,sqlite,postgresql]>=1.3,<1.4", "uvicorn", "httptools")
 REQUIREMENTS_UNIX = ("uvloop",)
 PLACE = Path(__file__).parents[1] / ".peers" / "benchmarks"
 

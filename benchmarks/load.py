@@ -7,13 +7,16 @@ less than one core, so that what is measured is the server.
     python benchmarks/load.py requests --port 9999 --pid 4711 --seconds 2 --expect '"message"'
     python benchmarks/load.py streams --port 9999 --pid 4711 --chunks 1000 --repeat 20
     python benchmarks/load.py idle --port 9999 --pid 4711 --connections 1000
+    python benchmarks/load.py parked --port 9999 --pid 4711 --connections 1000
 
 Prints one line of JSON: how many, in how many seconds, and the server's CPU time meanwhile.
+``--port`` and ``--pid`` are given once for each replica of a fleet; connections are dealt out.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import selectors
@@ -77,16 +80,18 @@ def whole_reply(data: bytes) -> bytes | None:
     return data[end + 4 :] if len(data) >= end + 4 + length else None
 
 
-def requests(port: int, connections: int, seconds: float, text: str, expect: bytes) -> list[float]:
+def requests(
+    ports: list[int], connections: int, seconds: float, text: str, expect: bytes
+) -> list[float]:
     """Keep one request under way on each connection; return the seconds that each took."""
     selector = selectors.DefaultSelector()
     number = 0
     sent: dict[socket.socket, float] = {}
     received: dict[socket.socket, bytes] = {}
     took: list[float] = []
-    prepared = [http_request(port, "SendMessage", message(text, n), n) for n in range(2000)]
+    prepared = [http_request(ports[0], "SendMessage", message(text, n), n) for n in range(2000)]
     clock = time.perf_counter
-    for _ in range(connections):
+    for port in itertools.islice(itertools.cycle(ports), connections):
         connection = connect(port)
         selector.register(connection, selectors.EVENT_READ)
         received[connection] = b""
@@ -96,7 +101,7 @@ def requests(port: int, connections: int, seconds: float, text: str, expect: byt
         connection.sendall(prepared[number % 2000])
         number += 1
     while sent:
-        for key, _ in selector.select(5) or timed_out():
+        for key, _ in selector.select(30) or timed_out():
             connection = key.fileobj
             data = received[connection] + connection.recv(1 << 18)
             body = whole_reply(data)
@@ -117,13 +122,13 @@ def requests(port: int, connections: int, seconds: float, text: str, expect: byt
     return took
 
 
-def streams(port: int, connections: int, chunks: int, repeat: int) -> int:
+def streams(ports: list[int], connections: int, chunks: int, repeat: int) -> int:
     """Read ``repeat`` rounds of streams, ``connections`` at a time; return all their chunks."""
     total = 0
     for round_ in range(repeat):
         selector = selectors.DefaultSelector()
         tails: dict[socket.socket, bytes] = {}
-        for n in range(connections):
+        for n, port in zip(range(connections), itertools.cycle(ports), strict=False):
             connection = connect(port)
             selector.register(connection, selectors.EVENT_READ)
             tails[connection] = b""
@@ -184,6 +189,35 @@ def idle(port: int, pid: int, connections: int) -> float:
     return (after - before) / connections
 
 
+def parked(port: int, pid: int, tasks: int) -> float:
+    """Leave tasks that wait for an answer; return the server's memory for each."""
+    prepared = [http_request(port, "SendMessage", message("ask", n), n) for n in range(tasks + 500)]
+    lines = [connect(port) for _ in range(16)]
+
+    def leave(requests: list[bytes]) -> None:
+        for at in range(0, len(requests), len(lines)):
+            sent = list(zip(lines, requests[at : at + len(lines)], strict=False))
+            for line, request in sent:
+                line.sendall(request)
+            for line, _ in sent:
+                data = b""
+                line.settimeout(30)
+                while (body := whole_reply(data)) is None:
+                    data += line.recv(1 << 16)
+                if b"TASK_STATE_INPUT_REQUIRED" not in body:
+                    raise Unexpected(body[:300].decode(errors="replace"))
+
+    leave(prepared[:500])
+    before = resident_bytes(pid)
+    leave(prepared[500:])
+    after = resident_bytes(pid)
+    for line in lines:
+        line.close()
+    if before is None or after is None:
+        raise Unexpected("this system does not tell how much memory a process holds")
+    return (after - before) / tasks
+
+
 def timed_out() -> list[tuple[selectors.SelectorKey, int]]:
     """Raise: nothing came for far too long."""
     raise Unexpected("the server stopped answering")
@@ -192,9 +226,12 @@ def timed_out() -> list[tuple[selectors.SelectorKey, int]]:
 def main() -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["requests", "streams", "idle"])
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--pid", type=int, required=True, help="the server, for its CPU time")
+    parser.add_argument("what", choices=["requests", "streams", "idle", "parked"])
+    parser.add_argument("--port", type=int, required=True, action="append")
+    parser.add_argument(
+        "--pid", type=int, required=True, action="append", help="the server, for its CPU time"
+    )
+    parser.add_argument("--anywhere", action="store_true", help="on any core, not on the last")
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--text", default="hello")
@@ -202,32 +239,41 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=1000)
     parser.add_argument("--repeat", type=int, default=1)
     options = parser.parse_args()
-    pin(-1)
+    if not options.anywhere:
+        pin(-1)
     allow_many_files()
     try:
-        if options.what == "idle":
-            print(json.dumps({"bytes": idle(options.port, options.pid, options.connections)}))
+        if options.what in ("idle", "parked"):
+            measure = idle if options.what == "idle" else parked
+            bytes_each = measure(options.port[0], options.pid[0], options.connections)
+            print(json.dumps({"bytes": bytes_each}))
         else:
             print(json.dumps(timed(options)))
     except (Unexpected, OSError) as error:
         sys.exit(f"{options.what}: {error}")
 
 
+def cpu_of(pids: list[int]) -> float | None:
+    """Return the CPU time of all the servers."""
+    told = [cpu_seconds(pid) for pid in pids]
+    return None if None in told else sum(seconds for seconds in told if seconds is not None)
+
+
 def timed(options: argparse.Namespace) -> dict[str, float | None]:
     """Measure requests or streams, after a little warming up."""
-    port, connections, took = options.port, options.connections, [0.0]
+    ports, connections, took = options.port, options.connections, [0.0]
     expect = options.expect.encode()
     if options.what == "requests":
-        requests(port, connections, 0.2, options.text, expect)
+        requests(ports, connections, 0.2, options.text, expect)
     else:
-        streams(port, connections, min(options.chunks, 100), 1)
-    cpu, own, start = cpu_seconds(options.pid), time.process_time(), time.perf_counter()
+        streams(ports, connections, min(options.chunks, 100), 1)
+    cpu, own, start = cpu_of(options.pid), time.process_time(), time.perf_counter()
     if options.what == "requests":
-        took = sorted(requests(port, connections, options.seconds, options.text, expect))
+        took = sorted(requests(ports, connections, options.seconds, options.text, expect))
         count = len(took)
     else:
-        count = streams(port, connections, options.chunks, options.repeat)
-    seconds, after = time.perf_counter() - start, cpu_seconds(options.pid)
+        count = streams(ports, connections, options.chunks, options.repeat)
+    seconds, after = time.perf_counter() - start, cpu_of(options.pid)
     return {
         "count": count,
         "seconds": seconds,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
+import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -25,8 +28,28 @@ def describe() -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "uvicorn": importlib.metadata.version("uvicorn"),
         "fsync_ms": round(fsync_milliseconds(), 3),
+        "busy": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def services() -> dict[str, str]:
+    """Return the versions of the services of a fleet that are here."""
+    from services import Missing, binaries
+
+    found = {}
+    with contextlib.suppress(Missing):
+        found["postgres"] = version_of([str(binaries() / "postgres"), "--version"])
+    if program := shutil.which("redis-server") or shutil.which("valkey-server"):
+        found["redis"] = version_of([program, "--version"])
+    return found
+
+
+def version_of(command: list[str]) -> str:
+    """Return the first number with a dot that a program says of itself."""
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    number = re.search(r"\d+\.[\d.]+", said)
+    return number[0] if number else "?"
 
 
 def cpu() -> str:

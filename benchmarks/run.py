@@ -1,9 +1,11 @@
 """Measure Parley beside a bare ASGI app and the official SDK's server, in one run.
 
-    make bench                       a few minutes; prints a table, writes results.json beside this
-    make bench ARGS=--quick          one short round of everything, to see that it works
-    make bench ARGS=--write          and puts the figures into README.md and docs/benchmarks.md
-    make bench ARGS='--only tasks'   cases whose name contains a word
+    make bench                        ten minutes; prints tables, writes results.json beside this
+    make bench ARGS=--quick           one short round of one server's cases, to see that it works
+    make bench ARGS=--write           and puts the figures into README.md and docs/benchmarks.md
+    make bench ARGS='--only tasks'    cases of one server whose name contains a word
+    make bench ARGS='--parts fleet'   some parts: servers, memory, fleet, stored
+    make bench ARGS=--million         stored tasks up to a million: some minutes more
 
 Every server runs on one core, the load generator on another. Rounds are interleaved: each round
 measures every case once, so that what else the machine does hits all alike; the figures are
@@ -18,13 +20,17 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import environments
+import fleet
+import fleet_report
 import machine
 import report
+import stored
 from processes import HERE, Server, allow_many_files, serving
 
 MEMORY = "memory:"
@@ -96,6 +102,23 @@ IDLE = tuple(
 )
 
 
+SIZES = (1_000, 5_000, 10_000)
+MEMORY_OF = tuple(
+    Case(
+        f"{what} {count}",
+        who,
+        script,
+        ("wait", MEMORY) if what == "idle" else ("ask", DISK),
+        (what, "--connections", str(count)),
+    )
+    for what in ("idle", "parked")
+    for count in SIZES
+    for who, script in ((PARLEY, "parley_agents.py"), (OFFICIAL, "official.py"))
+    if who == PARLEY or count == SIZES[0]  # the official server takes minutes for more
+)
+PARTS = ("servers", "memory", "fleet", "stored")
+
+
 class Servers:
     """The servers of a run, each started when it is first needed and stopped at the end."""
 
@@ -133,6 +156,8 @@ def measure(case: Case, server: Server, seconds: float, shrink: int) -> dict[str
     elif load[0] == "streams" and shrink > 1:
         load[load.index("--chunks") + 1] = str(int(load[load.index("--chunks") + 1]) // shrink)
         load[load.index("--repeat") + 1] = "1"
+    elif load[0] in ("idle", "parked") and shrink > 1:
+        load[load.index("--connections") + 1] = "100"
     load += ["--port", str(server.port), "--pid", str(server.pid)]
     done = subprocess.run(
         [sys.executable, str(HERE / "load.py"), *load], capture_output=True, text=True
@@ -157,13 +182,8 @@ def run(cases: list[Case], rounds: int, seconds: float, shrink: int) -> dict[str
     """Measure all cases; return the figures, and the reasons for those that are missing."""
     measured: dict[tuple[str, str], list[dict[str, Any]]] = {}
     missing: dict[str, str] = {}
-    place = HERE.parent / ".bench"  # not the system's temporary directory: that may have no disk
-    place.mkdir(exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as directory,
-        contextlib.ExitStack() as stack,
-    ):
-        servers = Servers(Path(directory), stack)
+    with scratch() as directory, contextlib.ExitStack() as stack:
+        servers = Servers(directory, stack)
         for number in range(rounds):
             for case in cases:
                 key = (case.name, case.who)
@@ -203,21 +223,94 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round; writes nothing")
     parser.add_argument("--without-official", action="store_true", help="leave that server out")
     parser.add_argument("--write", action="store_true", help="put the figures into the documents")
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of them, with commas")
+    parser.add_argument("--million", action="store_true", help="stored tasks up to a million")
     options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--parts: there is no {', '.join(unknown)}, but {', '.join(PARTS)}")
+    if options.quick or options.only:
+        parts = ["servers"]
     allow_many_files()
     rounds, seconds, shrink = options.rounds, options.seconds, 1
     if options.quick:
         rounds, seconds, shrink = 1, 0.2, 20
-    cases = chosen(CASES, options)
-    results = {"machine": machine.describe(), **run(cases, rounds, seconds, shrink)}
-    results["growth"] = run(chosen(GROWTH, options), min(rounds, 3), seconds, shrink)["figures"]
-    results["idle"] = run(chosen(IDLE, options), 1, seconds, shrink)["figures"]
-    results["import_seconds"] = machine.import_seconds("parley")
-    print(report.text(results))
-    if not (options.quick or options.only or options.without_official):
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-        if options.write:
-            report.write(results, HERE.parent / "README.md", HERE.parent / "docs/benchmarks.md")
+    results: dict[str, Any] = {"machine": machine.describe(), "figures": {}, "missing": {}}
+    if "servers" in parts:
+        cases = chosen(CASES, options)
+        results |= run(cases, rounds, seconds, shrink)
+        results["growth"] = run(chosen(GROWTH, options), min(rounds, 3), seconds, shrink)["figures"]
+        results["idle"] = run(chosen(IDLE, options), 1, seconds, shrink)["figures"]
+        results["import_seconds"] = machine.import_seconds("parley")
+        print(report.text(results))
+    further: dict[str, Any] = {}
+    if "memory" in parts:
+        further["memory"] = each_alone(chosen(MEMORY_OF, options))
+    for name, part in (("fleet", of_a_fleet), ("stored", of_stored_tasks)):
+        if name in parts:
+            further[name] = part(options)
+    if further:
+        print(fleet_report.text(results["machine"] | machine.services(), further))
+    whole = not (options.quick or options.only or options.without_official)
+    if whole:
+        keep(results | further, parts, options.write)
+
+
+def each_alone(cases: list[Case]) -> dict[str, Any]:
+    """Measure cases once, each on a server of its own: memory that was used is used again."""
+    figures: dict[str, Any] = {"missing": {}}
+    for case in cases:
+        measured = run([case], 1, 0, 1)
+        figures["missing"] |= measured["missing"]
+        for name, by_whom in measured["figures"].items():
+            figures.setdefault(name, {}).update(
+                {who: figure["bytes"] for who, figure in by_whom.items()}
+            )
+    return figures
+
+
+def of_a_fleet(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure replicas on PostgreSQL."""
+    with scratch() as place:
+        return fleet.measure(place, min(options.rounds, 2), options.seconds, report.progress)
+
+
+def of_stored_tasks(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what reading costs beside many stored tasks."""
+    sizes = (*stored.SIZES, stored.MILLION) if options.million else stored.SIZES
+    with scratch() as place:
+        return stored.measure(place, sizes, report.progress)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Have a directory that is gone afterwards; not the system's: that may have no disk."""
+    place = HERE.parent / ".bench"
+    place.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+def keep(results: dict[str, Any], parts: list[str], write: bool) -> None:
+    """Write the figures of some parts to results.json, and to the documents if asked."""
+    kept = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    measured_on = results["machine"] | machine.services()
+    if "servers" not in parts:
+        for name in ("machine", "figures", "missing"):
+            results.pop(name)
+    else:
+        kept.pop("missing", None)
+    further = [part for part in parts if part != "servers"]
+    for part in further:
+        results[part]["machine"] = measured_on
+    kept |= results
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    if write:
+        docs = HERE.parent / "docs/benchmarks.md"
+        if "servers" in parts:
+            report.write(kept, HERE.parent / "README.md", docs)
+        if further:
+            fleet_report.write(kept, docs)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.services.postgres import postgres as postgres
+from tests.services.postgres import postgres_url as postgres_url
+from tests.services.redis import redis as redis
+
 # A slow moment of the machine is no failure.
 settings.register_profile("parley", deadline=None)
 settings.load_profile("parley")
@@ -43,9 +47,10 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Fail what would be skipped because another implementation is missing, where none may be."""
+    """Fail what would be skipped because a peer or a service is missing, where none may be."""
     report = yield
-    if report.skipped and item.get_closest_marker("peer") and NOTHING_IS_SKIPPED:
+    needy = item.get_closest_marker("peer") or item.get_closest_marker("service")
+    if report.skipped and needy and NOTHING_IS_SKIPPED:
         report.outcome = "failed"
         report.longrepr = f"skipped, where nothing may be: {report.longrepr}"
     return report

@@ -1,19 +1,23 @@
 """The same agents on the official SDK's own server (a2a-sdk), as its documentation builds one.
 
 Runs in an environment of its own (see ``environments.py``).
-Arguments: the port, reply|task|stream|wait, and ``memory:`` or the path of a SQLite database.
+Arguments: the port, reply|task|stream|wait|ask|ticks, and ``memory:``, the path of a SQLite file,
+or the URL of a PostgreSQL database: it is then a replica of a cluster (``a2a.server.cluster``).
+``pin=no`` lets it run on any core.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvicorn
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
@@ -102,11 +106,35 @@ class Wait(Reply):
         await asyncio.Event().wait()
 
 
-def store(where: str) -> TaskStore:
-    """Return the SDK's store in memory, or its database store on SQLite."""
+class Ask(Reply):
+    """Asks a question, and so parks its task."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await begin(context, event_queue)
+        await updater.requires_input()
+
+
+class Ticks(Reply):
+    """Says what the clock says, "COUNT MILLISECONDS" times and apart."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = await begin(context, event_queue)
+        count, apart = map(int, context.get_user_input().split())
+        for _ in range(count):
+            await asyncio.sleep(apart / 1000)
+            said = updater.new_agent_message([Part(text=f"at {time.monotonic_ns()} ")])
+            await updater.update_status(TaskState.TASK_STATE_WORKING, said)
+        await updater.complete()
+
+
+def stores(where: str) -> tuple[TaskStore, DatabaseTaskEventStream | None]:
+    """Return the SDK's store in memory, on SQLite, or a cluster's with its stream of events."""
     if where == "memory:":
-        return InMemoryTaskStore()
-    return DatabaseTaskStore(create_async_engine(f"sqlite+aiosqlite:///{where}"))
+        return InMemoryTaskStore(), None
+    if not where.startswith("postgresql:"):
+        return DatabaseTaskStore(create_async_engine(f"sqlite+aiosqlite:///{where}")), None
+    engine = create_async_engine(where.replace("postgresql:", "postgresql+asyncpg:", 1))
+    return VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
 
 
 def main(port: int, what: str, where: str) -> None:
@@ -125,16 +153,21 @@ def main(port: int, what: str, where: str) -> None:
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="work", name="work", description="works", tags=["work"])],
     )
-    tasks = store(where)
+    tasks, events = stores(where)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        if isinstance(tasks, DatabaseTaskStore):
+        if not isinstance(tasks, InMemoryTaskStore):
             await tasks.initialize()
+        if events is not None:
+            await events.initialize()
         yield
 
-    executor = {"reply": Reply, "task": Work, "stream": Stream, "wait": Wait}[what]()
-    handler = DefaultRequestHandler(agent_executor=executor, task_store=tasks, agent_card=card)
+    agents = {"reply": Reply, "task": Work, "stream": Stream, "wait": Wait, "ask": Ask}
+    executor = (agents | {"ticks": Ticks})[what]()
+    handler = DefaultRequestHandler(
+        agent_executor=executor, task_store=tasks, agent_card=card, event_stream=events
+    )
     app = Starlette(
         routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, rpc_url="/")],
         lifespan=lifespan,
@@ -143,5 +176,6 @@ def main(port: int, what: str, where: str) -> None:
 
 
 if __name__ == "__main__":
-    pin(0)
+    if "pin=no" not in sys.argv:
+        pin(0)
     main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

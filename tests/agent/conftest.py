@@ -6,70 +6,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from parley.agent.agent import Agent
 from parley.agent.host import Host, placed
-from parley.agent.service import AgentService
-from parley.log.memory import MemoryTaskStore
+from parley.log.lease import SHORTEST_LEASE, Lease
+from parley.log.memory import MemoryLogs, MemoryTaskStore
+from parley.log.postgres import PostgresTaskStore
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import TaskStore
-from parley.model.parts import Message, Part, Role
-from parley.model.requests import SendMessageConfiguration, SendMessageRequest
-from parley.model.service import CallContext, StreamItem
-from parley.model.tasks import Task
-
-
-class Talk:
-    """A caller of one agent, in process."""
-
-    def __init__(self, service: AgentService, host: Host) -> None:
-        self.service = service
-        self.host = host
-        self.store = host.store
-        self.context = CallContext()
-
-    def request(self, said: str | Message, **options: Any) -> SendMessageRequest:
-        """Return a request to send what is said."""
-        configuration = {
-            name: options.pop(name)
-            for name in ("return_immediately", "history_length", "accepted_output_modes")
-            if name in options
-        }
-        request_metadata = options.pop("request_metadata", None)
-        message = (
-            said
-            if isinstance(said, Message)
-            else Message(
-                message_id=options.pop("message_id", uuid4().hex),
-                role=Role.USER,
-                parts=(Part(text=said),),
-                **options,
-            )
-        )
-        return SendMessageRequest(
-            message=message,
-            configuration=SendMessageConfiguration(**configuration) if configuration else None,
-            metadata=request_metadata,
-        )
-
-    async def send(self, said: str | Message, **options: Any) -> Task | Message:
-        """Send a message and return the reply."""
-        context = options.pop("context", self.context)
-        return await self.service.send_message(self.request(said, **options), context)
-
-    async def task(self, said: str | Message, **options: Any) -> Task:
-        """Send a message and return the reply, which is a task."""
-        reply = await self.send(said, **options)
-        assert isinstance(reply, Task), reply
-        return reply
-
-    def stream(self, said: str | Message, **options: Any) -> AsyncIterator[StreamItem]:
-        """Send a message and return its stream."""
-        context = options.pop("context", self.context)
-        return self.service.send_streaming_message(self.request(said, **options), context)
+from tests.agent.fleet import Fleet, MortalStore
+from tests.agent.talk import Talk
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -94,3 +42,31 @@ def talk(new_store: Callable[[], TaskStore]) -> Callable[..., Any]:
             await host.stop()
 
     return opened
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
+def new_replica(request: pytest.FixtureRequest) -> Callable[[], TaskStore]:
+    """A maker of stores for replicas that share what they keep, with a short lease."""
+    lease = Lease(SHORTEST_LEASE)
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        return lambda: PostgresTaskStore(url, lease=lease)
+    logs = MemoryLogs()
+    return lambda: MortalStore(logs=logs, lease=lease)
+
+
+@pytest.fixture
+async def fleet(new_replica: Callable[[], TaskStore]) -> AsyncIterator[Fleet]:
+    """A fleet without replicas: ``await fleet.add(agent)``."""
+    fleet = Fleet(new_replica)
+    yield fleet
+    await fleet.close()
+
+
+@pytest.fixture
+async def mortal_fleet() -> AsyncIterator[Fleet]:
+    """A fleet whose replicas can be killed, or cut off."""
+    logs = MemoryLogs()
+    fleet = Fleet(lambda: MortalStore(logs=logs, lease=Lease(SHORTEST_LEASE)))
+    yield fleet
+    await fleet.close()

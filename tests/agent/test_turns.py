@@ -80,7 +80,7 @@ async def test_questions_are_asked_one_after_the_other(talk: Any) -> None:
         assert task.state is TaskState.INPUT_REQUIRED
         assert task.status.message is not None
         assert task.status.message.text == "From where?"
-        await until(lambda: caller.host._executors[0].running == 0)  # parked: a row, no coroutine
+        await until(lambda: caller.executor.running == 0)  # parked: a row, no coroutine
         task = await caller.task("Rome", task_id=task.id)
         assert task.status.message is not None
         assert task.status.message.text == "To where?"
@@ -229,7 +229,7 @@ async def test_messages_that_wait_when_the_task_ends_are_refused_and_leave_no_tr
     async with talk(agent) as caller:
         task = await caller.task("go", return_immediately=True)
         late = asyncio.create_task(caller.task("hello?", task_id=task.id))
-        await until(lambda: bool(caller.host._executors[0]._lanes[task.id].senders.waiting))
+        await until(lambda: bool(caller.executor._lanes[task.id].senders.waiting))
         go_on.set()
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await asyncio.wait_for(late, 5)
@@ -332,7 +332,7 @@ async def test_a_function_that_ignores_cancellation_does_not_hold_the_task(talk:
             canceled = await asyncio.wait_for(cancel(caller, task.id), 5)
             assert canceled.state is TaskState.CANCELED
             (finish if skill == "stubborn" else release).set()
-            await until(lambda: not caller.host._executors[0].running)
+            await until(lambda: not caller.executor.running)
             assert await get(caller, task.id) == canceled
 
 
@@ -366,7 +366,7 @@ async def test_queued_tasks_wait_their_turn_and_can_be_canceled(talk: Any) -> No
         first = await caller.task("1", return_immediately=True)
         second = await caller.task("2", return_immediately=True)
         third = asyncio.create_task(caller.task("3"))
-        await until(lambda: len(caller.host._executors[0]._queue) == 2)
+        await until(lambda: caller.executor.line.count == 2)
         with pytest.raises(OverloadedError):
             await caller.task("4", return_immediately=True)
         with pytest.raises(OverloadedError):
@@ -690,8 +690,8 @@ async def test_what_a_dead_process_left_open_is_run_again(talk: Any, new_store: 
 async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time(
     talk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.host.SWEEP_SECONDS", 0.01)
-    monkeypatch.setattr("parley.agent.host.PRUNE_SECONDS", 0.01)
+    monkeypatch.setattr("parley.agent.sweep.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("parley.agent.sweep.PRUNE_SECONDS", 0.01)
     agent = Agent("Forgetful", park_for=timedelta(milliseconds=1), keep_for=timedelta(seconds=1))
 
     @agent.skill
@@ -749,7 +749,7 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
     async with talk(booking()) as caller:
         task = await caller.task("Book")
         sender = asyncio.create_task(caller.task("Rome", task_id=task.id))
-        lanes = caller.host._executors[0]
+        lanes = caller.executor
         async with asyncio.timeout(5):
             while not lanes.expected:
                 await asyncio.sleep(0)
@@ -777,7 +777,7 @@ async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged
     async with talk(agent) as caller:
         running = asyncio.create_task(caller.task("1"))
         in_line = asyncio.create_task(caller.task("2"))
-        await until(lambda: len(caller.host._executors[0]._queue) == 1)
+        await until(lambda: caller.executor.line.count == 1)
     assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
     task = await asyncio.wait_for(in_line, 5)
     assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")

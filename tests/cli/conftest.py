@@ -50,6 +50,8 @@ def parley(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(calling, "PATIENCE", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for name in ("PARLEY_STORE", "PARLEY_BUS"):
+        monkeypatch.delenv(name, raising=False)
 
     def call(*arguments: str) -> Ran:
         capsys.readouterr()

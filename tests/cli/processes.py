@@ -18,7 +18,7 @@ class Running:
     """A command that is running. Its output is read as it comes, and kept."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, **environment: str) -> None:
-        keep = {k: v for k, v in os.environ.items() if not k.startswith("A2ACLI_")}
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "parley.cli", *arguments],
             cwd=folder,

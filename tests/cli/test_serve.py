@@ -106,7 +106,18 @@ def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target,
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        (("--store", "postgres://x"), 2, "names no store"),
+        (("--store", "mysql://ada:secret@x"), 2, "names no store"),
+        (("--store", "postgresql://ada:secret@127.0.0.1:1/x"), 1, "cannot be reached"),
+        (("--store", "postgresql://x", "--bus", "amqp://ada:secret@x"), 2, "names no bus"),
+        (("--bus", "redis://x"), 2, "memory: is for one process alone"),
+        (("--bus", "none"), 2, "memory: is for one process alone"),
+        (("--lease", "5s"), 2, "lease=5 needs a store that many replicas use"),
+        (("--store", "postgresql://x", "--lease", "soon"), 2, "--lease: 'soon' is not a duration"),
+        (("--store", "postgresql://x", "--lease", "0.1s"), 2, "0.5 to 3600 seconds"),
+        (("--role", "api"), 2, "role='api' needs a store that other processes use too"),
+        (("--role", "worker"), 2, "role='worker' needs a store"),
+        (("--role", "boss"), 2, "'boss' is not one of both, api, worker"),
+        (("--no-migrate",), 2, "only a postgresql:// store"),
         (("--log-level", "loud"), 2, "not one of debug, info"),
         (("--host", "no.such.host.invalid"), 1, "no.such.host.invalid"),
         (("--port", "99999"), 1, "99999"),
@@ -118,6 +129,7 @@ def test_wrong_options_are_said_in_a_line(file, parley, flags, status, words):
     ran = parley("serve", "echo.py", "--store", "memory:", *flags)
     assert (ran.status, ran.stdout) == (status, "")
     assert words in ran.stderr
+    assert "secret" not in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

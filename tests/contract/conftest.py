@@ -1,13 +1,15 @@
-"""One server for each store, and a client for each binding and version that it speaks.
+"""Servers for each store, and a client for each binding and version that they speak.
 
-Every test runs over all of them: what an operation means does not depend on how it is asked for.
+Every test runs over all of them: what an operation means does not depend on how it is asked for,
+nor, where several replicas share a store, on which of them is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -15,6 +17,7 @@ import parley
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.operations import BY_NAME
+from parley.server.app import App
 from parley.server.grpc_options import GrpcOptions
 from parley.server.run import serving
 
@@ -22,7 +25,8 @@ from .agents import contract, plain, strict, who
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 VERSIONS = ("1.0", "0.3")
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgres", "postgres+redis")
+REPLICAS = {"postgres": 2, "postgres+redis": 3}
 WAYS = [(binding, version) for version in VERSIONS for binding in BINDINGS]
 
 NO_REPEATS = Retry(calls=0, streams=0)
@@ -41,28 +45,64 @@ class Speech(NamedTuple):
 
 
 class Server(NamedTuple):
-    """Where the agents are, each on an address of its own: gRPC of 0.3 cannot name one of many."""
+    """Where the replicas of each agent are, which have addresses of their own: gRPC of 0.3 cannot
+    name one of many agents.
+    """
 
-    contract: str
-    plain: str
-    strict: str
+    contract: Sequence[str]
+    plain: Sequence[str]
+    strict: Sequence[str]
 
 
-@pytest.fixture(scope="session", params=STORES)
-async def server(
+class Anyone:
+    """A client that is several, one for each replica: whatever is done, any of them does."""
+
+    def __init__(self, clients: Sequence[RemoteAgent]) -> None:
+        self._clients = clients
+        self._chance = random.Random(len(clients))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chance.choice(self._clients), name)
+
+
+Serve = Callable[[Callable[..., App]], Awaitable[list[str]]]
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(store, marks=[pytest.mark.service] if store in REPLICAS else [])
+        for store in STORES
+    ],
+)
+async def serve(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Server]:
-    """Servers with all bindings."""
+) -> AsyncIterator[Serve]:
+    """Serves what makes an app, given a store, with all bindings; says where the replicas are."""
+    options: dict[str, Any] = {"caller": who, "drain": 0.0}
+    if request.param == "postgres+redis":
+        options["bus"] = request.getfixturevalue("redis").url
     async with AsyncExitStack() as stack:
-        addresses = []
-        for agent in (contract, plain, strict):
+
+        async def replicas(asgi: Callable[..., App]) -> list[str]:
             store = "memory:"
             if request.param == "sqlite":
                 store = f"sqlite:///{tmp_path_factory.mktemp('contract') / 'tasks.db'}"
-            app = agent.asgi(store=store, caller=who, drain=0.0)
-            grpc = GrpcOptions(port=0)
-            addresses.append(await stack.enter_async_context(serving(app, grpc=grpc)))
-        yield Server(*addresses)
+            elif request.param in REPLICAS:
+                store = request.getfixturevalue("postgres").new_url()
+            addresses = []
+            for _ in range(REPLICAS.get(request.param, 1)):
+                running = serving(asgi(store=store, **options), grpc=GrpcOptions(port=0))
+                addresses.append(await stack.enter_async_context(running))
+            return addresses
+
+        yield replicas
+
+
+@pytest.fixture(scope="session")
+async def server(serve: Serve) -> Server:
+    """Servers of the agents."""
+    return Server(*[await serve(agent.asgi) for agent in (contract, plain, strict)])
 
 
 @pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way))
@@ -85,7 +125,19 @@ async def stranger(server: Server, speech: Speech) -> AsyncIterator[RemoteAgent]
         yield agent
 
 
-def reach(url: str, speech: Speech, **options: Any) -> Any:
+@asynccontextmanager
+async def reach(
+    urls: Sequence[str], speech: Speech, *, path: str = "", **options: Any
+) -> AsyncIterator[RemoteAgent]:
+    """Connect to all replicas of an agent; whatever is then asked, any of them is asked."""
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(connect(url + path, speech, **options)) for url in urls
+        ]
+        yield clients[0] if len(clients) == 1 else cast("RemoteAgent", Anyone(clients))
+
+
+def connect(url: str, speech: Speech, **options: Any) -> Any:
     """Return a connection that speaks in one way, as one caller, and repeats nothing."""
     given = {"headers": {"x-user": "ada"}, "retries": NO_REPEATS, "idempotent": False}
     return parley.connect(

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 import parley
 from parley.client.errors import NoCommonVersion
 from parley.model.errors import TaskNotFoundError
-from parley.server.grpc_options import GrpcOptions
-from parley.server.run import serving
 
-from .agents import contract, plain, who
-from .conftest import STORES, Speech, reach
+from .agents import contract, plain
+from .conftest import Serve, Speech, connect, reach
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="session", params=STORES)
-async def shared(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[str]:
-    """The address that several tenants share."""
-    store = "memory:"
-    if request.param == "sqlite":
-        store = f"sqlite:///{tmp_path_factory.mktemp('tenants') / 'tasks.db'}"
+@pytest.fixture(scope="session")
+async def shared(serve: Serve) -> Sequence[str]:
+    """The addresses that several tenants share, one for each replica."""
     tenants = {"acme": contract, "globex": contract, "initech": plain}
-    app = parley.asgi(tenants=tenants, store=store, caller=who, drain=0.0)
-    async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        yield url
+    return await serve(partial(parley.asgi, tenants=tenants))
 
 
 @pytest.fixture
-async def cannot(shared: str, speech: Speech) -> bool:
+async def cannot(shared: Sequence[str], speech: Speech) -> bool:
     """Whether this way has no means to name a tenant: neither a field nor a path."""
     if speech != ("GRPC", "0.3"):
         return False
     with pytest.raises(NoCommonVersion):
-        await reach(f"{shared}/acme", speech)
+        await connect(f"{shared[0]}/acme", speech)
     return True
 
 
@@ -47,7 +39,7 @@ async def test_each_tenant_is_its_own_agent(shared, speech, cannot, path):
     if cannot:
         return
     for tenant, name in (("acme", "Contract agent"), ("initech", "Plain agent")):
-        async with reach(shared + path.format(tenant), speech) as remote:
+        async with reach(shared, speech, path=path.format(tenant)) as remote:
             assert remote.card.name == name
             assert (await remote.send("say hello")).text in ("hello", "mhm")
 
@@ -56,9 +48,9 @@ async def test_tenants_see_nothing_of_each_other(shared, speech, cannot):
     if cannot:
         return
     async with (
-        reach(f"{shared}/acme", speech) as acme,
-        reach(f"{shared}/globex", speech) as globex,
-        reach(f"{shared}/a2a/acme", speech) as acme_by_name,
+        reach(shared, speech, path="/acme") as acme,
+        reach(shared, speech, path="/globex") as globex,
+        reach(shared, speech, path="/a2a/acme") as acme_by_name,
     ):
         task = await acme.send("ask please", push="https://hooks.example.com/a")
         for asked in (
@@ -82,7 +74,7 @@ async def test_the_extended_card_keeps_its_reader_with_the_tenant(shared, speech
     if cannot:
         return
     for path in ("/globex", "/a2a/globex"):
-        async with reach(shared + path, speech) as remote:
+        async with reach(shared, speech, path=path) as remote:
             card = await remote.extended_card()
             assert "secret" in {skill.id for skill in card.skills}
             for each in card.supported_interfaces:

@@ -43,7 +43,7 @@ def test_importing_parley_loads_no_server_no_client_and_no_command_line() -> Non
 
 def texts() -> list[Path]:
     """Return every text file that people write here."""
-    rooms = ("src", "tests", "examples", "benchmarks", "docs", ".ci")
+    rooms = ("src", "tests", "examples", "benchmarks", "deploy", "docs", ".ci")
     files = [p for room in rooms for p in (ROOT / room).rglob("*") if p.is_file()]
     files += [p for p in ROOT.glob("*") if p.suffix in (".md", ".toml") or p.name == "Makefile"]
     by_machines = {"__pycache__", "regressions"}  # the latter are bytes that the fuzzers found

@@ -10,6 +10,7 @@ import pytest
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
 from parley.log.memory import MemoryTaskStore
+from parley.log.postgres import PostgresTaskStore
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import TaskStore
 
@@ -59,7 +60,14 @@ async def sqlite(
     await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+class PostgresAtOurTime(PostgresTaskStore):
+    """One that does not correct the clock that a test gives it."""
+
+    def now(self) -> int:
+        return self._clock()
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def store(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -69,8 +77,10 @@ async def store(
     store: TaskStore
     if request.param == "memory":
         store = MemoryTaskStore(clock=clock)
-    else:
+    elif request.param == "sqlite":
         store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
+    else:
+        store = PostgresAtOurTime(request.getfixturevalue("postgres_url"), clock=clock)
     await store.open(tell)
     yield store
     await store.close()

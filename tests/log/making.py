@@ -112,3 +112,8 @@ async def all_events(store: TaskStore, task_id: str) -> list[LoggedEvent]:
 
 def numbers(events: Sequence[LoggedEvent]) -> list[int]:
     return [event.seq for event in events]
+
+
+async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], int]:
+    """What is left to do: the tasks that this replica holds, and how many nobody does."""
+    return list(await store.holding()), (await store.unclaimed()).get(agent, 0)

@@ -34,6 +34,7 @@ from tests.log.making import (
     all_events,
     chunk,
     creation,
+    left,
     message,
     numbers,
     received,
@@ -150,7 +151,7 @@ async def test_nothing_follows_a_terminal_status(store: TaskStore, end: TaskStat
     record = await store.load("t")
     assert record is not None
     assert (record.seq, record.waiting, record.turn_open) == (2, 0, False)
-    assert await store.unfinished("agent") == []
+    assert await left(store) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -276,43 +277,34 @@ async def test_waiting_messages_are_counted_until_they_are_taken(store: TaskStor
         assert record is not None
         return record.waiting, record.turn, record.turn_open
 
-    assert await store.unfinished("agent") == []
+    assert await left(store) == ([], 0)
     await store.append(addition("t", None, received("a"), received("b"), turn=9))
     assert await record() == (2, 1, False)
-    assert await store.unfinished("agent") == ["t"]
+    assert await left(store) == ([], 1)
     started = addition("t", 1, turn_started(2, "a"), turn=2, taken=1, turn_open=True)
     await store.append(started)
     assert await record() == (1, 2, True)
+    assert await left(store) == (["t"], 0)
     await store.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn=2, taken=1))
     assert await record() == (0, 2, True)
     await store.append(addition("t", 2, turn=2, turn_open=False))
     assert await record() == (0, 2, False)
-    assert await store.unfinished("agent") == []
+    assert await left(store) == ([], 0)
 
 
 async def test_a_request_to_cancel_is_kept_until_the_end(store: TaskStore) -> None:
     await store.append(creation("t", turn_open=False))
     await store.append(addition("t", None, CancelRequested()))
-    assert await store.unfinished("agent") == ["t"]
+    assert await left(store) == ([], 1)
     await store.append(addition("t", 1, turn_started(2, "a"), turn=2, turn_open=True))
+    assert await left(store) == (["t"], 0)
     await store.append(addition("t", 1, status("t", WORKING), turn=2, turn_open=False))
     record = await store.load("t")
     assert record is not None
     assert record.cancel_requested
-    assert await store.unfinished("agent") == ["t"]
+    assert await left(store) == ([], 1)
     await store.append(addition("t", 2, status("t", TaskState.CANCELED)))
-    assert await store.unfinished("agent") == []
-
-
-async def test_unfinished_tasks_are_those_of_one_agent_the_oldest_first(store: TaskStore) -> None:
-    other = msgspec.structs.replace(SCOPE, agent="other")
-    await asyncio.gather(
-        *[store.append(creation(task_id)) for task_id in ("c", "a", "b")],
-        store.append(creation("o", scope=other)),
-        store.append(creation("parked", turn_open=False)),
-    )
-    assert await store.unfinished("agent") == ["c", "a", "b"]
-    assert await store.unfinished("other") == ["o"]
+    assert await left(store) == ([], 0)
 
 
 async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(

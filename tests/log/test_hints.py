@@ -8,22 +8,13 @@ import tracemalloc
 
 import pytest
 
-from parley.log.events import CancelRequested, Kind, LoggedEvent
+from parley.log.events import LoggedEvent
 from parley.log.hints import BUFFER_RECORDS, LocalHints, Subscription
-from parley.model.encoding import encode
-from tests.log.making import chunk, numbers, received
+from parley.log.store import Place
+from tests.log.hinting import Ear, event, place, private
+from tests.log.making import numbers, received
 
 pytestmark = pytest.mark.anyio
-
-
-def event(seq: int, text: str = "x", task_id: str = "t") -> LoggedEvent:
-    update = chunk(task_id, text)
-    return LoggedEvent(task_id, seq, 1, Kind.ARTIFACT, encode(update), update, 0)
-
-
-def private(seq: int, sub: int) -> LoggedEvent:
-    request = CancelRequested()
-    return LoggedEvent("t", seq, 1, Kind.CANCEL, encode(request), request, 0, sub)
 
 
 async def test_a_subscriber_gets_the_public_events_of_its_task(hints: LocalHints) -> None:
@@ -72,41 +63,133 @@ async def test_buffers_are_bounded_in_bytes_but_hold_any_single_append() -> None
     assert len(live.take()[0]) == 10
 
 
+class Deaf:
+    """A listener that fails."""
+
+    def heard(self, record: LoggedEvent) -> None:
+        raise RuntimeError("broken")
+
+    def moved(self, place: Place) -> None:
+        raise RuntimeError("lame")
+
+
 async def test_a_listener_is_called_with_private_records(hints: LocalHints) -> None:
-    heard: list[tuple[int, int]] = []
-    with hints.listen("t", lambda record: heard.append((record.seq, record.sub))):
+    ear = Ear()
+    with hints.listen("t", ear):
         hints.publish([event(1), private(1, 1)])
         hints.publish([private(1, 2)])
+        hints.moved(place(1))
+        hints.moved(place(1, "u"))
     hints.publish([private(1, 3)])
-    assert heard == [(1, 1), (1, 2)]
+    hints.moved(place(2))
+    assert ear.records == [(1, 1), (1, 2)]
+    assert ear.places == [place(1)]
 
 
 async def test_a_listener_that_fails_harms_nobody(
     hints: LocalHints, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[int] = []
-
-    def fail(record: LoggedEvent) -> None:
-        raise RuntimeError("broken")
-
+    ear = Ear()
     with (
         caplog.at_level(logging.ERROR),
-        hints.listen("t", fail),
-        hints.listen("t", lambda record: heard.append(record.sub)),
+        hints.listen("t", Deaf()),
+        hints.listen("t", ear),
         hints.subscribe("t") as live,
     ):
         hints.publish([event(1), private(1, 1)])
+        hints.moved(place(1))
         assert live.take()[0]
-    assert heard == [1]
+    assert ear.records == [(1, 1)]
+    assert ear.places == [place(1)]
     assert "broken" in caplog.text
+    assert "lame" in caplog.text
+
+
+async def test_those_who_listen_for_work_hear_of_it(
+    hints: LocalHints, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(agent: str) -> None:
+        raise RuntimeError("lazy")
+
+    heard: list[str] = []
+    with hints.listen_work(fail), hints.listen_work(heard.append):
+        hints.work("a")
+    hints.work("b")
+    assert heard == ["a"]
+    assert "lazy" in caplog.text
 
 
 async def test_whoever_left_costs_nothing(hints: LocalHints) -> None:
-    with hints.subscribe("t"), hints.subscribe("t"), hints.listen("t", print):
+    with hints.subscribe("t"), hints.subscribe("t"), hints.listen("t", Ear()):
         pass
     with pytest.raises(RuntimeError), hints.subscribe("t"):
         raise RuntimeError
     assert hints.is_idle
+
+
+async def test_the_first_who_cares_and_the_last_are_noted(hints: LocalHints) -> None:
+    noted: list[tuple[str, bool]] = []
+    hints.interest = lambda task_id, cares: noted.append((task_id, cares))
+    with hints.subscribe("t"):
+        with hints.listen("t", Ear()), hints.listen("u", Ear()), hints.subscribe("t"):
+            assert set(hints.watched) == {"t", "u"}
+            assert noted == [("t", True), ("u", True)]
+        assert noted == [("t", True), ("u", True), ("u", False)]
+        assert hints.is_watched("t")
+        assert not hints.is_watched("u")
+    assert noted[3:] == [("t", False)]
+
+
+async def test_events_that_come_again_or_late_are_not_taken_twice(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live:
+        hints.publish([event(1), event(2)])
+        hints.publish([event(1)])
+        hints.publish([event(2), event(3)])
+        events, behind = live.take()
+        assert (numbers(events), behind) == ([1, 2, 3], False)
+        hints.publish([event(2), event(3)])
+        assert not await live.wait(0)
+        hints.publish([event(3), event(4)])
+        assert numbers(live.take()[0]) == [4]
+
+
+async def test_a_gap_leaves_the_reader_behind_with_what_came_before_it(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live:
+        hints.publish([event(1)])
+        hints.publish([event(3)])
+        hints.publish([event(2)])
+        events, behind = live.take()
+        assert (numbers(events), behind) == ([1], True)
+        live.put([event(5), event(7)], 2)
+        assert live.take() == ([], True)
+
+
+async def test_news_without_records_wakes_only_who_does_not_know(hints: LocalHints) -> None:
+    looked: list[str | None] = []
+    hints.look = looked.append
+    with hints.subscribe("t") as live:
+        live.seen = 2
+        hints.publish([event(3)])
+        hints.moved(place(3))
+        hints.news("t", 3)
+        assert live.take()[1] is False
+        hints.moved(place(4))
+        assert await live.wait(5)
+        assert live.take() == ([], True)
+        live.seen = 4
+        hints.news("t", 5)
+        assert live.take() == ([], True)
+        live.seen = 5
+        hints.news("t", 5)
+        assert not await live.wait(0)
+        hints.gone("t")
+        assert live.take() == ([], True)
+        assert looked == []
+        with hints.listen("t", Ear()):
+            hints.news("t", 5)
+        assert looked == ["t"]
+        hints.missed()
+        assert looked == ["t", None]
 
 
 async def test_an_idle_subscription_is_small(hints: LocalHints) -> None:

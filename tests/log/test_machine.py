@@ -23,13 +23,16 @@ from hypothesis.stateful import (
 
 from parley.log.events import CancelRequested, LoggedEvent, Received, TurnStarted
 from parley.log.fold import Fold, IllegalEvent
-from parley.log.memory import MemoryTaskStore
+from parley.log.memory import MemoryLogs, MemoryTaskStore
+from parley.log.postgres import PostgresTaskStore
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import (
     Append,
     Conflict,
     DuplicateReceipt,
     Fenced,
+    Held,
+    Place,
     Receipt,
     Scope,
     StoreError,
@@ -40,6 +43,7 @@ from parley.log.store import (
 )
 from parley.model.tasks import TaskState
 from tests.log.making import addition, chunk, creation, received, status, turn_started
+from tests.services.postgres import PostgresServer
 
 T = TypeVar("T")
 
@@ -61,6 +65,8 @@ class Known:
         self.turn_open = False
         self.waiting = 0
         self.cancel_requested = False
+        self.holder = ""
+        self.place = 0
 
     @property
     def seq(self) -> int:
@@ -69,6 +75,11 @@ class Known:
     @property
     def has_ended(self) -> bool:
         return self.fold.state is not None and self.fold.state.is_terminal
+
+    @property
+    def is_unclaimed(self) -> bool:
+        is_left = self.turn_open or self.waiting > 0 or self.cancel_requested
+        return is_left and not self.holder and not self.has_ended
 
 
 states = st.sampled_from([state for state in TaskState if not state.is_terminal])
@@ -98,24 +109,34 @@ class StoreMachine(RuleBasedStateMachine):
         self.known: dict[str, Known] = {}
         self.receipts: dict[tuple[Scope, str], Receipt] = {}
         self.told: dict[str, list[LoggedEvent]] = {}
-        self.store = self.new_store()
-        self.run(self.store.open(self.tell))
+        self.stores = self.new_stores()
+        for store in self.stores:
+            self.run(store.open(self.tell))
         self.moment = 0
 
-    def new_store(self) -> TaskStore:
-        return MemoryTaskStore()
+    def new_stores(self) -> list[TaskStore]:
+        """Replicas that share what they keep."""
+        logs = MemoryLogs()
+        return [MemoryTaskStore(logs=logs) for _ in range(2)]
+
+    @property
+    def store(self) -> TaskStore:
+        """One of the replicas, whose turn it is."""
+        self.stores.append(self.stores.pop(0))
+        return self.stores[0]
 
     def teardown(self) -> None:
-        self.run(self.store.close())
+        for store in self.stores:
+            self.run(store.close())
         self.runner.close()
         self.folder.cleanup()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
 
-    def append(self, append: Append) -> int:
+    def append(self, store: TaskStore, append: Append) -> int:
         async def wait() -> int:
-            return await self.store.append(append)
+            return await store.append(append)
 
         return self.run(wait())
 
@@ -123,9 +144,10 @@ class StoreMachine(RuleBasedStateMachine):
         for record in records:
             self.told.setdefault(record.task_id, []).append(record)
 
-    def apply(self, append: Append) -> type[Exception] | None:
+    def apply(self, append: Append, replica: str) -> type[Exception] | None:
         """Do an append in the model; return what the store must refuse it with."""
         known = self.known.get(append.task_id)
+        self.unclaimed_before = known is not None and known.is_unclaimed
         if known is None:
             if append.expected_seq != 0 or append.scope is None:
                 return UnknownTask
@@ -160,16 +182,27 @@ class StoreMachine(RuleBasedStateMachine):
             known.turn_open = append.turn_open
         known.waiting = 0 if known.has_ended else max(0, known.waiting - append.taken)
         known.turn_open &= not known.has_ended
+        was_unclaimed = append.task_id in self.known and self.unclaimed_before
+        if known.has_ended or append.release:
+            known.holder = ""
+        elif append.expected_seq is not None:
+            if append.turn_open is False:
+                known.holder = ""
+            elif known.turn_open:
+                known.holder = replica
+        if known.is_unclaimed and not was_unclaimed:
+            known.place = append.place
         self.known[append.task_id] = known
         return None
 
     def do(self, append: Append) -> bool:
-        refusal = self.apply(append)
+        store = self.store
+        refusal = self.apply(append, store.replica)
         if refusal is None:
-            assert self.append(append) == self.known[append.task_id].seq
+            assert self.append(store, append) == self.known[append.task_id].seq
             return True
         with pytest.raises(refusal):
-            self.append(append)
+            self.append(store, append)
         return False
 
     @rule(target=tasks, data=st.data(), scope=st.sampled_from(SCOPES), open_=st.booleans())
@@ -200,6 +233,8 @@ class StoreMachine(RuleBasedStateMachine):
             turn=known.turn + data.draw(st.integers(0, 1)),
             epoch=known.epoch + data.draw(st.sampled_from([0, 0, 0, 0, -1, 1])),
             turn_open=data.draw(st.sampled_from([None, True, False])),
+            release=data.draw(st.sampled_from([False, False, True])),
+            place=data.draw(st.integers(0, 3)),
             taken=data.draw(st.integers(0, 2)),
         )
         if data.draw(st.booleans()):
@@ -218,7 +253,8 @@ class StoreMachine(RuleBasedStateMachine):
         events = data.draw(st.lists(st.builds(received, st.just("f")), min_size=1, max_size=2))
         if data.draw(st.booleans()):
             events.append(CancelRequested())
-        self.do(addition(task_id, None, *events, turn=99, epoch=99))
+        place = data.draw(st.integers(0, 3))
+        self.do(addition(task_id, None, *events, turn=99, epoch=99, place=place))
 
     @rule(task_id=tasks, state=ends, late=st.booleans())
     def end(self, task_id: str, state: TaskState, late: bool) -> None:
@@ -233,12 +269,67 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(task_id=tasks)
     def claim(self, task_id: str) -> None:
         known = self.known[task_id]
+        store = self.store
         if known.has_ended:
             with pytest.raises(TaskEnded):
-                self.run(self.store.claim(task_id))
+                self.run(store.claim(task_id))
+        elif known.holder not in ("", store.replica):
+            with pytest.raises(Held):
+                self.run(store.claim(task_id))
         else:
             known.epoch += 1
-            assert self.run(self.store.claim(task_id)) == known.epoch
+            known.holder = store.replica
+            assert self.run(store.claim(task_id)) == known.epoch
+
+    @rule(agent=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
+    def adopt(self, agent: str, limit: int) -> None:
+        line = [
+            task_id
+            for task_id, known in self.known.items()
+            if known.is_unclaimed and known.scope.agent == agent
+        ]
+        store = self.store
+        assert self.run(store.unclaimed()).get(agent, 0) == len(line)
+        places = [self.known[task_id].place for task_id in line]
+        first = min([place for place in places if place], default=0)
+        assert self.run(store.first_in_line(agent)) == first
+        line.sort(key=lambda task_id: self.known[task_id].place)
+        adopted = self.run(store.adopt(agent, limit))
+        assert [each.task_id for each in adopted] == line[:limit]
+        for each in adopted:
+            known = self.known[each.task_id]
+            known.epoch += 1
+            known.holder = store.replica
+            assert (each.epoch, each.place) == (known.epoch, known.place)
+
+    @rule()
+    def look_at_what_is_held(self) -> None:
+        store = self.store
+        held = {
+            task_id
+            for task_id, known in self.known.items()
+            if known.holder == store.replica
+            and (known.turn_open or known.waiting or known.cancel_requested)
+        }
+        assert set(self.run(store.holding())) == held
+
+    @rule()
+    def look_at_places(self) -> None:
+        expected = {
+            task_id: Place(
+                task_id=task_id,
+                seq=known.seq,
+                sub=self.told[task_id][-1].sub,
+                epoch=known.epoch,
+                holder=known.holder,
+                waiting=known.waiting,
+                cancel_requested=known.cancel_requested,
+                ended=known.has_ended,
+            )
+            for task_id, known in self.known.items()
+        }
+        found = self.run(self.store.places([*self.known, "nobody"]))
+        assert {place.task_id: place for place in found} == expected
 
     @rule()
     def use_what_is_not_there(self) -> None:
@@ -272,28 +363,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert {task.id: task for task in page.tasks} == expected
         assert (page.total, page.more) == (len(expected), False)
 
-    @rule(agent=st.sampled_from(["a", "b"]))
-    def unfinished(self, agent: str) -> None:
-        expected = [
-            task_id
-            for task_id, known in self.known.items()
-            if known.scope.agent == agent
-            and not known.has_ended
-            and (known.turn_open or known.waiting or known.cancel_requested)
-        ]
-        assert self.run(self.store.unfinished(agent)) == expected
-
     @invariant()
     def every_task_is_the_fold_of_its_log(self) -> None:
         for task_id, known in self.known.items():
             record = self.run(self.store.load(task_id))
             assert record is not None
             assert record.task == known.fold.task
-            assert (record.seq, record.scope, record.epoch) == (
-                known.seq,
-                known.scope,
-                known.epoch,
-            )
+            assert (record.seq, record.scope) == (known.seq, known.scope)
+            assert (record.epoch, record.holder) == (known.epoch, known.holder)
             assert (record.turn, record.turn_open, record.waiting, record.cancel_requested) == (
                 known.turn,
                 known.turn_open,
@@ -319,15 +396,41 @@ class StoreMachine(RuleBasedStateMachine):
 class SqliteMachine(StoreMachine):
     """The same, with a file that is closed and opened now and then."""
 
-    def new_store(self) -> TaskStore:
+    def new_stores(self) -> list[TaskStore]:
         path = Path(self.folder.name) / "tasks.db"
-        return SqliteTaskStore(path, synchronous="NORMAL")
+        return [SqliteTaskStore(path, synchronous="NORMAL")]
 
     @rule()
     def close_and_open(self) -> None:
         self.run(self.store.close())
-        self.store = self.new_store()
+        self.stores = self.new_stores()
         self.run(self.store.open(self.tell))
+        for known in self.known.values():
+            if known.holder:
+                known.holder, known.place = "", 0
+                known.epoch += 1
+
+
+class PostgresMachine(StoreMachine):
+    """The same, with two replicas in a schema of their own, one of which leaves now and then."""
+
+    server: PostgresServer
+
+    def new_stores(self) -> list[TaskStore]:
+        self.url = self.server.new_url()
+        return [PostgresTaskStore(self.url) for _ in range(2)]
+
+    @rule()
+    def leave_and_come(self) -> None:
+        store = self.store
+        replica = store.replica
+        self.run(store.close())
+        for known in self.known.values():
+            if known.holder == replica:
+                known.holder, known.place = "", 0
+                known.epoch += 1
+        self.stores[0] = PostgresTaskStore(self.url)
+        self.run(self.stores[0].open(self.tell))
 
 
 def test_the_memory_store_does_what_the_model_does() -> None:
@@ -339,6 +442,16 @@ def test_the_memory_store_does_what_the_model_does() -> None:
 def test_the_sqlite_store_does_what_the_model_does() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         SqliteMachine, settings=settings(max_examples=15, stateful_step_count=25)
+    )
+
+
+@pytest.mark.service
+def test_the_postgres_store_does_what_the_model_does(postgres: PostgresServer) -> None:
+    class Machine(PostgresMachine):
+        server = postgres
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Machine, settings=settings(max_examples=20, stateful_step_count=25)
     )
 
 

@@ -18,6 +18,7 @@ from parley.log.store import (
     PushState,
     StoreError,
     TaskEnded,
+    TaskQuery,
     TaskStore,
     TooManyPushes,
     UnknownTask,
@@ -54,9 +55,11 @@ async def test_what_is_kept_comes_back_whole_and_by_id(store: TaskStore) -> None
         id="b", url=URL, token="token", authentication=authentication
     )
     kept = await store.put_push("t", PushRecord(config=config, version="0.3", revision="r"))
-    assert kept == PushRecord(config=config, version="0.3", revision="r", cursor=2)
-    await store.put_push("t", push("a", revision="s"))
-    assert await store.pushes("t") == [push("a", revision="s", cursor=2), kept]
+    whole = PushRecord(config=config, version="0.3", revision="r", cursor=2, holder=store.replica)
+    assert kept == whole
+    other = await store.put_push("t", push("a", revision="s"))
+    assert other == replace(push("a", revision="s", cursor=2), holder=store.replica)
+    assert await store.pushes("t") == [other, kept]
     assert list(await store.pushes("other")) == []
 
 
@@ -92,14 +95,13 @@ async def test_one_of_a_task_that_is_over_has_nothing_to_do(store: TaskStore) ->
     await store.append(creation("t", status("t", TaskState.COMPLETED)))
     kept = await store.put_push("t", push("a"))
     assert (kept.cursor, kept.state) == (2, PushState.DONE)
-    assert await store.pushing(SCOPE.agent) == []
 
 
 async def test_a_task_that_is_not_there_has_no_configurations(store: TaskStore) -> None:
     with pytest.raises(UnknownTask):
         await store.put_push("t", push())
     await store.remove_push("t", "a")
-    await store.move_push("t", push("a"))
+    assert not await store.move_push("t", push("a"))
 
 
 async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
@@ -108,10 +110,11 @@ async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
     await store.append(creation("t"))
     first = await store.put_push("t", push("a"))
     await store.append(addition("t", 1, chunk("t", "x"), chunk("t", "y")))
-    await store.move_push("t", replace(first, cursor=2))
+    assert await store.move_push("t", replace(first, cursor=2))
     other = push("a", url="https://example.com/other", revision="r2")
-    assert await store.put_push("t", other) == replace(other, cursor=2)
-    assert await store.pushes("t") == [replace(other, cursor=2)]
+    kept = await store.put_push("t", other)
+    assert kept == replace(other, cursor=2, holder=store.replica)
+    assert await store.pushes("t") == [kept]
 
 
 async def test_the_same_again_changes_nothing(store: TaskStore) -> None:
@@ -126,10 +129,9 @@ async def test_a_parked_one_is_active_again_when_it_is_made_anew(store: TaskStor
     await store.move_push("t", replace(first, state=PushState.PARKED, note="HTTP 404"))
     [parked] = await store.pushes("t")
     assert (parked.state, parked.note) == (PushState.PARKED, "HTTP 404")
-    assert await store.pushing(SCOPE.agent) == []
     again = await store.put_push("t", push("a", revision="r2"))
     assert (again.state, again.note, again.revision) == (PushState.ACTIVE, "", "r2")
-    assert await store.pushing(SCOPE.agent) == [("t", False)]
+    assert again.holder == store.replica
 
 
 async def test_one_without_an_id_replaces_that_of_its_url(store: TaskStore) -> None:
@@ -146,10 +148,10 @@ async def test_a_move_of_one_that_was_made_anew_is_forgotten(store: TaskStore) -
     await store.append(creation("t"))
     old = await store.put_push("t", push("a"))
     new = await store.put_push("t", push("a", url=URL + "2", revision="r2"))
-    await store.move_push("t", replace(old, cursor=7))
+    assert not await store.move_push("t", replace(old, cursor=7))
     assert await store.pushes("t") == [new]
     await store.remove_push("t", "a")
-    await store.move_push("t", replace(new, cursor=7))
+    assert not await store.move_push("t", replace(new, cursor=7))
     assert list(await store.pushes("t")) == []
 
 
@@ -197,22 +199,6 @@ async def test_an_append_that_fails_keeps_no_configuration(store: TaskStore) -> 
     assert list(await store.pushes("t")) == []
 
 
-async def test_a_process_that_starts_finds_what_is_to_be_told(store: TaskStore) -> None:
-    for name in ("behind", "even", "parked", "done", "none"):
-        await store.append(creation(name))
-    kept = {
-        name: await store.put_push(name, push("a")) for name in ("behind", "even", "parked", "done")
-    }
-    await store.append(addition("behind", 1, chunk("behind", "x")))
-    await store.move_push("parked", replace(kept["parked"], state=PushState.PARKED))
-    await store.move_push("done", replace(kept["done"], state=PushState.DONE))
-    await store.put_push("parked", push("b"))
-    assert await store.pushing(SCOPE.agent) == [
-        ("behind", True), ("even", False), ("parked", False),
-    ]  # fmt: skip
-    assert await store.pushing("another agent") == []
-
-
 async def test_pruning_a_task_removes_its_configurations(store: TaskStore, clock: Clock) -> None:
     for name in ("old", "new"):
         await store.append(creation(name))
@@ -222,7 +208,6 @@ async def test_pruning_a_task_removes_its_configurations(store: TaskStore, clock
     assert await store.prune(SCOPE.agent, clock.now, 10) == 1
     assert list(await store.pushes("old")) == []
     assert ids(await store.pushes("new")) == ["a"]
-    assert await store.pushing(SCOPE.agent) == [("new", False)]
 
 
 async def test_configurations_survive_the_process(tmp_path: Path) -> None:
@@ -235,7 +220,9 @@ async def test_configurations_survive_the_process(tmp_path: Path) -> None:
     again = SqliteTaskStore(path)
     await again.open(lambda records: None)
     try:
-        assert await again.pushes("t") == [kept]
+        assert await again.pushes("t") == [replace(kept, holder="")]
+        assert await again.adopt_pushes(SCOPE.agent, 10) == [("t", False)]
+        assert await again.pushes("t") == [replace(kept, holder=again.replica)]
     finally:
         await again.close()
 
@@ -263,8 +250,8 @@ async def test_a_database_of_the_schema_before_is_brought_up_to_date(tmp_path: P
         assert record is not None
         assert (record.scope, record.task.state) == (SCOPE, TaskState.WORKING)
         assert (await store.put_push("t", push("a"))).cursor == 1
-        assert await store.pushing("agent") == [("t", False)]
         assert await store.append(addition("t", 1, chunk("t", "x"))) == 2
+        assert (await store.list(TaskQuery(scope=SCOPE))).total == 1
     finally:
         await store.close()
 

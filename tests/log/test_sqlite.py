@@ -28,6 +28,7 @@ from tests.log.making import (
     all_events,
     chunk,
     creation,
+    left,
     message,
     numbers,
     received,
@@ -71,8 +72,9 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         await store.append(creation("u"))
         await store.claim("t")
         await store.set_value(SCOPE, "c", "k", b"v")
+        record = await store.load("t")
         before = (
-            await store.load("t"),
+            record and record.task,
             await store.memory("t"),
             await store.events("t", 0, 10),
             await store.list(TaskQuery(scope=SCOPE, artifacts=True)),
@@ -81,8 +83,11 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["tasks.db", "tasks.db.lock"]
     async with opened(path) as store:
+        record = await store.load("t")
+        assert record is not None
+        assert (record.seq, record.holder, record.epoch) == (2, "", 3)
         assert before == (
-            await store.load("t"),
+            record.task,
             await store.memory("t"),
             await store.events("t", 0, 10),
             await store.list(TaskQuery(scope=SCOPE, artifacts=True)),
@@ -90,8 +95,10 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
             await store.history(SCOPE, "context-t", 10),
         )
         assert await store.get_value(SCOPE, "c", "k") == b"v"
-        assert await store.unfinished("agent") == ["t", "u"]
-        assert await store.append(addition("t", 2, chunk("t", "y"), epoch=2)) == 3
+        assert await left(store) == ([], 2)  # their holder is dead, and fenced
+        adopted = await store.adopt("agent", 10)
+        assert [(task.task_id, task.epoch) for task in adopted] == [("t", 4), ("u", 3)]
+        assert await store.append(addition("t", 2, chunk("t", "y"), epoch=4)) == 3
         assert await store.append(creation("v")) == 1
 
 
@@ -174,7 +181,7 @@ async def test_a_locked_file_cannot_be_opened(tmp_path: Path) -> None:
 async def test_only_the_append_that_does_not_fit_fails(sqlite: SqliteTaskStore) -> None:
     """A full disk refuses what is too large for it, and takes what is small."""
     await asyncio.gather(*[sqlite.append(creation(name)) for name in ("t", "u", "v")])
-    connection = sqlite._writing._connection  # type: ignore[union-attr]
+    connection = sqlite._writing.desk.connection  # type: ignore[union-attr]
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 30}")
     results = await asyncio.gather(
@@ -236,7 +243,9 @@ async def test_a_disk_that_takes_no_more_leaves_whole_appends_only(tmp_path: Pat
         assert numbers(await all_events(store, "t")) == list(range(1, int(seq) + 1))
         assert int(seq) % 3 == 1
         assert int(seq) > 1
-        assert await store.append(addition("t", int(seq), chunk("t", "x" * 50_000))) > int(seq)
+        [adopted] = await store.adopt("agent", 1)
+        more = addition("t", int(seq), chunk("t", "x" * 50_000), epoch=adopted.epoch)
+        assert await store.append(more) > int(seq)
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -366,7 +375,7 @@ async def test_an_older_schema_is_brought_up_to_date(
     assert "SQLite reports an error" in await refusal(path)
     monkeypatch.setattr("parley.log.sqlite_file.migrations", lambda name: known)
     async with opened(path) as store:
-        assert await store.append(addition("t", 1, chunk("t", "x"))) == 2
+        assert await store.append(addition("t", 1, chunk("t", "x"), epoch=2)) == 2
     other = sqlite3.connect(path)
     found = other.execute("SELECT max(version) FROM schema_versions").fetchone()
     assert found == (later.version,)
@@ -376,20 +385,20 @@ async def test_an_older_schema_is_brought_up_to_date(
 
 async def test_every_query_uses_an_index(sqlite: SqliteTaskStore) -> None:
     """No query of a running server reads a whole table."""
-    connection = sqlite._writing._connection  # type: ignore[union-attr]
-    for name, sql in queries("sqlite").items():
-        for context in ("", "AND t.context_id = :context_id"):
-            values = {key: 1 for key in re.findall(r":(\w+)", sql)} | {"context_id": "c"}
-            numbered = [int(n) for n in re.findall(r"\?(\d)", sql)]
-            count = max(numbered) if numbered else sql.count("?")
-            rows = connection.execute(
-                "EXPLAIN QUERY PLAN " + sql.replace("{context}", context),
-                values if ":limit" in sql or ":first" in sql else ["[]"] * count,
-            )
-            for row in rows.fetchall():
-                assert not re.match(
-                    r"SCAN (tasks|log|t|l|c|h|v|receipts|contexts|pushes)\b", row[3]
-                ), name
+    connection = sqlite._writing.desk.connection  # type: ignore[union-attr]
+    found = queries("sqlite")
+    pieces = {name: found.pop(name) for name in ("found_in_state", "found_in_context")}
+    whole = found.pop("list")
+    for name, piece in pieces.items():
+        found[f"list, {name}"] = whole.replace("{found}", piece.replace("{state}", "'x'"))
+    for name, sql in found.items():
+        named = set(re.findall(r":(\w+)", sql))
+        numbered = [int(n) for n in re.findall(r"\?(\d)", sql)]
+        count = max(numbered) if numbered else sql.count("?")
+        values = dict.fromkeys(named, 1) if named else ["[]"] * count
+        for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall():
+            is_scan = re.match(r"SCAN (tasks|log|t|l|c|h|v|receipts|contexts|pushes)\b", row[3])
+            assert not is_scan or "tasks_under_way" in row[3], (name, row[3])
 
 
 async def test_a_list_of_many_tasks_is_answered_by_the_index(sqlite: SqliteTaskStore) -> None:

@@ -23,6 +23,7 @@ from parley.log.events import Received
 from parley.log.store import (
     MAX_PUSHES,
     Append,
+    DuplicateReceipt,
     PushRecord,
     Receipt,
     Scope,
@@ -37,6 +38,7 @@ from parley.model.errors import (
     ContentTypeNotSupportedError,
     FieldViolation,
     InvalidParamsError,
+    OverloadedError,
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
@@ -49,7 +51,7 @@ from parley.model.service import CallContext
 class Admitted(msgspec.Struct, frozen=True):
     """A message that was taken in; ``ticket`` will have its reply.
 
-    ``is_new`` is false for a message that is a repeat of one under way.
+    ``is_new`` is false for a message of whose task something may be in the log already.
     """
 
     ticket: Ticket
@@ -57,14 +59,15 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """A message that was answered before: directly by ``reply``, or by a task.
+    """A message that was taken in before, and answered directly by ``reply``, or by a task.
 
-    ``began`` says that the message began the task.
+    ``began`` says that the message began the task; ``ticket`` waits for the turn that took it.
     """
 
     reply: Message | None = None
     task_id: str = ""
     began: bool = False
+    ticket: Ticket | None = None
 
 
 class _Sending(msgspec.Struct):
@@ -114,22 +117,58 @@ class Admission:
                 return Admitted(sending.ticket, is_new=False)
         sending = self._sends[key] = _Sending(digest, asyncio.Event())
         try:
-            receipt = await self._store.receipt(scope, message_id)
-            if receipt is not None:
-                _check_digest(receipt.digest, digest)
-                if receipt.reply:
-                    return Repeated(reply=decode(receipt.reply, Message))
-                return Repeated(task_id=receipt.task_id, began=receipt.turn == 1)
-            receipts = (Receipt(message_id=message_id, digest=digest),)
-            ticket = await self._take(request, context, scope, receipts, logged)
-            sending.ticket = ticket
-            if not ticket.done:
+            repeated = await self._repeated(scope, message_id, digest)
+            if repeated is not None:
+                return repeated
+            ticket = await self._take_once(request, context, scope, digest, logged)
+            if ticket is None:
+                repeated = await self._repeated(scope, message_id, digest)
+                if repeated is not None:
+                    return repeated
+                raise OverloadedError("the message is being taken in by another", retry_after=1)
+            if not ticket.is_settled:
+                sending.ticket = ticket
                 ticket.forget = lambda: self._sends.pop(key, None)
-            return Admitted(ticket)
+            return Admitted(ticket, is_new=not ticket.is_logged)
         finally:
-            if sending.ticket is None or sending.ticket.done:
-                del self._sends[key]
+            if sending.ticket is None:
+                self._sends.pop(key, None)
             sending.admitted.set()
+
+    async def _repeated(self, scope: Scope, message_id: str, digest: bytes) -> Repeated | None:
+        """Return what came of a message that was taken in before."""
+        receipt = await self._store.receipt(scope, message_id)
+        if receipt is None:
+            return None
+        _check_digest(receipt.digest, digest)
+        if receipt.reply:
+            return Repeated(reply=decode(receipt.reply, Message))
+        began = receipt.turn == 1
+        elsewhere = self._executor.elsewhere
+        ticket = await elsewhere.ticket_of(receipt.task_id, "" if began else message_id)
+        return Repeated(task_id=receipt.task_id, began=began, ticket=ticket)
+
+    async def _take_once(
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        digest: bytes,
+        logged: bool,
+    ) -> Ticket | None:
+        """Take a message in with a receipt; nothing when another replica was quicker.
+
+        Where there are other replicas the receipt is durable before the function runs.
+        """
+        shared = self._store.is_shared
+        receipts = (Receipt(message_id=request.message.message_id, digest=digest),)
+        try:
+            ticket = await self._take(request, context, scope, receipts, logged or shared)
+        except DuplicateReceipt:
+            return None
+        if shared:
+            await ticket.begun()
+        return None if ticket.is_repeat else ticket
 
     async def _take(
         self,
@@ -245,11 +284,12 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
+            place=self._executor.place_for(record),
         )
         ticket = self._executor.expect(task_id, entry)
         ticket.found = record
         try:
-            await self._executor.errand(self._deliver(append, ticket, scope, record))
+            await self._executor.errand(self._deliver(append, ticket))
         except TaskEnded:
             raise ended(task_id) from None
         except UnknownTask:
@@ -258,14 +298,12 @@ class Admission:
             raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return ticket
 
-    async def _deliver(
-        self, append: Append, ticket: Ticket, scope: Scope, record: TaskRecord
-    ) -> None:
+    async def _deliver(self, append: Append, ticket: Ticket) -> None:
         try:
             await self._store.append(append)
             if append.pushes:
                 self._executor.push.watch(append.task_id)
-            self._executor.deliver(ticket, scope=scope, context_id=record.task.context_id)
+            self._executor.deliver(ticket)
         finally:
             self._executor.expected.pop(ticket.entry, None)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import msgspec
 
-from parley.agent.executor import Options
 from parley.agent.extended_card import ExtendedCard, ExtendedCards
+from parley.agent.options import Options
 from parley.agent.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
@@ -100,6 +100,8 @@ class Agent:
         max_attempts: int = 5,
         max_running: int = 1000,
         max_queued: int = 10_000,
+        turn_timeout: timedelta | None = None,
+        task_timeout: timedelta | None = None,
         threads: int = 40,
         keeps_history: bool = False,
         streaming: bool = True,
@@ -136,6 +138,8 @@ class Agent:
             max_attempts=max_attempts,
             max_running=max_running,
             max_queued=max_queued,
+            turn_timeout=turn_timeout,
+            task_timeout=task_timeout,
             keeps_history=keeps_history,
         )
         self.key = key or slug(name)

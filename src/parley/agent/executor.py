@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
+from parley.agent.adoption import Adoption
 from parley.agent.context import AgentContext
+from parley.agent.deadlines import Deadlines
+from parley.agent.elsewhere import Elsewhere
+from parley.agent.in_line import put_in_line
 from parley.agent.lane import Lane
+from parley.agent.line import Line
 from parley.agent.moments import Moments
+from parley.agent.options import Options
 from parley.agent.outgoing import Outlet
 from parley.agent.run import Request, Run
 from parley.agent.senders import shutting_down
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
-from parley.agent.ticket import Ticket
+from parley.agent.ticket import Named, Ticket
 from parley.log.events import CancelRequested
 from parley.log.hints import LocalHints
 from parley.log.store import (
+    Adopted,
     Append,
     PushRecord,
     Receipt,
     Scope,
     StoreError,
     TaskEnded,
+    TaskRecord,
     TaskStore,
     UnknownTask,
 )
@@ -42,83 +48,80 @@ log = logging.getLogger("parley.agent")
 
 T = TypeVar("T")
 
+PARKED_BATCH = 10_000
+"""How many tasks that wait for their callers are looked through for those that had their time."""
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent's turns are run. Times are in seconds.
+CANCEL_SECONDS = 20.0
+"""How long a caller waits for a cancellation, besides the grace that the function has: longer than
+it takes to find out that a replica is dead.
+"""
 
-    ``moment``: how long a function may take to answer with a direct message.
-    ``wait_ceiling``: how long a blocking send waits before it answers with the task as it stands.
-    ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
-    ``cancel_grace``: how long a function may take to end once it is told to.
-    ``on_crash``: whether a turn that a dead process left open is run again or failed.
-    ``max_attempts``: how often a turn is attempted in all.
-    ``max_running``: how many turns run at once; ``max_queued``: how many more may wait.
-    """
-
-    moment: float = 1.0
-    wait_ceiling: float = 300.0
-    stream_until_terminal: bool = False
-    cancel_grace: float = 5.0
-    on_crash: Literal["rerun", "fail"] = "rerun"
-    max_attempts: int = 5
-    max_running: int = 1000
-    max_queued: int = 10_000
-    keeps_history: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("moment", "cancel_grace"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is a number of seconds, 0 or more")
-        if self.wait_ceiling <= 0:
-            raise ValueError("wait_ceiling is a number of seconds above 0")
-        for name in ("max_attempts", "max_running"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is 1 or more")
-        if self.max_queued < 0:
-            raise ValueError("max_queued is 0 or more")
-        if self.on_crash not in ("rerun", "fail"):
-            raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
-
-
-class _Named(msgspec.Struct, frozen=True):
-    task_id: str
+REPLY_SECONDS = 0.7
+"""How long senders wait for turns that a server let go when it ended, for another to finish them:
+the server gives their requests a second.
+"""
 
 
 class AgentExecutor:
-    """Owns every lane of one agent: starts, queues, wakes, cancels and recovers them."""
+    """Owns every lane of one agent in this process: starts, wakes, cancels and ends them.
+
+    There is no queue here: a message for which there is no room is written down as a task that
+    nobody holds, and whoever has room adopts it, as it adopts what a dead replica left. ``works``
+    is false for an executor that takes messages in and runs no turns, but those that cannot have a
+    task. ``tell`` is called with the agent's key when there is something to adopt.
+    """
 
     def __init__(
         self,
         store: TaskStore,
         *,
+        agent: str,
         skills: Mapping[str, Skill],
         default_skill: Skill,
         options: Options,
         threads: Threads,
         push: PushDelivery,
+        tell: Callable[[str], None],
         extensions: Iterable[Extension] = (),
         hints: LocalHints | None = None,
+        works: bool = True,
     ) -> None:
         self.store = store
+        self.agent = agent
         self.skills = skills
         self.default_skill = default_skill
         self.options = options
         self.push = push
         self.outlet = Outlet(extensions)
         self.hints = hints or LocalHints()
+        self.works = works
+        self.line = Line()
+        self.deadlines = Deadlines(store, options)
+        self.elsewhere = Elsewhere(store, self.hints, self.unavailable)
         self.closing = False
         self.troubled = False
+        self.expected: dict[str, Ticket] = {}
+        self._tell = tell
         self._threads = threads
         self._moments = Moments(options.moment)
-        self.expected: dict[str, Ticket] = {}
-        self._errands: set[asyncio.Task[Any]] = set()
+        self._errands: set[asyncio.Future[Any]] = set()
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
-        self._queue: deque[tuple[Lane, Callable[[], Coroutine[Any, Any, None]]]] = deque()
-        self._backlog: deque[str] = deque()
+        self.adoption = Adoption(self)
+        self._at_rest: list[tuple[int, str]] = []
         self._empty: asyncio.Event | None = None
 
     # -- new work ------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """How many turns run now."""
+        return len(self._active)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further turn may run."""
+        return len(self._active) + self.adoption.reserved < self.options.max_running
 
     def begin(
         self,
@@ -130,13 +133,22 @@ class AgentExecutor:
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
     ) -> Ticket:
-        """Start the turn of a message that has no task yet.
+        """Start the turn of a message that has no task yet, or put it in line.
 
         ``logged`` makes its task durable before its function runs. ``push`` names a webhook, which
         is told of the task from its first event on, or of the direct reply.
         Raises ``OverloadedError`` when there is no room.
         """
         self._refuse_when_closing()
+        is_direct = request.skill.replies == "message"
+        if not self._may_start:
+            if not is_direct:
+                self._refuse_when_full()
+                return put_in_line(self, request, scope, context_id, receipts, push)
+            if not self.has_room:
+                raise OverloadedError(
+                    f"the agent runs {self.options.max_running} turns already", retry_after=1
+                )
         lane = Lane(self, context_id=context_id, scope=scope)
         lane.receipts = receipts
         if push is not None:
@@ -144,69 +156,158 @@ class AgentExecutor:
         ticket = Ticket(lane)
         lane.senders.present.append(ticket)
         run = Run(lane, request)
-        has_room = len(self._active) < self.options.max_running
-        if not has_room:
-            self._refuse_when_full()
-            if request.skill.replies == "message":
-                raise OverloadedError(
-                    f"the agent runs {self.options.max_running} turns already", retry_after=1
-                )
-        if logged or not has_room:
+        if logged:
             lane.log(request)
-        moments = None if request.skill.replies == "message" else self._moments
-        if has_room:
-            self._active.add(lane)
-            lane.start(lane.first(run, moments=moments))
-        else:
-            self._queue.append((lane, lambda: lane.first(run, moments=moments)))
+        self._active.add(lane)
+        lane.start(lane.first(run, moments=None if is_direct else self._moments))
         return ticket
+
+    def joined(self, task_id: str) -> None:
+        """Note that a task stands in line now, and tell everyone."""
+        self.line.count += 1
+        due = self.deadlines.of_task(task_id)
+        if due is not None:
+            heapq.heappush(self._at_rest, (due, task_id))
+        self.announce()
+
+    def announce(self) -> None:
+        """Say that there is something to adopt, here and to other replicas."""
+        self._tell(self.agent)
 
     def expect(self, task_id: str, entry: str) -> Ticket:
         """Return the ticket of a message that is on its way into the log of a task.
 
         ``deliver`` follows when it is there; take the ticket out of ``expected`` when it is not.
         """
-        ticket = self.expected[entry] = Ticket(_Named(task_id), entry=entry)
+        ticket = self.expected[entry] = Ticket(Named(task_id), entry=entry)
         ticket.is_logged = True
         return ticket
 
-    def deliver(self, ticket: Ticket, *, scope: Scope, context_id: str) -> None:
+    def place_for(self, record: TaskRecord) -> int:
+        """Return where a message to a task stands in line, if it does; 0 if it does not."""
+        if record.holder or record.task.id in self._lanes or self._may_start:
+            return 0
+        return self.line.place_for(record.scope)
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether a further turn starts here at once: there is room for it, and no line."""
+        line = self.line
+        return self.works and not (line.count or line.joining or self.closing) and self.has_room
+
+    def deliver(self, ticket: Ticket) -> None:
         """Say that an expected message is in the log, and see that a turn takes it."""
         if self.expected.pop(ticket.entry, None) is None:
             return  # a turn was quicker
         lane = self._lanes.get(ticket.task_id)
+        if lane is None and self._may_start:
+            lane = self._start(ticket.task_id)
         if lane is not None:
             lane.senders.waiting[ticket.entry] = ticket
             lane.wake()
-            return
-        lane = Lane(self, task_id=ticket.task_id, context_id=context_id, scope=scope)
-        self._lanes[ticket.task_id] = lane
-        lane.senders.waiting[ticket.entry] = ticket
-        self._start(lane, lane.more)
+        else:
+            ticket.hand_over(self.elsewhere)
+            self.joined(ticket.task_id)
 
     def _refuse_when_closing(self) -> None:
         if self.closing:
             raise shutting_down()
 
     def _refuse_when_full(self) -> None:
-        if len(self._queue) >= self.options.max_queued:
-            raise OverloadedError(f"{self.options.max_queued} turns wait already", retry_after=1)
+        if self.line.length >= self.options.max_queued:
+            raise OverloadedError(f"{self.line.length} turns wait already", retry_after=1)
 
     def check_room(self) -> None:
         """Raise ``OverloadedError`` when a message to an existing task has no room."""
         self._refuse_when_closing()
         self._refuse_when_full()
 
-    def _start(self, lane: Lane, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if len(self._active) < self.options.max_running:
-            self._active.add(lane)
-            lane.start(main())
-        else:
-            self._queue.append((lane, main))
+    def _start(self, task_id: str, epoch: int = 0) -> Lane:
+        """Start a lane for a task that is in the log, which it claims if it has no epoch."""
+        lane = self._lanes[task_id] = Lane(self, task_id=task_id)
+        lane.epoch = epoch
+        self._active.add(lane)
+        lane.start(lane.more())
+        if self.closing:
+            lane.release()
+        return lane
+
+    # -- what nobody holds ---------------------------------------------------------------------
+
+    async def look(self, count: int) -> None:
+        """Learn how many of the agent's tasks are to be adopted, as the store has it."""
+        if not count:
+            if not self.line.joining:
+                self.line.is_empty()
+            return
+        self.line.count = count
+        self.line.begins_at(await self.store.first_in_line(self.agent))
+        self.adoption.go_on()
+
+    def adopted(self, tasks: Sequence[Adopted]) -> None:
+        """Work on tasks that were adopted."""
+        for task in tasks:
+            if task.place:
+                self.line.count = max(0, self.line.count - 1)
+                self.line.served(task.place)
+            lane = self._lanes.get(task.task_id)
+            if lane is not None:
+                lane.successor = task.epoch  # it finds itself fenced, and another follows it
+            else:
+                self._start(task.task_id, task.epoch)
+
+    def resume(self, task_id: str) -> None:
+        """Take up a task at rest, if there is room."""
+        if task_id not in self._lanes and self.works and self.has_room and not self.closing:
+            self._start(task_id)
+
+    def take_up(self, task_id: str) -> None:
+        """Go on with a task that is held here and that no lane knows of; where there is no room for
+        it, let it go, for whoever has. The attempt that is open did not end by a fault of its own,
+        so it does not count.
+        """
+        if task_id in self._lanes or self.closing:
+            return
+        is_ours = self.works and self.has_room
+        lane = self._start(task_id)
+        lane.blameless = True
+        self.push.watch(task_id)  # its webhooks may be as forgotten as it was
+        if not is_ours:
+            lane.release()
+
+    def knows(self, task_id: str) -> bool:
+        """Whether there is a lane for a task."""
+        return task_id in self._lanes
+
+    async def end_late(self) -> None:
+        """Take up tasks at rest that have had their time, so that they end. Raises ``StoreError``.
+
+        Those that stand in line are known to the replica that put them there, those that wait for
+        their callers to the store.
+        """
+        now = self.store.now()
+        late = []
+        while self._at_rest and self._at_rest[0][0] <= now:
+            late.append(heapq.heappop(self._at_rest)[1])
+        try:
+            places = await self.store.places(late) if late else ()
+        except StoreError:
+            self._at_rest += [(now, task_id) for task_id in late]
+            heapq.heapify(self._at_rest)
+            raise
+        for place in places:
+            in_line = not (place.ended or place.holder)
+            if in_line and not self.closing and place.task_id not in self._lanes:
+                self._start(place.task_id)
+        if self.options.task_timeout is not None and self.works:
+            for task_id in await self.store.parked(self.agent, now, PARKED_BATCH):
+                due = self.deadlines.of_task(task_id)
+                if due is not None and due <= now:
+                    self.resume(task_id)
 
     # -- what lanes tell -----------------------------------------------------------------------
 
-    def adopt(self, lane: Lane) -> None:
+    def know(self, lane: Lane) -> None:
         """Know a lane by its task, from now on."""
         self._lanes[lane.task_id] = lane
 
@@ -215,31 +316,23 @@ class AgentExecutor:
         self._active.discard(lane)
         if lane.is_named and self._lanes.get(lane.task_id) is lane:
             del self._lanes[lane.task_id]
+            if lane.successor > lane.epoch:
+                self._start(lane.task_id, lane.successor)
         if self.closing:
             if self._empty is not None and not self._active:
                 self._empty.set()
-            return
-        if self._queue or self._backlog:
-            self._fill()
-
-    def _fill(self) -> None:
-        while self._queue and len(self._active) < self.options.max_running:
-            lane, main = self._queue.popleft()
-            self._active.add(lane)
-            lane.start(main())
-        while self._backlog and len(self._active) < self.options.max_running:
-            self._recover(self._backlog.popleft())
+        elif self.adoption.is_wanted or self.line.count:
+            self.adoption.go_on()
 
     def replace(self, lane: Lane) -> None:
         """Put a fresh lane in the place of one whose function does not end."""
         self._active.discard(lane)
-        fresh = Lane(self, task_id=lane.task_id, context_id=lane.context_id, scope=lane.scope)
+        if lane.writer is None:
+            return
+        fresh = self._start(lane.task_id, lane.successor if lane.successor > lane.epoch else 0)
+        fresh.before = lane.writer
         fresh.senders.inherit(lane.senders)
-        fresh.ended, lane.ended = lane.ended, None
         fresh.cancel_asked = lane.cancel_asked
-        self._lanes[lane.task_id] = fresh
-        self._active.add(fresh)
-        fresh.start(fresh.more())
 
     def unavailable(self, error: StoreError) -> A2AError:
         """Return what a sender is told when the log could not be written."""
@@ -248,83 +341,80 @@ class AgentExecutor:
             "the server's task log does not work now; try again later", retry_after=5
         )
 
-    # -- cancel, recover, drain ----------------------------------------------------------------
+    # -- cancelling ----------------------------------------------------------------------------
 
     async def errand(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something for a caller that is to be done even if the caller goes away meanwhile."""
-        task = asyncio.create_task(work)
-        self._errands.add(task)
-        task.add_done_callback(self._done)
-        return await asyncio.shield(task)
+        return await asyncio.shield(self.keep_going(asyncio.create_task(work)))
 
-    def _done(self, errand: asyncio.Task[Any]) -> None:
+    def keep_going(self, work: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Hold on to something that is to be done, whoever waits for it."""
+        self._errands.add(work)
+        work.add_done_callback(self._done)
+        return work
+
+    def _done(self, errand: asyncio.Future[Any]) -> None:
         self._errands.discard(errand)
         if not errand.cancelled():
             errand.exception()  # the caller may be gone: then nobody else looks at it
 
-    async def cancel(self, task_id: str, *, scope: Scope, context_id: str, turn: int = 0) -> None:
-        """Log a cancellation and see it through: return when the task's lane has ended (E4).
+    async def cancel(self, task_id: str, *, turn: int = 0) -> None:
+        """Log a cancellation, and wait until the task has ended, for a while (E4).
 
+        Whoever holds the task sees it through, and this executor when nobody does.
         Raises ``TaskEnded``, ``UnknownTask``.
         """
         self._refuse_when_closing()
-        await self.errand(self._cancel(task_id, scope, context_id, turn))
+        await self.errand(self._ask_to_cancel(task_id, turn))
+        await self.elsewhere.until_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
-    async def _cancel(self, task_id: str, scope: Scope, context_id: str, turn: int) -> None:
+    async def _ask_to_cancel(self, task_id: str, turn: int) -> None:
         await self.store.append(
             Append(task_id=task_id, events=(CancelRequested(),), expected_seq=None, turn=turn)
         )
         lane = self._lanes.get(task_id)
-        if lane is None:
-            lane = Lane(self, task_id=task_id, context_id=context_id, scope=scope)
-            self._lanes[task_id] = lane
-            self._active.add(lane)
-            lane.start(lane.more())
+        if lane is not None:
+            lane.cancel()
+        elif not self.closing:
+            self._start(task_id)  # which takes no room: no function is run
         else:
-            queued = next((item for item in self._queue if item[0] is lane), None)
-            if queued is not None:
-                self._queue.remove(queued)
-                self._active.add(lane)
-                lane.start(lane.more())
-        ended = lane.ended = lane.ended or asyncio.Event()
-        lane.cancel()
-        await ended.wait()
+            self._tell(self.agent)
 
     async def give_up(self, task_id: str) -> None:
         """Cancel a task whose caller never came back."""
         with contextlib.suppress(TaskEnded, UnknownTask):
-            await self.cancel(task_id, scope=Scope(agent=""), context_id="")
+            await self.cancel(task_id)
 
-    async def recover(self, agent: str) -> int:
-        """Take up every task that a dead process left open; return how many there are."""
-        tasks = [t for t in await self.store.unfinished(agent) if t not in self._lanes]
-        self._backlog.extend(tasks)
-        self._fill()
-        self.troubled = False
-        return len(tasks)
+    # -- beginning and end ---------------------------------------------------------------------
 
-    def _recover(self, task_id: str) -> None:
-        if task_id in self._lanes:
-            return
-        lane = Lane(self, task_id=task_id, context_id="", scope=Scope(agent=""))
-        self._lanes[task_id] = lane
-        self._active.add(lane)
-        lane.start(lane.more())
+    def open(self) -> None:
+        """Take messages."""
+        self.closing = False
+        self.elsewhere.open()
 
-    async def drain(self, grace: float) -> None:
-        """Accept nothing more; give turns ``grace`` seconds to end; release the rest (E3)."""
+    def drain(self, grace: float) -> Coroutine[Any, Any, None]:
+        """Accept nothing more from now on; give turns ``grace`` seconds to end; release the rest.
+
+        Those who wait for turns that are not run here get the task as it stands: at once when the
+        store has no other replica to run them, else when the time is over (E3).
+        """
         self.closing = True
-        self._backlog.clear()
+        return self._end(grace)
+
+    async def _end(self, grace: float) -> None:
+        end = asyncio.get_running_loop().time() + grace
+        if not self.store.is_shared:
+            self.elsewhere.close()
         try:
-            await self._drain(grace)
+            await self.adoption.over(max(grace, self.options.cancel_grace))
+            await self._let_end(grace)
+            await self._wait_elsewhere(end + REPLY_SECONDS)
         finally:
+            self.elsewhere.close()
             self._threads.close()
             self._moments.close()
 
-    async def _drain(self, grace: float) -> None:
-        queued, self._queue = self._queue, deque()
-        for lane, _ in queued:
-            await lane.set_aside()
+    async def _let_end(self, grace: float) -> None:
         for seconds in (grace, self.options.cancel_grace):
             if not self._active:
                 return
@@ -337,11 +427,12 @@ class AgentExecutor:
                     lane.release()
         if self._active:
             log.warning("%d turns did not end when told to", len(self._active))
+            await asyncio.gather(*(lane.release_without_function() for lane in self._active))
 
-    @property
-    def running(self) -> int:
-        """How many turns run now."""
-        return len(self._active)
+    async def _wait_elsewhere(self, end: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                await self.elsewhere.until_idle()
 
     # -- what runs need ------------------------------------------------------------------------
 

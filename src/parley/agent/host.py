@@ -3,61 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from parley.agent.agent import Agent, slug
 from parley.agent.executor import AgentExecutor
+from parley.agent.opening import open_bus, open_store
 from parley.agent.push_delivery import Pace, PushDelivery
 from parley.agent.service import AgentService
+from parley.agent.sweep import Sweep
 from parley.agent.threads import Threads
 from parley.agent.watchdog import Watchdog
 from parley.log.events import LoggedEvent
-from parley.log.hints import LocalHints
-from parley.log.memory import MemoryTaskStore
+from parley.log.hints import Bus, LocalHints
+from parley.log.relay import HintRelay
 from parley.log.store import StoreError, TaskStore
 from parley.model.service import Caller
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
 
-log = logging.getLogger("parley.agent")
-
 Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
+Role = Literal["both", "api", "worker"]
+
 DRAIN_SECONDS = 10.0
-SWEEP_SECONDS = 5.0
 PUSH_GRACE = 2.0
-PRUNE_SECONDS = 60.0
-PRUNE_BATCH = 500
-
-
-def open_store(url: str | TaskStore) -> TaskStore:
-    """Return the store that a URL names: ``memory:`` or ``sqlite:///path/to/tasks.db``.
-
-    After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
-    absolute. Raises ``ValueError`` for anything else.
-    """
-    if not isinstance(url, str):
-        return url
-    if url in ("memory:", "memory://"):
-        return MemoryTaskStore()
-    path = url.removeprefix("sqlite:///")
-    if path == url or not path:
-        raise ValueError(
-            f"{url!r} names no store; use memory: or sqlite:///path/to/tasks.db "
-            "(four slashes for an absolute path)"
-        )
-    from parley.log.sqlite import SqliteTaskStore
-
-    return SqliteTaskStore(path)
 
 
 def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str, Agent]:
@@ -95,10 +71,16 @@ def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str
 class Host:
     """Runs agents on one store.
 
-    ``start`` opens the store and takes up what a dead process left; ``stop`` drains. What answers
-    for an agent is in ``services`` by its path, in ``tenants`` by the names of tenants: an agent
-    that has several has one executor, and keeps their tasks apart by tenant. ``webhooks`` says
-    where push notifications may go, ``pace`` how patiently they do.
+    ``start`` opens the store and takes up what nobody works on; ``stop`` drains. What answers for
+    an agent is in ``services`` by its path, in ``tenants`` by the names of tenants: an agent that
+    has several has one executor, and keeps their tasks apart by tenant. ``executors`` are by the
+    keys of the agents. ``webhooks`` says where push notifications may go, ``pace`` how patiently
+    they do. ``bus`` tells other replicas on the same store what happens here, and this one what
+    happens there; what it loses is found every ``poll`` seconds.
+
+    ``role`` is what the process is for: one that is ``"api"`` takes messages in and leaves their
+    turns to others, but for skills that reply with messages alone, which leave no task to hand
+    over; one that is a ``"worker"`` runs turns, and offers nothing.
     """
 
     def __init__(
@@ -111,30 +93,44 @@ class Host:
         authenticates: bool = False,
         webhooks: Egress | None = None,
         pace: Pace | None = None,
+        bus: Bus | None = None,
+        role: Role = "both",
+        poll: float = 1.0,
     ) -> None:
+        if role not in ("both", "api", "worker"):
+            raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
+        if role != "both" and not store.is_shared:
+            raise ValueError(
+                f"role={role!r} needs a store that other processes use too, such as postgresql://"
+            )
         self.store = store
+        self.role = role
         self.hints = LocalHints()
-        self.push = PushDelivery(store, egress=webhooks or Egress(), pace=pace)
+        self.relay = HintRelay(store, self.hints, bus, poll=poll)
+        self.push = PushDelivery(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
         self._grace = drain
         self._draining: asyncio.Future[list[None]] | None = None
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = list(by_key.values())
-        self._executors: list[AgentExecutor] = []
+        self.executors: dict[str, AgentExecutor] = {}
         self._watchdog = Watchdog()
-        self._keeper: asyncio.Task[None] | None = None
+        self._sweep: Sweep | None = None
+        self._listening: AbstractContextManager[None] | None = None
         made: dict[str, AgentService] = {}
         for agent in self._agents:
-            executor = AgentExecutor(
+            executor = self.executors[agent.key] = AgentExecutor(
                 store,
+                agent=agent.key,
                 skills=agent.skills,
                 default_skill=agent.default_skill,
                 options=agent.options,
                 threads=Threads(agent.threads, f"parley-{agent.key}"),
                 push=self.push,
+                tell=self.relay.work,
                 extensions=agent.extensions,
                 hints=self.hints,
+                works=role != "api",
             )
-            self._executors.append(executor)
             made[agent.key] = AgentService(
                 agent,
                 executor=executor,
@@ -146,34 +142,44 @@ class Host:
         self.tenants = {name: made[agent.key] for name, agent in tenants.items()}
 
     async def start(self) -> None:
-        """Open the store, and take up the tasks that a dead process left open."""
+        """Open the store, and take up the tasks that nobody works on."""
         await self.store.open(self._committed)
-        self._watchdog.start()
-        await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
-        for agent, executor in zip(self._agents, self._executors, strict=True):
-            executor.closing = False
-            found = await executor.recover(agent.key)
-            if found:
-                log.info("%s: %d unfinished tasks are taken up again", agent.name, found)
-        self._keeper = asyncio.create_task(self._keep())
+        try:
+            await self.relay.start()
+            self._watchdog.start()
+            await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            for executor in self.executors.values():
+                executor.open()
+            self._listening = self.hints.listen_work(self._work)
+            self._listening.__enter__()
+            self._sweep = Sweep(self.store, self._agents, self.executors, self.push)
+            await self._sweep.start()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Let turns end, release those that do not, and close the store."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
         self.drain()
         assert self._draining is not None
         await self._draining
         self._draining = None
+        if self._sweep is not None:
+            await self._sweep.stop()
+            self._sweep = None
         await self.push.stop(min(self._grace, PUSH_GRACE))
         self._watchdog.stop()
+        await self.relay.stop()
         await self.store.close()
 
     def _committed(self, records: Sequence[LoggedEvent]) -> None:
-        self.hints.publish(records)
+        self.relay.committed(records)
         self.push.committed(records)
+
+    def _work(self, agent: str) -> None:
+        executor = self.executors.get(agent)
+        if executor is not None:
+            executor.adoption.go_on()
 
     def drain(self) -> None:
         """Begin the end: accept nothing new, let turns end for a while, release the rest.
@@ -182,41 +188,13 @@ class Host:
         while the server still gives them time.
         """
         if self._draining is None:
-            drains = [executor.drain(self._grace) for executor in self._executors]
+            if self._listening is not None:
+                self._listening.__exit__(None, None, None)
+                self._listening = None
+            if self._sweep is not None:
+                self._sweep.end()
+            drains = [executor.drain(self._grace) for executor in self.executors.values()]
             self._draining = asyncio.gather(*drains)
-
-    async def _keep(self) -> None:
-        """Take up what a failing store interrupted; remove what was kept long enough."""
-        prune_at = 0.0
-        while True:
-            for agent, executor in zip(self._agents, self._executors, strict=True):
-                try:
-                    if executor.troubled:
-                        await executor.recover(agent.key)
-                    if time.monotonic() >= prune_at:
-                        await self._prune(agent, executor)
-                except StoreError as error:
-                    log.error("%s: the store does not work: %s", agent.name, error)
-                except Exception:
-                    log.exception("%s: looking after its tasks failed", agent.name)
-            if time.monotonic() >= prune_at:
-                prune_at = time.monotonic() + PRUNE_SECONDS
-            await asyncio.sleep(SWEEP_SECONDS)
-
-    async def _prune(self, agent: Agent, executor: AgentExecutor) -> None:
-        """Cancel what has waited for its caller too long; remove what was kept long enough."""
-        if agent.park_for is not None:
-            before = _milliseconds_ago(agent.park_for)
-            for task_id in await self.store.parked(agent.key, before, PRUNE_BATCH):
-                await executor.give_up(task_id)
-        if agent.keep_for is not None:
-            before = _milliseconds_ago(agent.keep_for)
-            while await self.store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH:
-                pass
-
-
-def _milliseconds_ago(span: timedelta) -> int:
-    return int((time.time() - span.total_seconds()) * 1000)
 
 
 def asgi(
@@ -229,18 +207,30 @@ def asgi(
     settings: Settings | None = None,
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
+    bus: str | Bus | None = None,
+    role: Role = "both",
+    lease: float | None = None,
+    migrates: bool = True,
 ) -> App:
     """Return one or more agents as an ASGI app.
 
     ``agents`` is an agent (served at the root), a mapping of paths to agents, or a list (each under
     the slug of its name). ``tenants`` are agents behind one address, the app's root, by the tenant
     that requests name; without ``agents`` there are no others. ``store`` keeps their tasks:
-    ``memory:`` loses them with the process, ``sqlite:///tasks.db`` loses nothing. ``url`` is the
-    app's public address, where requests do not tell it. ``caller`` says who sends a request, from
+    ``memory:`` loses them with the process, ``sqlite:///tasks.db`` loses nothing, and
+    ``postgresql://user@host/database`` is for many processes at a time. ``url`` is the app's
+    public address, where requests do not tell it. ``caller`` says who sends a request, from
     its ASGI scope; tasks belong to their caller. ``drain`` is how many seconds turns get to end
     when the server stops. ``allow_private_webhooks`` lets push notifications go to private networks
     and to this machine, or to the hosts and networks of a list (``["hooks.internal",
     "10.1.0.0/16"]``).
+
+    The rest is for processes that share a store. ``bus`` is how they tell one another what happens:
+    ``redis://host``, ``postgresql://...``, the store's own database (``None``), or ``"none"``: then
+    they look every quarter of a second. ``role`` is what this one is for: ``"api"`` leaves turns to
+    others, ``"worker"`` runs them and serves nothing but health checks. When nothing is heard of
+    one for ``lease`` seconds (15), others have gone on with its tasks. Without ``migrates`` a store
+    whose schema is older than this version needs is refused, not brought up to date.
 
     Mounted in another app, pass ``lifespan=app.lifespan`` to that one, so that agents start and
     stop with it. Raises ``ValueError`` for what cannot be served.
@@ -249,20 +239,23 @@ def asgi(
     paths = placed(agents, tenants)
     host = Host(
         paths,
-        open_store(store),
+        open_store(store, lease, migrates=migrates),
         tenants=tenants,
         drain=drain,
         authenticates=caller is not None,
         webhooks=Egress.allowing(allow_private_webhooks),
+        bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
+        role=role,
     )
     return create_app(
-        _endpoints(host, paths, tenants),
+        {} if role == "worker" else _endpoints(host, paths, tenants),
         settings=settings,
         identify=caller,
         url=url,
         startup=host.start,
         shutdown=host.stop,
         on_drain=host.drain,
+        may_be_empty=role == "worker",
     )
 
 

@@ -35,6 +35,11 @@ def new_id() -> str:
         return f"{_moment}{_counter:03x}8{random}"
 
 
+def moment_of(id: str) -> int:
+    """Return when an id of ours was made, in ms since 1970 by the clock of its process."""
+    return int(id[:12], 16)
+
+
 def _forget_pool() -> None:
     """Draw fresh randomness: a forked process must not repeat its parent's ids."""
     global _drawn, _pool

@@ -6,33 +6,25 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from parley.agent import leaving, settling
 from parley.agent.call import call
-from parley.agent.content import to_parts
+from parley.agent.deadlines import Due
 from parley.agent.ids import new_id
 from parley.agent.moments import Deadline, Moments
 from parley.agent.next_turn import next_run
-from parley.agent.outcome import Ending, of_failure, of_value
 from parley.agent.outgoing import Outgoing
-from parley.agent.resume import opening, waiting_messages
-from parley.agent.run import Request, Run
-from parley.agent.senders import Senders, ended, shutting_down
+from parley.agent.resume import begun_by, opening, waiting_messages
+from parley.agent.run import Failed, Request, Run
+from parley.agent.senders import Senders
 from parley.agent.writer import TaskWriter
-from parley.log.events import Received, TurnStarted
+from parley.log.events import CancelRequested, LoggedEvent, Received
 from parley.log.fold import Fold
-from parley.log.store import (
-    Fenced,
-    PushRecord,
-    Receipt,
-    Scope,
-    StoreError,
-)
-from parley.model.encoding import encode
+from parley.log.store import Fenced, Place, PushRecord, Receipt, Scope, StoreError
 from parley.model.errors import A2AError, InternalError
-from parley.model.parts import Message, Role
+from parley.model.parts import Message
 from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
@@ -40,24 +32,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("parley.agent")
 
+NOBODY = Scope(agent="")
+"""Whose a task is before the log was asked."""
+
 
 class Lane:
     """One active task: at most one exists for a task, so turns never overlap (E1).
 
     A lane begins with a new message, whose task need not be in the log yet, or with a task that is
-    there and has something to do: a message waiting, a turn that a dead process left open, a
-    cancellation. It goes on until there is nothing to do; the task then costs a row.
+    there and has something to do: a message waiting, a turn that nobody works on, a cancellation.
+    It goes on until there is nothing to do; the task then costs a row. It ends as well, and leaves
+    its senders to the log, when another replica has taken the task.
     """
 
     # What most lanes never change is theirs by class: a direct reply is short.
     writer: TaskWriter | None = None
+    before: TaskWriter | None = None
     run: Run | None = None
+    epoch = 0
+    successor = 0
     woken = False
+    blameless = False
     cancel_asked = False
     releasing = False
     abandoned = False
     spoiled: A2AError | None = None
-    ended: asyncio.Event | None = None
+    overdue = ""
+    due: Due | None = None
     receipts: Sequence[Receipt] = ()
     push: PushRecord | None = None
     _arrival: asyncio.Future[None] | None = None
@@ -65,9 +66,16 @@ class Lane:
     _in_function = False
     _moment: Deadline | None = None
     _grace: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _listening: AbstractContextManager[None] | None = None
 
     def __init__(
-        self, executor: AgentExecutor, *, context_id: str, scope: Scope, task_id: str = ""
+        self,
+        executor: AgentExecutor,
+        *,
+        context_id: str = "",
+        scope: Scope = NOBODY,
+        task_id: str = "",
     ) -> None:
         self.executor = executor
         self._task_id = task_id
@@ -97,15 +105,18 @@ class Lane:
         try:
             await work
         except StoreError as error:
-            self._store_failed(error)
+            leaving.store_failed(self, error)
         except asyncio.CancelledError:
-            if not (self.abandoned or self.releasing):
+            if not self.abandoned:
                 raise
         except Exception:
-            self._failed_unforeseen()
+            leaving.failed_unforeseen(self)
         finally:
+            if self._listening is not None:
+                self._stop_listening()
             self.executor.left(self)
-            self.dismiss()
+            if self.senders.are_left:
+                self.senders.hand_over(self.executor.elsewhere)
 
     async def first(self, run: Run, *, moments: Moments | None) -> None:
         """Run a new message's turn, then whatever else comes for its task.
@@ -113,35 +124,53 @@ class Lane:
         ``moments`` tells when the function has had its time to answer without a task; ``None`` for
         one that may take as long as it likes.
         """
+        if self.executor.deadlines.are_set:
+            self.due = self.executor.deadlines.of_new()
         if self.writer is not None:
             await self.writer.flush()
         elif moments is not None:
             self._moment = moments.after(self._promote)
         await self._turn(run)
-        if self.writer is not None:
+        if self.writer is not None and not self.abandoned:
             await self.more()
 
     async def more(self) -> None:
         """Take up a task that is in the log, and see to what comes for it."""
-        while not (self.abandoned or self.releasing):
+        self._listen()
+        store = self.executor.store
+        if self.before is not None:
+            await self._wait_for(self.before)
+        if not self.epoch:
+            self.epoch = await store.claim(self.task_id)
+        while not self.abandoned:
             if self.writer is not None and self.writer.fold.task.state.is_terminal:
-                self.senders.refuse_waiting(ended(self.task_id))
                 return
             self.woken = False
-            record = await self.executor.store.load(self.task_id)
+            record = await store.load(self.task_id)
             if record is None or record.task.state.is_terminal:
-                self.senders.refuse_waiting(ended(self.task_id))
                 return
+            if record.epoch != self.epoch:
+                raise Fenced(f"task {self.task_id} was taken over")
             self.context_id, self.scope = record.task.context_id, record.scope
-            run = await next_run(self, record)
+            run = None if self.releasing else await next_run(self, record)
             if run is not None:
                 await self._turn(run)
-            elif not self.woken:
-                return
+            elif self.releasing or not self.woken:
+                if record.holder == store.replica:
+                    await leaving.let_go(self, record)
+                if self.releasing or not self.woken:
+                    return
 
     def outgoing(self, request: Request) -> Outgoing | None:
         """Return where what a turn says goes through on its way out."""
         return self.executor.outlet.of(request.extensions, request.accepted_output_modes)
+
+    async def _wait_for(self, before: TaskWriter) -> None:
+        """Wait for what the lane wrote that this one replaces: the task itself may be among it."""
+        with contextlib.suppress(StoreError):
+            await before.flush()
+            for ticket in self.senders.present:
+                ticket.mark_logged()
 
     # -- the task comes to be ------------------------------------------------------------------
 
@@ -158,25 +187,29 @@ class Lane:
         if self._moment is not None:
             self._moment.call_off()
             self._moment = None
+        executor, at = self.executor, self.executor.store.now()
+        self.epoch = 1
         writer = self.writer = TaskWriter(
-            self.executor.store,
+            executor.store,
             task_id=self.task_id,
             context_id=self.context_id,
             scope=self.scope,
             fold=Fold(strict=True),
             seq=0,
             turn=1,
+            since=at,
             begun=self._begun,
             failed=self.failed,
         )
         writer.outgoing = self.outgoing(request)
-        writer.write(*opening(request, self.task_id, self.context_id, len(self.executor.skills)))
-        receipts = [
-            msgspec.structs.replace(receipt, task_id=self.task_id, turn=1)
-            for receipt in self.receipts
-        ]
-        writer.open_turn(receipts=receipts, pushes=(self.push,) if self.push is not None else ())
-        self.executor.adopt(self)
+        skills = len(executor.skills)
+        writer.write(*opening(request, self.task_id, self.context_id, skills=skills, at=at))
+        writer.open_turn(
+            receipts=begun_by(self.receipts, self.task_id),
+            pushes=(self.push,) if self.push is not None else (),
+        )
+        executor.know(self)
+        self._listen()
         for ticket in self.senders.present:
             ticket.turn = 1
         return writer
@@ -205,13 +238,38 @@ class Lane:
 
     async def _turn(self, run: Run) -> None:
         self.run = run
-        if self.cancel_asked:  # while the turn was prepared, when there was nothing to interrupt
-            await self.end(TaskState.CANCELED)
-            self.run = None
-            return
+        failure: BaseException | None = None
+        value: object = None
+        if not (self.cancel_asked or self.releasing or self.overdue):
+            value, failure = await self._function(run)
+        writer = self.writer
+        if writer is not None and writer.error is not None and not self.abandoned:
+            raise writer.error
+        if self.abandoned:
+            run.over = True
+        elif run.parked:
+            run.over = True
+            await self._answer_parked()  # again, should it have been interrupted
+        elif self.cancel_asked:  # perhaps while the turn was prepared
+            await settling.end(self, TaskState.CANCELED)
+        elif self.releasing:
+            await leaving.release(self, run)
+        elif self.overdue:
+            await settling.settle(self, run, None, Failed(self.overdue))
+        else:
+            if self.spoiled is not None:
+                failure, self.spoiled = self.spoiled, None
+            await settling.settle(self, run, value, failure)
+        self.run = None
+
+    async def _function(self, run: Run) -> tuple[object, BaseException | None]:
+        """Run the author's function, and return its value or what it raised."""
         failure: BaseException | None = None
         value: object = None
         self._in_function = True
+        if self.due is not None:
+            wait = max(0, self.due.at - self.executor.store.now()) / 1000
+            self._deadline = asyncio.get_running_loop().call_later(wait, self._overdue)
         try:
             if self.spoiled is None:
                 value = await call(run, self.executor)
@@ -221,159 +279,65 @@ class Lane:
             self._in_function = False
             for task in run.calls:
                 task.cancel()
-            if self._grace is not None:
-                self._grace.cancel()
-                self._grace = None
+            for timer in (self._grace, self._deadline):
+                if timer is not None:
+                    timer.cancel()
+            self._grace = self._deadline = None
             if self._moment is not None:
                 self._moment.call_off()
                 self._moment = None
         if self._main is not None and self._main.cancelling():
             await _absorb_cancellation(self._main)
-        writer = self.writer
-        if writer is not None and writer.error is not None and not self.abandoned:
-            raise writer.error
-        if self.abandoned or run.parked:
-            run.over = True
-            self.run = None
-            return
-        if self.releasing:
-            await self._release(run)
-            return
-        if self.spoiled is not None:
-            failure, self.spoiled = self.spoiled, None
-        if self.cancel_asked:
-            await self.end(TaskState.CANCELED)
-        else:
-            await self._settle(run, self._outcome(run, value, failure))
-        self.run = None
-
-    def _outcome(
-        self, run: Run, value: object, failure: BaseException | None
-    ) -> Message | A2AError | Ending:
-        is_logged = self.writer is not None
-        if failure is None:
-            try:
-                return of_value(run, value, is_logged=is_logged)
-            except Exception as error:  # what the function returned cannot be sent
-                failure = error
-        return of_failure(run, failure, is_logged=is_logged)
-
-    async def _settle(self, run: Run, outcome: Message | A2AError | Ending) -> None:
-        """End the turn, and tell everyone how."""
-        if isinstance(outcome, Ending):
-            state, said = outcome.state, outcome.said
-            try:
-                if outcome.artifact is not None:
-                    run.write_artifact(outcome.artifact, last=True)
-                elif state is TaskState.COMPLETED:
-                    run.working()
-                else:
-                    run.writer()
-            except A2AError as error:
-                state, said = TaskState.FAILED, run.message(error.message)
-            await self.end(state, said)
-            return
-        run.over = True
-        asked = run.request
-        if isinstance(outcome, Message) and (asked.extensions or asked.accepted_output_modes):
-            outcome = self._sent(run, outcome)
-        if isinstance(outcome, A2AError):
-            self.senders.refuse(outcome)
-            return
-        if self.receipts or self.executor.options.keeps_history:
-            await self._keep(run, outcome)
-        if self.push is not None:
-            self.executor.push.tell(self.push, outcome)
-        self.senders.resolve(outcome)
-
-    def _sent(self, run: Run, reply: Message) -> Message | A2AError:
-        """Return a direct reply as it goes out."""
-        outgoing = self.outgoing(run.request)
-        try:
-            return reply if outgoing is None else outgoing.send(reply)
-        except A2AError as error:
-            return error
-
-    async def _keep(self, run: Run, reply: Message) -> None:
-        exchange = (run.latest, reply) if self.executor.options.keeps_history else ()
-        receipt = self.receipts[0] if self.receipts else None
-        if receipt is not None:
-            receipt = msgspec.structs.replace(receipt, reply=encode(reply))
-        await self.executor.store.keep(
-            self.scope, self.context_id, receipt=receipt, exchange=exchange
-        )
-
-    async def end(self, state: TaskState, said: Message | str | None = None) -> None:
-        """Write the task's last event, wait until it is durable, and answer everyone."""
-        writer, run = self.writer, self.run
-        assert writer is not None
-        if isinstance(said, str):
-            said = self._said(said)
-        try:
-            if run is not None:
-                run.writer()
-                run.over = True
-            said = writer.status(state, said)
-        except A2AError as error:
-            # The task ends all the same, and says no more than why it ends so.
-            writer.outgoing = None
-            if run is not None:
-                run.over = True
-            if state is TaskState.COMPLETED:
-                state = TaskState.FAILED
-            said = self._said(error.message)
-            writer.status(state, said)
-        writer.close_turn(exchange=self.exchange(run, said) if run else ())
-        await writer.flush()
-        self.senders.resolve(writer.fold.task)
-        self.senders.refuse_waiting(ended(self.task_id))
-
-    def _said(self, text: str) -> Message:
-        return Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=to_parts(text),
-            task_id=self.task_id,
-            context_id=self.context_id,
-        )
-
-    def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
-        """Return what the turn adds to the context's history."""
-        if not self.executor.options.keeps_history:
-            return ()
-        if closing is not None:
-            return (run.latest, closing)
-        assert self.writer is not None
-        parts = [
-            part
-            for artifact in self.writer.fold.task.artifacts
-            if artifact.artifact_id in run.made
-            for part in artifact.parts
-        ]
-        if not parts:
-            return (run.latest,)
-        return (run.latest, run.message(parts))
+        return value, failure
 
     async def park(self) -> None:
         """Make the turn's end durable, answer its senders, and interrupt the function."""
+        await self._answer_parked()
+        self._tell_to_end()
+
+    async def _answer_parked(self) -> None:
         assert self.writer is not None
         await self.writer.flush()
         self.senders.resolve(self.writer.fold.task)
-        self._interrupt()
-        self._grace = asyncio.get_running_loop().call_later(
-            self.executor.options.cancel_grace, self._abandon
-        )
 
     def answer(self) -> None:
         """Answer the turn's senders with the task as it stands; the turn goes on."""
         assert self.writer is not None
         self.senders.resolve(self.writer.fold.task)
 
-    def _interrupt(self) -> None:
-        if self._main is not None and self._in_function:
-            self._main.cancel()
+    def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
+        """Return what a turn adds to the context's history."""
+        return settling.exchange(self, run, closing)
 
-    # -- messages that arrive while a turn runs ------------------------------------------------
+    # -- what the log has for it ---------------------------------------------------------------
+
+    def _listen(self) -> None:
+        if self._listening is None:
+            self._listening = self.executor.hints.listen(self.task_id, self)
+            self._listening.__enter__()
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.__exit__(None, None, None)
+            self._listening = None
+
+    def heard(self, record: LoggedEvent) -> None:
+        """Take note of a private record of the task, whoever wrote it."""
+        if isinstance(record.event, CancelRequested):
+            self.cancel()
+        elif isinstance(record.event, Received):
+            self.wake()
+
+    def moved(self, place: Place) -> None:
+        """Take note of where the store has the task."""
+        if 0 < self.epoch < place.epoch:
+            self._lost()
+        elif place.ended:
+            return
+        elif place.cancel_requested:
+            self.cancel()
+        elif place.waiting:
+            self.wake()
 
     def wake(self) -> None:
         """Say that the log has something new for this task."""
@@ -397,14 +361,45 @@ class Lane:
 
     def cancel(self) -> None:
         """Cancel the task: the function is told, and has the grace period to end (E4)."""
-        self.cancel_asked = True
+        if not self.cancel_asked:
+            self.cancel_asked = True
+            self.wake()
+            self._tell_to_end()
+
+    def _overdue(self) -> None:
+        """Stop the function: the turn, or the task, has had its time."""
+        assert self.due is not None
+        self._deadline = None
+        self.overdue = self.due.reason
+        self._tell_to_end()
+
+    def _lost(self) -> None:
+        """Stop: another executor has the task."""
         self.wake()
+        if self.writer is not None:
+            self.writer.stop(Fenced(f"task {self.task_id} was taken over"))
+
+    def failed(self, error: StoreError) -> None:
+        """The store refused what the lane wrote: stop the function."""
+        self._tell_to_end()
+
+    def release(self) -> None:
+        """Let the task go, for another process to take up: this one shuts down."""
+        self.releasing = True
+        self.wake()
+        self._interrupt()
+
+    def _tell_to_end(self) -> None:
+        """Interrupt the function, and go on without it if it does not end."""
         if self._in_function:
             self._interrupt()
             if self._grace is None:
-                self._grace = asyncio.get_running_loop().call_later(
-                    self.executor.options.cancel_grace, self._abandon
-                )
+                grace = self.executor.options.cancel_grace
+                self._grace = asyncio.get_running_loop().call_later(grace, self._abandon)
+
+    def _interrupt(self) -> None:
+        if self._main is not None and self._in_function:
+            self._main.cancel()
 
     def _abandon(self) -> None:
         """Go on without a function that does not end."""
@@ -416,66 +411,26 @@ class Lane:
             "the skill %r does not end after it was told to; the task goes on without it",
             run.request.skill.id,
         )
-        self.abandoned = True
-        run.over = True
+        self._leave(run)
+        if self.writer is None:
+            self.senders.refuse(InternalError(self.overdue))
         self.executor.replace(self)
 
-    def release(self) -> None:
-        """Let the task go, for another process to take up: this one shuts down."""
-        self.releasing = True
-        self.wake()
-        if self._in_function:
-            self._interrupt()
-        elif self.run is None and self._main is not None:
-            self._main.cancel()
-
-    async def set_aside(self) -> None:
-        """Let a task go whose turn has not begun: its senders get it as it was logged."""
-        if self.writer is not None:
-            with contextlib.suppress(StoreError):
-                await self.writer.flush()
-                self.senders.resolve(self.writer.fold.task)
-        self.dismiss()
-
-    async def _release(self, run: Run) -> None:
+    def _leave(self, run: Run) -> None:
+        self.abandoned = True
         run.over = True
-        if self.writer is None:
-            self.senders.refuse(shutting_down())
-            return
-        self.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt, released=True))
-        await self.writer.flush()
-        self.senders.resolve(self.writer.fold.task)
+        self._stop_listening()
 
-    # -- when it goes wrong, and at the end ----------------------------------------------------
-
-    def failed(self, error: StoreError) -> None:
-        """The store refused what the lane wrote: stop the function."""
-        self._interrupt()
-
-    def _store_failed(self, error: StoreError) -> None:
-        if isinstance(error, Fenced):
-            log.warning("task %s was taken over: %s", self.task_id, error)
-        else:
-            log.error("task %s: the log could not be written: %s", self.task_id, error)
-        failure = self.executor.unavailable(error)
-        self.senders.refuse_all(failure)
-
-    def _failed_unforeseen(self) -> None:
-        """Keep what should not have happened from the senders, and tell the server's log."""
-        reference = new_id()[-12:]
-        log.exception("task %s failed (reference %s)", self.task_id, reference)
-        self.executor.troubled = True
-        self.senders.refuse(InternalError(f"the server failed; its log says why under {reference}"))
-
-    def dismiss(self) -> None:
-        """Tell those who still wait that this process does no more for the task."""
-        if self.ended is not None:
-            self.ended.set()
-        if self.senders.present or self.senders.waiting:
-            self.senders.refuse_all(shutting_down())
+    async def release_without_function(self) -> None:
+        """Let the task go although its function does not end."""
+        run = self.run
+        if run is not None and self.writer is not None and self._in_function:
+            self._leave(run)
+            with contextlib.suppress(StoreError):
+                await leaving.release(self, run)
 
 
-async def _absorb_cancellation(task: asyncio.Task[Any]) -> None:
+async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
     """Forget the cancellations by which a lane interrupted its own function."""
     while task.uncancel():
         pass

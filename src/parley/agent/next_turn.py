@@ -14,10 +14,11 @@ from parley.agent.resume import (
     with_wishes,
 )
 from parley.agent.run import Run
+from parley.agent.settling import end
 from parley.agent.writer import TaskWriter
 from parley.log.events import Received, TurnStarted
 from parley.log.fold import Fold
-from parley.log.store import Memory, TaskEnded, TaskRecord, UnknownTask
+from parley.log.store import Memory, TaskRecord
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
@@ -30,31 +31,45 @@ ATTEMPT_KEY = "urn:parley:attempt"
 
 
 async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
-    """Return the next run of the task, after what precedes it is written."""
-    if not (record.cancel_requested or record.turn_open or record.waiting):
+    """Return the next run of the task, after what precedes it is durable."""
+    deadlines, store = lane.executor.deadlines, lane.executor.store
+    has_work = record.cancel_requested or record.turn_open or record.waiting > 0
+    if not (has_work or deadlines.are_set):
         return None
     if lane.writer is None:
-        try:
-            epoch = await lane.executor.store.claim(lane.task_id)
-        except (TaskEnded, UnknownTask):
-            return None
         lane.writer = TaskWriter(
-            lane.executor.store,
+            store,
             task_id=lane.task_id,
             context_id=lane.context_id,
             scope=lane.scope,
             fold=Fold(record.task, strict=True),
             seq=record.seq,
             turn=record.turn,
-            epoch=epoch,
+            epoch=lane.epoch,
             failed=lane.failed,
         )
     if record.cancel_requested or lane.cancel_asked:
-        await lane.end(TaskState.CANCELED)
+        await end(lane, TaskState.CANCELED)
         return None
-    memory = await lane.executor.store.memory(lane.task_id)
-    if record.turn_open:
-        return await _again(lane, record, memory)
+    memory = await store.memory(lane.task_id)
+    if deadlines.are_set:
+        turn = record.turn if record.turn_open else record.turn + 1 if record.waiting else 0
+        lane.due = await deadlines.of(record, memory, turn)
+        if lane.due is not None and lane.due.at <= store.now():
+            await end(lane, TaskState.FAILED, lane.due.reason)
+            return None
+    if not lane.executor.works:
+        return None
+    run = await _again(lane, record, memory) if record.turn_open else _next(lane, record, memory)
+    if run is not None:
+        # Before the function runs: should it take the process with it, the attempt counts.
+        await lane.writer.flush()
+    return run
+
+
+def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
+    """Return the run of the turn that takes the first message that waits (E2)."""
+    assert lane.writer is not None
     waiting = [r for r in waiting_messages(memory) if not lane.senders.has_taken(r)]
     if not waiting:
         return None
@@ -64,7 +79,7 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
     )
     if question:
         run.past.answers[question] = received.message
-    lane.senders.took(received, run.turn)
+    lane.senders.took(received)
     lane.writer.turn = run.turn
     lane.writer.write(
         TurnStarted(
@@ -82,16 +97,21 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
 
 
 async def _again(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
-    """Return a further attempt at a turn that a dead process left open (E3)."""
+    """Return a further attempt at a turn that a dead process left open (E3), or the first at one
+    that stood in line.
+    """
     assert lane.writer is not None
     attempts, released = attempts_of(record, memory)
     options = lane.executor.options
-    if options.on_crash == "fail":
-        await lane.end(TaskState.FAILED, "The server stopped while it worked on this task.")
+    if attempts > released and options.on_crash == "fail":
+        await end(lane, TaskState.FAILED, "The server stopped while it worked on this task.")
         return None
+    if lane.blameless and attempts:
+        lane.writer.write(TurnStarted(turn=record.turn, attempt=attempts, released=True))
+        released += 1
     if attempts - released >= options.max_attempts:
         said = f"The agent did not survive {options.max_attempts} attempts at this task."
-        await lane.end(TaskState.FAILED, said)
+        await end(lane, TaskState.FAILED, said)
         return None
     run = _resumed(
         lane,
@@ -102,7 +122,7 @@ async def _again(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
         attempt=attempts + 1,
     )
     lane.writer.write(TurnStarted(turn=run.turn, attempt=run.attempt))
-    _work(lane, run, {ATTEMPT_KEY: run.attempt})
+    _work(lane, run, {ATTEMPT_KEY: run.attempt} if attempts else None)
     lane.writer.open_turn()
     return run
 

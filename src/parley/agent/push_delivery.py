@@ -7,6 +7,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -18,7 +19,8 @@ from parley.agent.push_post import Failure, Poster, notification_id
 from parley.agent.push_queue import Call, Destination, PushQueue, Room
 from parley.agent.push_reader import EventReader, Notice, TaskReader
 from parley.log.events import LoggedEvent
-from parley.log.store import PushRecord, PushState, StoreError, TaskStore
+from parley.log.hints import LocalHints
+from parley.log.store import Place, PushRecord, PushState, StoreError, TaskStore
 from parley.model.parts import Message
 from parley.model.push import server_of
 from parley.security.egress import Egress
@@ -33,6 +35,9 @@ MESSAGES = 1000
 """How many direct replies are kept for webhooks that do not take them; there is no log of these."""
 
 STORE_PAUSE = 5.0
+
+ADOPT_BATCH = 1000
+"""How many tasks with webhooks are taken over at once."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +113,11 @@ class PushDelivery:
         pace: Pace | None = None,
         room: Room | None = None,
         resolver: AbstractResolver | None = None,
+        hints: LocalHints | None = None,
     ) -> None:
         self.egress = egress
+        self._hints = hints
+        self._agents: tuple[str, ...] = ()
         self._store = store
         self._pace = pace or Pace()
         self._room = room or Room()
@@ -121,6 +129,7 @@ class PushDelivery:
         self._queue = PushQueue(self._room)
         # Of tasks with something to tell: their webhooks, or None before these were looked for.
         self._tasks: dict[str, dict[str, _Webhook] | None] = {}
+        self._heard: dict[str, AbstractContextManager[None]] = {}
         self._to_look: dict[str, None] = {}
         self._wanted = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -131,12 +140,21 @@ class PushDelivery:
 
     async def start(self, agents: Iterable[str]) -> None:
         """Go on with what a process before this one left. Raises ``StoreError``."""
-        for agent in agents:
-            for task_id, is_behind in await self._store.pushing(agent):
-                self._tasks.setdefault(task_id, None)
-                if is_behind:
-                    self._want(task_id)
+        self._agents = tuple(agents)
+        await self.adopt()
         self._looker = asyncio.create_task(self._look_after())
+
+    async def adopt(self) -> None:
+        """Take over the webhooks that no living replica tells. Raises ``StoreError``.
+
+        They are those of a task on which another replica may work, so it is listened to from here.
+        """
+        for agent in self._agents:
+            while found := await self._store.adopt_pushes(agent, ADOPT_BATCH):
+                for task_id, is_behind in found:
+                    self._tasks.setdefault(task_id, None)
+                    if is_behind or self._store.is_shared:
+                        self._want(task_id)
 
     async def stop(self, grace: float) -> None:
         """Give what is to be told ``grace`` seconds. What is left is for the next process."""
@@ -150,6 +168,8 @@ class PushDelivery:
         self._looker.cancel()
         await asyncio.gather(self._looker, return_exceptions=True)
         await self._poster.close()
+        for task_id in list(self._heard):
+            self._stop_listening(task_id)
         self._begin()
 
     # -- what there is to tell -------------------------------------------------------------------
@@ -159,12 +179,33 @@ class PushDelivery:
         if not records or (task_id := records[0].task_id) not in self._tasks:
             return
         if any([record.sub == 0 for record in records]):
-            webhooks = self._tasks[task_id]
-            if webhooks is None:
-                self._want(task_id)
-            else:
-                for webhook in webhooks.values():
-                    self._has_news(webhook)
+            self._look_at(task_id)
+
+    def _look_at(self, task_id: str) -> None:
+        webhooks = self._tasks.get(task_id, {})
+        if webhooks is None:
+            self._want(task_id)
+        else:
+            for webhook in webhooks.values():
+                self._has_news(webhook)
+
+    def heard(self, record: LoggedEvent) -> None:
+        """Take note that another replica works on a task: there may be more to tell."""
+        self._look_at(record.task_id)
+
+    def moved(self, place: Place) -> None:
+        """Take note of where the store has the log of a task."""
+        self._look_at(place.task_id)
+
+    def _listen(self, task_id: str) -> None:
+        if self._hints is not None and self._store.is_shared and task_id not in self._heard:
+            listening = self._heard[task_id] = self._hints.listen(task_id, self)
+            listening.__enter__()
+
+    def _stop_listening(self, task_id: str) -> None:
+        listening = self._heard.pop(task_id, None)
+        if listening is not None:
+            listening.__exit__(None, None, None)
 
     def watch(self, task_id: str) -> None:
         """Look for the configurations of a task: one was added, or replaced."""
@@ -225,7 +266,7 @@ class PushDelivery:
         current: dict[str, _Webhook] = {}
         for push in pushes:
             webhook = known.get(push.id)
-            if push.state is not PushState.ACTIVE:
+            if push.state is not PushState.ACTIVE or push.holder != self._store.replica:
                 continue
             if webhook is None or webhook.push.revision != push.revision:
                 webhook = _Webhook(task_id, push, self._reader(task_id, push))
@@ -236,8 +277,10 @@ class PushDelivery:
                 await self._queue.drop(webhook.call)
         if not current:
             self._tasks.pop(task_id, None)
+            self._stop_listening(task_id)
             return
         self._tasks[task_id] = current
+        self._listen(task_id)
         for webhook in current.values():
             self._has_news(webhook)
 
@@ -255,6 +298,7 @@ class PushDelivery:
             del webhooks[webhook.push.id]
             if not webhooks:
                 del self._tasks[webhook.task_id]
+                self._stop_listening(webhook.task_id)
 
     def _has_news(self, webhook: _Webhook) -> None:
         webhook.has_news = True
@@ -345,7 +389,8 @@ class PushDelivery:
     async def _save(self, webhook: _Webhook) -> None:
         if webhook.push != webhook.stored:
             push = webhook.push
-            await self._store.move_push(webhook.task_id, push)
+            if not await self._store.move_push(webhook.task_id, push):
+                webhook.call.is_over = True  # another replica tells it by now, or it is gone
             webhook.stored = push
 
     def _delay(self, failures: int) -> float:

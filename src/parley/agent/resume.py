@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from parley.agent.run import Request
 from parley.agent.skill import Skill
-from parley.agent.writer import now
+from parley.agent.writer import timestamp
 from parley.log.events import PrivateEvent, Received, Remembered, TaskEvent, TurnStarted
-from parley.log.store import Memory, TaskRecord
+from parley.log.store import Memory, Receipt, TaskRecord
 from parley.model.parts import Message, Role
 from parley.model.service import Caller
 from parley.model.tasks import Task, TaskState, TaskStatus
 
 
 def opening(
-    request: Request, task_id: str, context_id: str, skills: int
+    request: Request, task_id: str, context_id: str, *, skills: int, at: int, in_line: bool = False
 ) -> list[TaskEvent | PrivateEvent]:
-    """Return the first events of a task's log.
+    """Return the first events of the log of a task that begins at a moment (ms).
 
     What the message itself does not say of the request is logged beside the Task, if there is
-    anything; the skill only where there are several.
+    anything; the skill only where there are several. ``in_line`` says that no attempt at the first
+    turn begins with it.
     """
     message = replace(request.message, task_id=task_id, context_id=context_id)
     task = Task(
         id=task_id,
         context_id=context_id,
-        status=TaskStatus(state=TaskState.SUBMITTED, timestamp=now()),
+        status=TaskStatus(state=TaskState.SUBMITTED, timestamp=timestamp(at)),
         history=(message,),
     )
     facts = TurnStarted(
         turn=1,
+        attempt=0 if in_line else 1,
         skill=request.skill.id if skills > 1 else "",
         accepted_output_modes=request.accepted_output_modes,
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
     )
     return [task] if facts == TurnStarted(turn=1) else [task, facts]
+
+
+def begun_by(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:
+    """Return the receipts of a message that begins a task."""
+    return [replace(receipt, task_id=task_id, turn=1) for receipt in receipts]
 
 
 def turns_of(memory: Memory) -> list[TurnStarted]:
@@ -51,7 +58,11 @@ def request_of(
 ) -> Request:
     """Return what the task was asked, as far as the log knows."""
     facts = next(
-        (t for t in turns_of(memory) if t.turn == t.attempt == 1 and not (t.live or t.released)),
+        (
+            t
+            for t in turns_of(memory)
+            if t.turn == 1 and t.attempt <= 1 and not (t.live or t.released)
+        ),
         TurnStarted(turn=1),
     )
     return Request(
@@ -91,7 +102,10 @@ def latest_of(record: TaskRecord, memory: Memory) -> Message | None:
 
 
 def attempts_of(record: TaskRecord, memory: Memory) -> tuple[int, int]:
-    """Return how often the open turn was attempted, and how often without a fault of its own."""
+    """Return how often the open turn was attempted, and how often without a fault of its own.
+
+    A turn that stood in line was not attempted yet.
+    """
     same = [turn for turn in turns_of(memory) if turn.turn == record.turn]
     return max((t.attempt for t in same), default=1), sum(t.released for t in same)
 

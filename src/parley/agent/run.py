@@ -253,6 +253,6 @@ class Run:
             )
         )
         writer.open_turn(taken=1)
-        self.lane.senders.took(received, self.turn)
+        self.lane.senders.took(received)
         await writer.flush()
         return received.message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.agent.ticket import Ticket
+from parley.agent.ticket import Elsewhere, Ticket
 from parley.log.events import Received
 from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message
@@ -25,12 +25,19 @@ class Senders:
         self.waiting: dict[str, Ticket] = {}
         self._taken: set[str] = set()
 
-    def took(self, received: Received, turn: int) -> None:
-        """Note that ``turn`` takes a message: its sender gets that turn's reply."""
+    @property
+    def are_left(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self.present or self.waiting)
+
+    def took(self, received: Received) -> None:
+        """Note that the present turn takes a message: its sender gets that turn's reply.
+
+        The log does not say so yet, and may never: then it is another's turn that takes it.
+        """
         self._taken.add(received.entry)
         ticket = self.waiting.pop(received.entry, None) or self._expected.pop(received.entry, None)
         if ticket is not None:
-            ticket.turn = turn
             self.present.append(ticket)
 
     def has_taken(self, received: Received) -> bool:
@@ -55,10 +62,37 @@ class Senders:
         for ticket in waiting.values():
             ticket.refuse(error)
 
+    def hand_over_waiting(self, elsewhere: Elsewhere) -> None:
+        """Leave those whose message no turn of this lane took to ``elsewhere``: the task has ended,
+        and the log says whether a turn took it before, on another replica.
+        """
+        waiting, self.waiting = self.waiting, {}
+        for ticket in waiting.values():
+            ticket.hand_over(elsewhere)
+
     def refuse_all(self, error: A2AError) -> None:
         """Refuse everyone."""
         self.refuse(error)
         self.refuse_waiting(error)
+
+    def hand_over(self, elsewhere: Elsewhere) -> None:
+        """Leave everyone to ``elsewhere``, for whom the log is to tell what came of it.
+
+        Those whose message is not in the log are refused: they may try again.
+        """
+        tickets = [*self.present, *self.waiting.values()]
+        self.present, self.waiting = [], {}
+        for ticket in tickets:
+            if ticket.is_logged:
+                ticket.hand_over(elsewhere)
+            else:
+                ticket.refuse(shutting_down())
+
+    def repeat(self) -> None:
+        """Tell the senders of a message that another send of it came first."""
+        for ticket in self.present:
+            ticket.repeat()
+        self.present = []
 
     def inherit(self, others: Senders) -> None:
         """Take over the tickets of a lane that this one replaces."""

@@ -102,15 +102,16 @@ class AgentService:
             )
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        if isinstance(admitted, Repeated):
-            reply = admitted.reply or await self._present(admitted.task_id)
-            return _trimmed(reply, history)
         ticket = admitted.ticket
+        if ticket is None:
+            assert isinstance(admitted, Repeated)
+            assert admitted.reply is not None
+            return _trimmed(admitted.reply, history)
         if immediate and (ticket.entry or ticket.turn):
             await ticket.begun()
             if not ticket.done:
                 return _trimmed(await self._present(ticket.task_id), history)
-        if not ticket.done:
+        if not ticket.is_settled:
             await ticket.progress()  # all that most replies need
         ceiling = self._executor.options.wait_ceiling
         if context.patience is not None:
@@ -144,13 +145,16 @@ class AgentService:
             async for item in self._follow(ticket.task_id, ticket.found.seq, ticket):
                 yield item
             return
-        # A new lane has not run yet, so this subscription misses nothing of the task.
+        # A new lane has not run yet, so this subscription misses nothing of the task; one that
+        # stands in line may be in the log.
         with self._hints.subscribe(ticket.task_id) as live:
             await ticket.begun()
+            new = live if admitted.is_new and not ticket.is_elsewhere else None
             if not ticket.is_logged:
-                yield StreamItem(ticket.reply)
-                return
-            new = live if admitted.is_new else None
+                if isinstance(ticket.reply, Message):
+                    yield StreamItem(ticket.reply)
+                    return
+                new = None  # the store said that it failed, and has the task all the same
             async for item in self._follow(ticket.task_id, 0, ticket, new):
                 yield item
 
@@ -233,12 +237,18 @@ class AgentService:
                     yield _item(record)
                     if (
                         ending is not None
-                        and 0 < ending.turn <= record.turn
                         and _state(record) is TaskState.INPUT_REQUIRED
+                        and 0 < await self._turn_of(ending) <= record.turn
                     ):
                         return
-        if ticket is not None and ticket.entry and not ticket.turn:
+        if ticket is not None and ticket.entry and not await self._turn_of(ticket):
             raise ended(task_id)
+
+    async def _turn_of(self, ticket: Ticket) -> int:
+        try:
+            return ticket.turn or await self._executor.elsewhere.turn_of(ticket)
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
 
     async def _batches(
         self, task_id: str, after: int, live: Subscription | None = None
@@ -284,12 +294,7 @@ class AgentService:
         record = await self._owned(request.id, scope)
         if not record.task.state.is_terminal:
             try:
-                await self._executor.cancel(
-                    request.id,
-                    scope=scope,
-                    context_id=record.task.context_id,
-                    turn=record.turn,
-                )
+                await self._executor.cancel(request.id, turn=record.turn)
             except (TaskEnded, UnknownTask):
                 pass  # it ended by itself; how, is looked up below
             except StoreError as error:

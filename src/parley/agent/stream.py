@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from parley.agent.content import to_parts
 from parley.agent.run import Run, TurnOver
+from parley.log.store import StoreError
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
 
@@ -118,6 +119,8 @@ class ArtifactStream:
                 self.release()
             except A2AError as error:
                 self._run.lane.spoil(error)
+            except StoreError:
+                pass  # the writer has stopped before, and the lane knows
 
     def _stop(self) -> None:
         self._closed = True

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from parley.log.store import TaskRecord
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
 
@@ -21,17 +23,34 @@ class HasTask(Protocol):
         ...
 
 
+class Named(msgspec.Struct, frozen=True):
+    """A task of which no more is known here than its id."""
+
+    task_id: str
+
+
+class Elsewhere(Protocol):
+    """Who finds out what came of a message that no lane of this process answers."""
+
+    async def settle(self, ticket: Ticket, timeout: float) -> None:
+        """Resolve or refuse the ticket; leave it as it is when that takes too long."""
+        ...
+
+
 class Ticket:
     """One sender's interest in one turn.
 
     The reply is a direct message, or the task as the turn left it, or the error that refused the
     message. ``is_logged`` says that a new task for the message is in the log. ``entry`` names the
     message among those that a task received, and ``found`` is that task as it was before.
-    ``turn`` is the number of the turn that took the message, 0 before. Several senders of one
-    repeated message may share a ticket; none can spoil it for another by going away.
+    ``turn`` is the number of the turn that took the message, 0 while that is not known to be in the
+    log. ``is_repeat`` says that the message was sent before, and taken in by another replica.
+    Several senders of one repeated message may share a ticket; none can spoil it for another by
+    going away.
     """
 
     __slots__ = (
+        "_elsewhere",
         "_error",
         "_lane",
         "_reply",
@@ -41,6 +60,7 @@ class Ticket:
         "forget",
         "found",
         "is_logged",
+        "is_repeat",
         "turn",
     )
 
@@ -49,11 +69,13 @@ class Ticket:
         self.entry = entry
         self.turn = 0
         self.is_logged = False
+        self.is_repeat = False
         self.done = False
         self.forget: Callable[[], object] | None = None
         self.found: TaskRecord | None = None
         self._reply: Task | Message | None = None
         self._error: A2AError | None = None
+        self._elsewhere: Elsewhere | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -72,6 +94,20 @@ class Ticket:
         if not self.done:
             self._error = error
             self._finish()
+
+    def repeat(self) -> None:
+        """Say that another send of the message came first: the store knows what came of it."""
+        self.is_repeat = True
+        self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
+
+    def hand_over(self, elsewhere: Elsewhere) -> None:
+        """Have the reply found by ``elsewhere``: no lane here gives it."""
+        if self.done:
+            return
+        self._elsewhere = elsewhere
+        if self.forget is not None:
+            self.forget()
+        self._wake()
 
     def _finish(self) -> None:
         self.done = True
@@ -95,6 +131,16 @@ class Ticket:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether no lane here will give the reply."""
+        return self._elsewhere is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is a reply, or no lane here that will give it."""
+        return self.done or self._elsewhere is not None
 
     @property
     def reply(self) -> Task | Message:
@@ -125,10 +171,13 @@ class Ticket:
             tired = True
             self._wake()
 
-        timer = asyncio.get_running_loop().call_later(timeout, give_up)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(timeout, give_up)
         try:
-            while not (self.done or tired):
+            while not (self.is_settled or tired):
                 await self.progress()
         finally:
             timer.cancel()
+        if self._elsewhere is not None and not (self.done or tired):
+            await self._elsewhere.settle(self, timer.when() - loop.time())
         return self.done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +35,8 @@ class TaskWriter:
     durable; both raise the ``StoreError`` that stopped the log. After such an error nothing more
     is written, because what the store lacks cannot be skipped.
 
-    ``outgoing`` is what statuses and artifacts pass on their way; it may refuse them.
+    ``outgoing`` is what statuses and artifacts pass on their way; it may refuse them. ``since`` is
+    the moment (ms) of a task that begins.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class TaskWriter:
         seq: int,
         turn: int,
         epoch: int = 1,
+        since: int = 0,
         begun: Callable[[], None] | None = None,
         failed: Callable[[StoreError], None] | None = None,
     ) -> None:
@@ -73,6 +74,8 @@ class TaskWriter:
         self._waiters: list[asyncio.Future[None]] = []
         self._grown = 0
         self._snapshot_size = size_of(fold.task) if seq else 0
+        stamp = fold.task.status.timestamp if seq else None
+        self._stamped = stamp.milliseconds if stamp is not None else since
 
     def write(self, *events: TaskEvent | PrivateEvent) -> None:
         """Add events to the log. Raises ``IllegalEvent`` for what may not follow."""
@@ -91,14 +94,16 @@ class TaskWriter:
         message: Message | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Message | None:
-        """Write a status update that is stamped with the present moment; return what it says.
+        """Write a status update and return what it says.
 
+        It is stamped with the present moment by the store's clock, and never before the one before.
         Raises ``A2AError`` for what may not go out.
         """
+        self._stamped = max(self._stamped, self._store.now())
         update = TaskStatusUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            status=TaskStatus(state=state, message=message, timestamp=now()),
+            status=TaskStatus(state=state, message=message, timestamp=timestamp(self._stamped)),
             metadata=metadata,
         )
         if self.outgoing is not None:
@@ -130,6 +135,21 @@ class TaskWriter:
         self._options["taken"] = self._options.get("taken", 0) + taken
         self._option("receipts", receipts)
         self._option("pushes", pushes)
+
+    def let_go(self) -> None:
+        """Say that whoever adopts the task goes on with it, after what was written so far."""
+        self._options["release"] = True
+
+    def stop(self, error: StoreError) -> None:
+        """Write nothing more: another has the task."""
+        if self.error is None:
+            self._stopped(error)
+
+    def _stopped(self, error: StoreError) -> None:
+        self.error = error
+        if self._failed is not None:
+            self._failed(error)
+        self._wake()
 
     def _option(self, name: str, values: Sequence[Any]) -> None:
         if values:
@@ -186,7 +206,11 @@ class TaskWriter:
         )
         self.seq += sum([type(event) in PUBLIC_TYPES for event in events])
         self._under_way += len(events)
-        future = asyncio.ensure_future(self._store.append(append))
+        try:
+            future = asyncio.ensure_future(self._store.append(append))
+        except (StoreError, TypeError, ValueError) as error:
+            self._stopped(error if isinstance(error, StoreError) else StoreError(str(error)))
+            return
         count = len(events)
         future.add_done_callback(lambda done: self._appended(done, count))
 
@@ -194,28 +218,28 @@ class TaskWriter:
         self._under_way -= count
         error = StoreError("the append was given up") if done.cancelled() else done.exception()
         if error is not None and self.error is None:
-            self.error = error if isinstance(error, StoreError) else StoreError(str(error))
-            if self._failed is not None:
-                self._failed(self.error)
+            self._stopped(error if isinstance(error, StoreError) else StoreError(str(error)))
         if self._begun is not None and error is None:
             self._begun()
             self._begun = None
+        self._wake()
+
+    def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
 
-def now() -> Timestamp:
-    """Return the present moment; the same value for all who ask within a millisecond."""
-    global _now
-    milliseconds = time.time_ns() // 1_000_000
-    if milliseconds != _now[0]:
-        _now = (milliseconds, Timestamp.from_milliseconds(milliseconds))
-    return _now[1]
+def timestamp(milliseconds: int) -> Timestamp:
+    """Return a moment; the same value for all who ask for it in a row."""
+    global _last
+    if milliseconds != _last[0]:
+        _last = (milliseconds, Timestamp.from_milliseconds(milliseconds))
+    return _last[1]
 
 
-_now = (0, Timestamp.from_milliseconds(0))
+_last = (0, Timestamp.from_milliseconds(0))
 
 
 def size_of(task: Task) -> int:

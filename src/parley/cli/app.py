@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli import card, config, demo, send, serve, task
+from parley.cli import card, config, demo, send, serve, store, task
 from parley.cli.boundary import conclude
 from parley.cli.failures import INTERRUPTED, UsageFailure
 from parley.cli.options import found_sources
@@ -57,7 +57,7 @@ def build() -> typer.Typer:
         if context.invoked_subcommand is None:
             print(context.get_help())
 
-    for room in (serve, demo, card, send, task, config):
+    for room in (serve, demo, card, send, task, store, config):
         room.register(app)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")
@@ -122,7 +122,7 @@ def _globals_last(arguments: Sequence[str]) -> list[str]:
         alone = equals or setting.kind == "flag" or name not in spellings
         place += 1 if alone else 2
     rest = list(arguments[place:])
-    words = 2 if rest[:1] in (["card"], ["task"], ["config"]) else 1
+    words = 2 if rest[:1] in (["card"], ["task"], ["store"], ["config"]) else 1
     words += rest[:2] == ["task", "push-config"]
     return [*rest[:words], *arguments[:place], *rest[words:]]
 

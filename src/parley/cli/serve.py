@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from parley.cli.boundary import conclude
+from parley.cli.durations import parse_duration
 from parley.cli.failures import Failure, UsageFailure
 from parley.cli.options import GroupedCommand
 from parley.cli.output import Output
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from parley import Agent
 
 STORE = "sqlite:///parley.db"
+STORE_VARIABLE = "PARLEY_STORE"
+BUS_VARIABLE = "PARLEY_BUS"
+ROLES = ("both", "api", "worker")
 LEVELS = ("debug", "info", "warning", "error")
 
 EPILOG = """\b
@@ -38,7 +44,12 @@ Examples:
   parley serve agent.py --reload --store memory:
   parley serve /time=time_agent.py /boats=sailboat.py --port 8000
   parley serve --tenant acme=shop.py --tenant globex=shop.py
-  parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com"""
+  parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com
+  parley serve agent.py --store postgresql://user@host/database
+
+\b
+--store and --bus are read from PARLEY_STORE and PARLEY_BUS too, where other users
+of the machine do not see the passwords in them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,10 +79,52 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Option(
                 help="Where tasks are kept: sqlite:///PATH (durable; sqlite:////PATH from the "
-                "root), or memory: (gone with the process).",
+                "root), postgresql://USER@HOST/DATABASE (for many processes at a time), or "
+                "memory: (gone with the process).",
+                envvar=STORE_VARIABLE,
                 metavar="URL",
             ),
         ] = STORE,
+        bus: Annotated[
+            str,
+            typer.Option(
+                help="How processes that share a store tell one another what happens: "
+                "redis://HOST, postgresql://..., or none (they look four times a second). "
+                "[default: the PostgreSQL store's own]",
+                envvar=BUS_VARIABLE,
+                metavar="URL",
+                rich_help_panel="Many processes",
+                show_default=False,
+            ),
+        ] = "",
+        role: Annotated[
+            str,
+            typer.Option(
+                help="What this process does: takes requests and runs turns (both), leaves turns "
+                "to others (api), or runs them and serves health checks alone (worker).",
+                metavar="both|api|worker",
+                rich_help_panel="Many processes",
+            ),
+        ] = "both",
+        lease: Annotated[
+            str,
+            typer.Option(
+                help="How long a process may be silent before others have gone on with its tasks, "
+                "such as 15s.  [default: 15s]",
+                metavar="TIME",
+                rich_help_panel="Many processes",
+                show_default=False,
+            ),
+        ] = "",
+        no_migrate: Annotated[
+            bool,
+            typer.Option(
+                "--no-migrate",
+                help="Do not bring the store's schema up to date, but refuse an older one; see "
+                "parley store migrate.",
+                rich_help_panel="Many processes",
+            ),
+        ] = False,
         reload: Annotated[
             bool, typer.Option("--reload", help="Restart when the agents' code changes.")
         ] = False,
@@ -138,13 +191,18 @@ def register(app: typer.Typer) -> None:
         targets, tenants = targets or [], tenant or []
         if reload:
             again = [*targets, *(f"--tenant={each}" for each in tenants)]
-            again += ["--host", host, "--port", str(port), "--store", store]
+            again += ["--host", host, "--port", str(port), "--role", role]
+            again += ["--no-migrate"] if no_migrate else []
+            again += ["--lease", lease] if lease else []
             again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
             again += ["--allow-private-webhooks"] if allow_private_webhooks else []
             again += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
             again += ["--grpc-cert", grpc_cert] if grpc_cert else []
             again += ["--grpc-key", grpc_key] if grpc_key else []
             again += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
+            # What may hold a password does not go through the process table.
+            os.environ[STORE_VARIABLE] = store
+            os.environ[BUS_VARIABLE] = bus
             status = conclude(output, lambda: _reload(targets, tenants, again))
         else:
             status = conclude(
@@ -157,6 +215,7 @@ def register(app: typer.Typer) -> None:
                     store,
                     url,
                     log_level.lower(),
+                    sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
                     cert=grpc_cert or None,
@@ -177,6 +236,7 @@ def _serve(
     url: str,
     log_level: str,
     *,
+    sharing: Callable[[], dict[str, Any]],
     allow_private_webhooks: bool = False,
     port_for_grpc: int | None = None,
     **tls: str | None,
@@ -185,12 +245,16 @@ def _serve(
         raise UsageFailure(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
     if not targets and not tenant_targets:
         raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
+    shared = sharing()
+    if shared["role"] == "worker" and port_for_grpc is not None:
+        raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
     from parley.cli.loading import load, load_tenants
 
     log_to_stderr(log_level)
     agents, tenants = load(targets), load_tenants(tenant_targets)
 
     from parley.agent.host import asgi
+    from parley.agent.opening import shown
     from parley.log.store import StoreError
     from parley.server.grpc_options import grpc_options
     from parley.server.run import ListenError, run
@@ -203,9 +267,11 @@ def _serve(
             store=store,
             url=url or None,
             allow_private_webhooks=allow_private_webhooks,
+            **shared,
         )
     except ValueError as error:
         raise UsageFailure(str(error)) from error
+    place = shown(store)
     try:
         run(
             app,
@@ -217,8 +283,9 @@ def _serve(
                 banner(
                     agents,
                     url or address,
-                    store,
+                    place,
                     tenants,
+                    role=shared["role"],
                     grpc=app.grpc.beside(url or address) if grpc is not None else "",
                 ),
                 flush=True,
@@ -229,9 +296,22 @@ def _serve(
     except StoreError as error:
         raise Failure(
             "PARLEY_ERR_STORE",
-            f"the store {store} cannot be used: {error}",
-            hint="name another with --store, such as --store sqlite:///other.db",
+            f"the store {place} cannot be used: {error}",
+            hint=None
+            if place.startswith("postgres")
+            else "name another with --store, such as --store sqlite:///other.db",
         ) from error
+
+
+def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, Any]:
+    """Return the options for processes that share a store. Raises ``UsageFailure``."""
+    if role not in ROLES:
+        raise UsageFailure(f"--role: {role!r} is not one of {', '.join(ROLES)}")
+    try:
+        seconds = parse_duration(lease) if lease else None
+    except ValueError as error:
+        raise UsageFailure(f"--lease: {error}") from None
+    return {"bus": bus or None, "role": role, "lease": seconds, "migrates": migrates}
 
 
 def banner(
@@ -241,9 +321,16 @@ def banner(
     tenants: Mapping[str, Agent] = {},
     *,
     grpc: str = "",
+    role: str = "both",
 ) -> str:
     """Return what is said when the server is up: who is where, and what to try."""
+    kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
+    last = f"Tasks are {kept} ({store}). Ctrl-C stops the server."
     lines: list[str] = []
+    if role == "worker":
+        names = {agent.key: agent.name for agent in (*agents.values(), *tenants.values())}
+        lines = [f"{name}: turns are run here" for name in names.values()]
+        return "\n".join([*lines, f"  health   {address.rstrip('/')}/health/ready", "", last])
     named = [(path, agent, agent.name) for path, agent in agents.items()]
     named += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
     for path, agent, title in named:
@@ -257,8 +344,9 @@ def banner(
         ]
     if grpc:
         lines += [f"gRPC is at {grpc}", ""]
-    kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
-    return "\n".join([*lines, f"Tasks are {kept} ({store}). Ctrl-C stops the server."])
+    if role == "api":
+        lines += ["Turns are run by other processes, with --role worker or both.", ""]
+    return "\n".join([*lines, last])
 
 
 def try_command(agent: Agent, base: str) -> str:

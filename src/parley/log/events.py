@@ -58,7 +58,8 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
 
     ``messages`` enter the history with it, and ``entries`` name them among those received; both
     are empty for a task's first turn, whose message the Task event holds, and for a further
-    attempt. ``answers`` is the key of the question that the message answers. ``live`` is set when
+    attempt. ``attempt`` is 0 for a first turn that stands in line: nobody has begun it. ``answers``
+    is the key of the question that the message answers. ``live`` is set when
     a running turn took a message in passing. ``released`` is set when the attempt was let go of on
     purpose, by a server that shut down, and so does not count as a failed one. The rest is what a
     further attempt needs to know of the request.

@@ -36,15 +36,17 @@ async def follow(
     task_id: str,
     after: int,
     *,
-    poll: float = 15.0,
+    poll: float | None = None,
     live: Subscription | None = None,
 ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
     """Yield the public events after number ``after``, in order, without gap or repetition.
 
     Ends after the event that ends the task, at once when that lies before. Takes events from
     hints as they are committed, and from the store what hints did not bring: at the beginning,
-    after falling behind, and every ``poll`` seconds, so a lost hint loses nothing but a moment.
-    Holds a bounded number of events however slowly it is read, and never holds up a writer.
+    and when it is told that there is more. That a lost hint loses nothing but a moment is seen to
+    by ``HintRelay``, for all readers of a process at once. ``poll`` is for whoever follows without
+    one: look at least every so many seconds. Holds a bounded number of events however slowly it is
+    read, and never holds up a writer.
 
     ``live`` is a subscription that was there before event ``after`` + 1 could be committed: it
     spares the first look into the store. Close the generator (``contextlib.aclosing``) when
@@ -68,6 +70,7 @@ async def follow(
                     events = await store.events(task_id, position, PAGE)
                     look = _is_full(events)
                     is_over = _ends(events[-1]) if events else is_over
+                subscription.seen = max(position, events[-1].seq if events else 0)
             elif await subscription.wait(poll):
                 held, look = subscription.take()
                 events = _after(held, position)

@@ -9,7 +9,16 @@ from msgspec.structs import replace
 
 from parley.log.events import CancelRequested, LoggedEvent, Received, kind_of
 from parley.log.fold import IllegalEvent, check
-from parley.log.store import Append, Conflict, Fenced, Scope, TaskEnded, UnknownTask
+from parley.log.store import (
+    Append,
+    Conflict,
+    Fenced,
+    Held,
+    Place,
+    Scope,
+    TaskEnded,
+    UnknownTask,
+)
 from parley.model.encoding import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
@@ -18,7 +27,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a task's log stands. A store keeps one a task; ``key`` is the store's own name for it.
 
     (``seq``, ``sub``) is the place of the last record. Moments are in milliseconds since 1970;
-    ``ended_at`` is by the store's clock, ``status_at`` what the status says.
+    ``ended_at`` is by the store's clock, ``status_at`` what the status says. ``holder`` is the
+    replica that may write to the task, ``place`` where the task stands in line while nobody does.
     """
 
     key: int = 0
@@ -35,6 +45,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cancel_requested: bool
     epoch: int
     ended_at: int | None = None
+    holder: str = ""
+    place: int = 0
 
     @property
     def is_unfinished(self) -> bool:
@@ -42,6 +54,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.ended_at is None and (
             self.turn_open or self.waiting > 0 or self.cancel_requested
         )
+
+    @property
+    def is_unclaimed(self) -> bool:
+        """Whether an executor has to see to the task, and none does."""
+        return not self.holder and self.is_unfinished
 
 
 def payloads_of(append: Append) -> list[bytes]:
@@ -62,9 +79,11 @@ def _in_one_line(payload: bytes) -> bytes:
 
 
 def advance(
-    head: Head | None, append: Append, payloads: Sequence[bytes], at: int
+    head: Head | None, append: Append, payloads: Sequence[bytes], at: int, replica: str
 ) -> tuple[Head, list[LoggedEvent]]:
-    """Return the head after ``append``, and its records. This is where races are decided.
+    """Return the head after an append by ``replica``, and its records.
+
+    This is where races are decided.
 
     Raises ``UnknownTask``, ``TaskEnded``, ``Fenced``, ``Conflict`` or ``IllegalEvent``.
     """
@@ -119,8 +138,26 @@ def advance(
         cancel_requested=canceling,
         epoch=epoch,
         ended_at=at if is_over else None,
+        holder=_holder(head, append, replica, turn_open=turn_open, is_over=is_over),
+        place=head.place if head else 0,
     )
+    if after.is_unclaimed and not (head and head.is_unclaimed):
+        after = replace(after, place=append.place)
     return after, records
+
+
+def _holder(
+    head: Head | None, append: Append, replica: str, *, turn_open: bool, is_over: bool
+) -> str:
+    """Return who holds the task after ``append``."""
+    before = head.holder if head else ""
+    if is_over or append.release:
+        return ""
+    if append.expected_seq is None:
+        return before
+    if append.turn_open is False:
+        return ""
+    return replica if turn_open else before
 
 
 def _check_place(head: Head, append: Append) -> None:
@@ -141,13 +178,37 @@ def _check_place(head: Head, append: Append) -> None:
         raise Conflict(head.task_id, expected, head.seq)
 
 
-def claimed(head: Head | None, task_id: str) -> Head:
-    """Return the head with a new epoch. Raises ``UnknownTask``, ``TaskEnded``."""
+def claimed(head: Head | None, task_id: str, replica: str) -> Head:
+    """Return the head with a new epoch and holder.
+
+    What dead replicas held is nobody's by then. Raises ``UnknownTask``, ``TaskEnded``, ``Held``.
+    """
     if head is None:
         raise unknown(task_id)
     if head.ended_at is not None:
         raise ended(head)
-    return replace(head, epoch=head.epoch + 1)
+    if head.holder not in ("", replica):
+        raise Held(f"task {task_id} is held by the replica {head.holder}")
+    return replace(head, epoch=head.epoch + 1, holder=replica)
+
+
+def freed(head: Head) -> Head:
+    """Return the head of a task whose holder is dead: first in line, and its writer fenced."""
+    return replace(head, epoch=head.epoch + 1, holder="", place=0)
+
+
+def place_of(head: Head) -> Place:
+    """Return where the task's log stands."""
+    return Place(
+        task_id=head.task_id,
+        seq=head.seq,
+        sub=head.sub,
+        epoch=head.epoch,
+        holder=head.holder,
+        waiting=head.waiting,
+        cancel_requested=head.cancel_requested,
+        ended=head.ended_at is not None,
+    )
 
 
 def unknown(task_id: str) -> UnknownTask:

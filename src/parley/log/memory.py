@@ -1,30 +1,48 @@
-"""A store for tests and throw-away servers: everything is gone with the process."""
+"""A store for tests and throw-away servers: everything is gone with the process.
+
+Several of them on the same ``MemoryLogs`` are replicas that share a store, within one process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from heapq import nlargest
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
 from parley.log.events import Kind, LoggedEvent, logged, now_ms
 from parley.log.fold import IllegalEvent, fold
-from parley.log.head import Head, advance, claimed, payloads_of, unknown
+from parley.log.head import (
+    Head,
+    advance,
+    claimed,
+    freed,
+    payloads_of,
+    place_of,
+    unknown,
+)
+from parley.log.lease import Lease, Touch
 from parley.log.pushes import placed
 from parley.log.snapshot import Snapshot
 from parley.log.store import (
+    COUNTED,
     HISTORY_KEPT,
     PAGE_BYTES,
+    Adopted,
     Append,
     Committed,
     DuplicateReceipt,
     Memory,
+    Place,
     PushRecord,
     PushState,
     Receipt,
+    Replica,
     Scope,
     StoreError,
     StoreUnavailable,
@@ -84,31 +102,104 @@ class _Context(msgspec.Struct):
     values: dict[str, bytes] = msgspec.field(default_factory=dict)
 
 
+class MemoryLogs:
+    """What memory stores keep, and which replicas were last heard of when. ``clock`` returns
+    milliseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        self.clock = clock
+        self.logs: dict[str, _Log] = {}
+        self.receipts: dict[tuple[Scope, str], tuple[Receipt, int]] = {}
+        self.contexts: dict[tuple[Scope, str], _Context] = {}
+        self.seen: dict[str, int] = {}
+
+
 class MemoryTaskStore:
     """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
 
-    An append is done when the call returns; its readers are told at the same moment.
+    An append is done when the call returns; its readers are told at the same moment. With ``logs``
+    it is one of several replicas that share these, each alive for a ``lease`` after its last beat.
     """
 
-    def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int] = now_ms,
+        logs: MemoryLogs | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        self._shared = logs if logs is not None else MemoryLogs(clock)
+        self._clock = self._shared.clock
+        self._lease = lease or Lease()
+        self._is_shared = logs is not None
+        self._replica = ""
+        self._beating: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._committed: Committed | None = None
         self._telling = False
         self._untold: deque[Sequence[LoggedEvent]] = deque()
-        self._logs: dict[str, _Log] = {}
-        self._receipts: dict[tuple[Scope, str], tuple[Receipt, int]] = {}
-        self._contexts: dict[tuple[Scope, str], _Context] = {}
+        self._logs = self._shared.logs
+        self._receipts = self._shared.receipts
+        self._contexts = self._shared.contexts
+
+    @property
+    def replica(self) -> str:
+        """What this user of the store is called."""
+        return self._replica
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may use what the store keeps at the same time."""
+        return self._is_shared
+
+    def now(self) -> int:
+        """Return the present moment by the store's clock, in ms."""
+        return self._clock()
 
     async def open(self, committed: Committed) -> None:
         """Make the store ready."""
         self._loop = asyncio.get_running_loop()
         self._committed = committed
+        self._replica = uuid4().hex
+        if not self._is_shared:
+            self._shared.seen.clear()
+            self._free_what_the_dead_held()
+        self._shared.seen[self._replica] = self._clock()
+        if self._is_shared:
+            self._beating = self._loop.create_task(self._beat())
 
     async def close(self) -> None:
         """Refuse further use. Idempotent. What is kept is there again when it is opened again."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        self._shared.seen.pop(self._replica, None)
         self._loop = None
         self._committed = None
+
+    async def _beat(self) -> None:
+        """Say that this replica is alive, and free what dead ones held."""
+        assert self._loop is not None
+        touch = Touch(self._lease)
+        seen = self._shared.seen
+        while True:
+            now = seen[self._replica] = self._clock()
+            if touch.felt(self._loop.time()):
+                for replica, at in list(seen.items()):
+                    if now - at > self._lease.time_to_live * 1000:
+                        del seen[replica]
+                self._free_what_the_dead_held()
+            await asyncio.sleep(self._lease.beat)
+
+    def _free_what_the_dead_held(self) -> None:
+        for log in self._logs.values():
+            if log.head.holder and log.head.holder not in self._shared.seen:
+                log.head = freed(log.head)
+            for push in log.pushes.values():
+                if push.holder not in self._shared.seen:
+                    log.pushes[push.id] = replace(push, holder="")
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
@@ -134,10 +225,11 @@ class MemoryTaskStore:
     ) -> list[LoggedEvent]:
         log = self._logs.get(append.task_id)
         at = self._clock()
-        head, records = advance(log.head if log else None, append, payloads, at)
+        head, records = advance(log.head if log else None, append, payloads, at, self._replica)
         pushes = log.pushes if log else {}
         if append.pushes:
-            pushes = placed(append.pushes, pushes, head, after=head.seq if log else 0)
+            after = head.seq if log else 0
+            pushes = placed(append.pushes, pushes, head, after=after, replica=self._replica)
         self._keep(head.scope, head.context_id, append.receipts, exchange, at)
         if log is None:
             log = self._logs[append.task_id] = _Log(head)
@@ -179,6 +271,7 @@ class MemoryTaskStore:
             waiting=head.waiting,
             epoch=head.epoch,
             cancel_requested=head.cancel_requested,
+            holder=head.holder,
         )
 
     async def memory(self, task_id: str) -> Memory:
@@ -215,15 +308,60 @@ class MemoryTaskStore:
         """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
         self._opened()
         log = self._logs.get(task_id)
-        head = claimed(log.head if log else None, task_id)
+        head = claimed(log.head if log else None, task_id, self._replica)
         self._logs[task_id].head = head
         return head.epoch
 
-    async def unfinished(self, agent: str) -> Sequence[str]:
-        """Return the ids of the agent's tasks that an executor has to see to, the oldest first."""
+    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+        """Claim tasks that nobody holds and that have work left, those first in line first."""
+        self._opened()
+        heads = [log.head for log in self._logs.values() if log.head.is_unclaimed]
+        ours = [head for head in heads if head.scope.agent == agent]
+        adopted = []
+        for head in nsmallest(limit, ours, key=lambda head: head.place):
+            claim = claimed(head, head.task_id, self._replica)
+            self._logs[head.task_id].head = claim
+            adopted.append(Adopted(head.task_id, claim.epoch, head.place))
+        return adopted
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        """Return how many tasks there are to adopt, by agent."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
-        return [head.task_id for head in heads if head.scope.agent == agent and head.is_unfinished]
+        counts = Counter([head.scope.agent for head in heads if head.is_unclaimed])
+        return {agent: min(count, COUNTED) for agent, count in counts.items()}
+
+    async def first_in_line(self, agent: str) -> int:
+        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        self._opened()
+        heads = [log.head for log in self._logs.values()]
+        return min(
+            [h.place for h in heads if h.is_unclaimed and h.place and h.scope.agent == agent],
+            default=0,
+        )
+
+    async def holding(self) -> Sequence[str]:
+        """Return the ids of the tasks with work left that this replica holds."""
+        self._opened()
+        heads = [log.head for log in self._logs.values()]
+        return [h.task_id for h in heads if h.holder == self._replica and h.is_unfinished]
+
+    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+        """Return where the logs of tasks stand; nothing for those that are not there."""
+        self._opened()
+        return [place_of(self._logs[id].head) for id in task_ids if id in self._logs]
+
+    async def replicas(self) -> Sequence[Replica]:
+        """Return the replicas that the store knows, this one among them."""
+        self._opened()
+        holds = Counter([log.head.holder for log in self._logs.values()])
+        now, alive = self._clock(), self._lease.time_to_live * 1000
+        return [
+            Replica(
+                id=id, seen_at=at, alive=not self._is_shared or now - at <= alive, holds=holds[id]
+            )
+            for id, at in self._shared.seen.items()
+        ]
 
     async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
         """Return tasks that wait for their callers since before a moment, the longest first."""
@@ -308,7 +446,8 @@ class MemoryTaskStore:
         log = self._logs.get(task_id)
         if log is None:
             raise unknown(task_id)
-        log.pushes = placed((push,), log.pushes, log.head, after=log.head.seq)
+        after = log.head.seq
+        log.pushes = placed((push,), log.pushes, log.head, after=after, replica=self._replica)
         return next(reversed(log.pushes.values()))
 
     async def pushes(self, task_id: str) -> Sequence[PushRecord]:
@@ -317,13 +456,17 @@ class MemoryTaskStore:
         log = self._logs.get(task_id)
         return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
 
-    async def move_push(self, task_id: str, push: PushRecord) -> None:
-        """Note how far a webhook was told, and its state."""
+    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+        """Note how far a webhook was told, and its state, if this replica still tells it."""
         self._opened()
         log = self._logs.get(task_id)
         kept = log.pushes.get(push.id) if log else None
-        if log is not None and kept is not None and kept.revision == push.revision:
-            log.pushes[push.id] = push
+        if log is None or kept is None:
+            return False
+        if (kept.revision, kept.holder) != (push.revision, self._replica):
+            return False
+        log.pushes[push.id] = replace(push, holder=self._replica)
+        return True
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
@@ -332,13 +475,18 @@ class MemoryTaskStore:
         if log is not None:
             log.pushes.pop(push_id, None)
 
-    async def pushing(self, agent: str) -> Sequence[tuple[str, bool]]:
-        """Return the ids of the agent's tasks with active configurations, the oldest first."""
+    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Take over the active push notification configurations of tasks that nobody holds."""
         self._opened()
-        found = []
+        found: list[tuple[str, bool]] = []
         for task_id, log in self._logs.items():
-            active = [push for push in log.pushes.values() if push.state is PushState.ACTIVE]
-            if active and log.head.scope.agent == agent:
+            active = [
+                push
+                for push in log.pushes.values()
+                if push.state is PushState.ACTIVE and not push.holder
+            ]
+            if active and log.head.scope.agent == agent and len(found) < limit:
+                log.pushes |= {push.id: replace(push, holder=self._replica) for push in active}
                 found.append((task_id, any([push.cursor < log.head.seq for push in active])))
         return found
 

@@ -14,9 +14,16 @@ FIRST_ID = "default"
 
 
 def placed(
-    pushes: Sequence[PushRecord], among: Mapping[str, PushRecord], head: Head, *, after: int
+    pushes: Sequence[PushRecord],
+    among: Mapping[str, PushRecord],
+    head: Head,
+    *,
+    after: int,
+    replica: str,
 ) -> dict[str, PushRecord]:
-    """Return a task's configurations with further ones; the last that was given comes last.
+    """Return a task's configurations with further ones, held by ``replica``.
+
+    The last that was given comes last.
 
     One replaces that of the same id, and without an id that of the same URL, and goes on where
     that stood; a new one begins ``after`` an event. One that changes nothing is kept as it was.
@@ -28,8 +35,12 @@ def placed(
         before = result.pop(made.id, None)
         if before is None and len(result) >= MAX_PUSHES:
             raise TooManyPushes(head.task_id)
-        is_same = before is not None and before == replace(made, revision=before.revision)
-        result[made.id] = before if before is not None and is_same else made
+        made = replace(made, holder=replica)
+        if before is not None:
+            same = replace(made, revision=before.revision, holder=before.holder)
+            if before == same:
+                made = replace(same, holder=before.holder or replica)
+        result[made.id] = made
     return result
 
 

@@ -71,6 +71,8 @@ class SqliteFile:
         try:
             self.writer = _open_writer(path, synchronous, busy_timeout)
             try:
+                self.writer.execute(SQL["free_tasks"])
+                self.writer.execute(SQL["free_pushes"])
                 self.last_key: int = _one(self.writer, SQL["last_key"])
                 for _ in range(readers):
                     self.readers.append(_open_reader(path))

@@ -1,8 +1,4 @@
-"""The one thread that writes to a SQLite store, a group of jobs at a time.
-
-What is submitted within one round of the event loop goes to the thread together, and the thread
-takes all that has gathered while it wrote the group before. A group is one transaction, made
-durable once. There is no timer: under load groups grow, and without load a job is a group.
+"""What writes groups of jobs to SQLite, each in one transaction.
 
 Measured with a saturated loop, events of 200 bytes, 64 and 512 records a group (two cores, SQLite
 3.40, FULL): rows given to ``executemany`` are a step each, and each step may lose the interpreter
@@ -15,128 +11,50 @@ is 12,000 to 18,000 and 68,000 to 110,000 whatever is done.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import queue
 import sqlite3
-import threading
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
 
-from parley.log import sqlite_jobs
-from parley.log.events import LoggedEvent
+from parley.log.batch import Job, WriterId
 from parley.log.fold import IllegalEvent
+from parley.log.group_writer import HEADS_KEPT, Outcome
 from parley.log.head import Head
-from parley.log.lend import Lender
-from parley.log.sqlite_batch import Batch, Job, WriterId
+from parley.log.sqlite_batch import SqliteBatch
 from parley.log.sqlite_file import WAL_BYTES, SqliteFile, code_of, explain
-from parley.log.store import Committed, StoreError, StoreUnavailable
+from parley.log.store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-GROUP_JOBS = 1024
-GROUP_BYTES = 4 << 20
-HEADS_KEPT = 10_000
 
-Outcome = tuple[Job, Any, Sequence[LoggedEvent], BaseException | None]
+class SqliteDesk:
+    """Writes groups. ``clock`` returns milliseconds."""
 
-
-class SqliteWriter:
-    """Does jobs in the order in which they were submitted, and tells of them on the loop."""
-
-    def __init__(
-        self,
-        file: SqliteFile,
-        *,
-        committed: Committed,
-        lender: Lender,
-        clock: Callable[[], int],
-    ) -> None:
-        self._connection = file.writer
+    def __init__(self, file: SqliteFile, *, clock: Callable[[], int], replica: str) -> None:
+        self.connection = file.writer
         self._path = file.path
-        self._committed = committed
-        self._lender = lender
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._is_closing = False
-        self._gathered: list[Job] = []
-        self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
-        # From here on: for the thread alone.
+        self._replica = replica
         self._heads: dict[str, Head] = {}
         self._broken: set[WriterId] = set()
         self._last_key = file.last_key
-        self._ended = self._loop.create_future()
-        # A daemon: a program that forgot to close the store can end, and loses nothing that it
-        # was told is durable.
-        self._thread = threading.Thread(target=self._run, name="parley-writer", daemon=True)
-        self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Begin a job, after all that were submitted before."""
-        if not self._gathered:
-            self._loop.call_soon(self._hand_over)
-        self._gathered.append(job)
-
-    async def close(self) -> None:
-        """Do what was submitted, then end the thread and the connection."""
-        self._hand_over()
-        self._is_closing = True
-        self._queue.put(None)
-        self._lender.begin()
+    def close(self) -> None:
+        """Close the connection."""
         try:
-            await asyncio.shield(self._ended)
-        finally:
-            self._lender.end()
-
-    def _hand_over(self) -> None:
-        if self._gathered:
-            self._lender.begin()
-            self._queue.put(self._gathered)
-            self._gathered = []
-
-    def _run(self) -> None:
-        while True:
-            group, hands, is_over = self._take()
-            if group:
-                outcomes = self._do(group)
-                is_over = not self._call(self._deliver, outcomes, hands) or is_over
-                self._shorten()
-            if is_over:
-                break
-        try:
-            self._connection.close()
+            self.connection.close()
         except sqlite3.Error:
             logger.exception("%s was not closed well; nothing is lost by that", self._path)
-        self._call(self._ended.set_result, None)
 
-    def _shorten(self) -> None:
+    def rest(self) -> None:
         """Begin the write-ahead log anew when readers, one after another, kept it from that."""
         try:
             if os.path.getsize(f"{self._path}-wal") > WAL_BYTES:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except (OSError, sqlite3.Error):
             logger.warning("%s: the write-ahead log was not shortened", self._path, exc_info=True)
 
-    def _take(self) -> tuple[list[Job], int, bool]:
-        """Wait for jobs. Return what there is, in how many hands, and whether it is the last."""
-        group: list[Job] = []
-        hands = size = 0
-        jobs = self._queue.get()
-        while jobs is not None:
-            group += jobs
-            hands += 1
-            size += sum([job.size for job in jobs])
-            if len(group) >= GROUP_JOBS or size >= GROUP_BYTES:
-                return group, hands, False
-            try:
-                jobs = self._queue.get_nowait()
-            except queue.Empty:
-                return group, hands, False
-        return group, hands, True
-
-    def _do(self, group: Sequence[Job]) -> list[Outcome]:
+    def write(self, group: Sequence[Job]) -> list[Outcome]:
         """Do jobs together, or one by one when that fails, so that only the guilty one fails."""
         try:
             return self._write(group, careful=False)
@@ -157,12 +75,13 @@ class SqliteWriter:
 
     def _write(self, jobs: Sequence[Job], *, careful: bool) -> list[Outcome]:
         """Write what may be written of ``jobs`` in one transaction."""
-        batch = Batch(
-            self._connection,
+        batch = SqliteBatch(
+            self.connection,
             known=self._heads,
             broken=self._broken,
-            last_key=self._last_key,
+            new_key=self._new_key,
             at=self._clock(),
+            replica=self._replica,
             careful=careful,
         )
         batch.look_up(jobs)
@@ -177,7 +96,6 @@ class SqliteWriter:
                 outcomes.append((job, None, (), error.with_traceback(None)))
         batch.write()
         self._broken = batch.broken
-        self._last_key = batch.last_key
         for task_id, head in batch.heads.items():
             self._heads.pop(task_id, None)
             if head.ended_at is None:
@@ -194,34 +112,6 @@ class SqliteWriter:
         logger.error("%s: a job failed", self._path, exc_info=error)
         return job, None, (), StoreUnavailable(f"{self._path}: the store failed; its log says how")
 
-    def _call(self, function: Callable[..., object], *args: object) -> bool:
-        """Call a function on the loop. Return ``False`` when that is no more."""
-        try:
-            self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            return False
-        return True
-
-    def _deliver(self, outcomes: Sequence[Outcome], hands: int) -> None:
-        """Tell of a group: its readers first, then its writers."""
-        told = set()
-        for job, result, records, error in outcomes:
-            if error is not None:
-                if job.writer is not None:
-                    told.add(job.writer)
-                if not job.future.done():
-                    job.future.set_exception(error)
-                continue
-            if records:
-                try:
-                    self._committed(records)
-                except Exception:
-                    logger.exception("telling of a commit failed; readers will find it later")
-            if not job.future.done():
-                job.future.set_result(result)
-        for _ in range(hands):
-            self._lender.end()
-        if told and not self._is_closing:
-            # What was submitted before now is ahead of this and fails; what comes after may pass.
-            forgive = partial(sqlite_jobs.forgive, writers=told)
-            self.submit(Job(self._loop.create_future(), forgive))
+    def _new_key(self) -> int:
+        self._last_key += 1
+        return self._last_key

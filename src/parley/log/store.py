@@ -1,8 +1,8 @@
-"""What every store of task logs does. Implementations: ``memory``, ``sqlite``."""
+"""What every store of task logs does. Implementations: ``memory``, ``sqlite``, ``postgres``."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -21,6 +21,9 @@ Every reader that is behind holds a page, which takes three to four times that i
 
 HISTORY_KEPT = 1000
 """How many messages of a context's history are kept; the oldest go first."""
+
+COUNTED = 100_000
+"""``unclaimed`` counts no further."""
 
 MAX_PUSHES = 20
 """How many push notification configurations a task may have."""
@@ -46,6 +49,10 @@ class Conflict(StoreError):
 
 class Fenced(StoreError):
     """A later executor has taken the task over; the append came from an earlier one."""
+
+
+class Held(StoreError):
+    """Another replica, which is alive, has the task."""
 
 
 class TaskEnded(StoreError):
@@ -111,7 +118,8 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``config`` says neither task nor tenant, which the store knows. ``version`` is the version of
     the protocol in which it was made. ``cursor`` is the number of the last event that was
     delivered. ``revision`` names this making of it: a configuration that is made anew has another.
-    A parked one is told nothing more until it is made anew; ``note`` says why.
+    A parked one is told nothing more until it is made anew; ``note`` says why. ``holder`` is the
+    replica that tells the webhook, as the store has it; what else is said of it is not looked at.
     """
 
     config: TaskPushNotificationConfig
@@ -120,6 +128,7 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     cursor: int = 0
     state: PushState = PushState.ACTIVE
     note: str = ""
+    holder: str = ""
 
     @property
     def id(self) -> str:
@@ -136,6 +145,9 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``task`` is the fold after the append, given when it is worth keeping as a snapshot.
     ``turn_open`` says whether a turn is under way after the append, ``None`` leaves it as it is.
     ``taken`` is how many waiting messages the append's turn takes.
+    ``release`` lets the task go with it: what is then left to do is for whoever adopts it, and
+    ``place`` says in which order (see ``TaskStore.adopt``). Without it the replica that appends
+    holds a task while a turn of it is open.
     ``exchange`` joins the context's history with it. ``receipts`` are kept with it, and ``pushes``,
     which begin with the first event when the append creates the task, else after the last.
     """
@@ -150,13 +162,18 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     task: Task | None = None
     turn_open: bool | None = None
     taken: int = 0
+    release: bool = False
+    place: int = 0
     exchange: Sequence[Message] = ()
     receipts: Sequence[Receipt] = ()
     pushes: Sequence[PushRecord] = ()
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the store knows it. ``task`` is the fold of its log up to ``seq``."""
+    """A task as the store knows it. ``task`` is the fold of its log up to ``seq``.
+
+    ``holder`` is the replica that may write to it, empty when it is nobody's.
+    """
 
     scope: Scope
     task: Task
@@ -166,6 +183,42 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     epoch: int
     cancel_requested: bool
+    holder: str = ""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a task's log stands: what must be known to tell whether there is news.
+
+    (``seq``, ``sub``) is the place of the last record, public or private.
+    """
+
+    task_id: str
+    seq: int
+    sub: int
+    epoch: int
+    holder: str
+    waiting: int
+    cancel_requested: bool
+    ended: bool
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """A task that was taken over, the epoch to write in, and where it stood in line."""
+
+    task_id: str
+    epoch: int
+    place: int = 0
+
+
+class Replica(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that uses a store: when it was last heard of (ms, by the store's clock), whether
+    it counts as alive, and how many tasks it holds.
+    """
+
+    id: str
+    seen_at: int
+    alive: bool
+    holds: int
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +275,24 @@ class TaskStore(Protocol):
     what it returns may be awaited later, so a writer can have several appends under way. When one
     fails, those that follow it on the same task and epoch fail too (``Conflict``), as what they
     build on is missing, until the failure was told.
+
+    From ``open`` to ``close`` a store says that its replica is alive, and frees what dead replicas
+    held. An embedded store has one user at a time, so whoever held a task before it is dead.
     """
+
+    @property
+    def replica(self) -> str:
+        """What this user of the store is called; another at each ``open``."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may use what the store keeps at the same time."""
+        ...
+
+    def now(self) -> int:
+        """Return the present moment by the store's clock, in ms since 1970."""
+        ...
 
     async def open(self, committed: Committed) -> None:
         """Make the store ready: lock it, bring its schema up to date, check that it is sound.
@@ -268,15 +338,40 @@ class TaskStore(Protocol):
     async def claim(self, task_id: str) -> int:
         """Take the task for a new executor and return the new epoch; earlier ones are fenced.
 
-        Raises ``UnknownTask``, ``TaskEnded``.
+        Raises ``UnknownTask``, ``TaskEnded``, and ``Held`` when it is another living replica's.
         """
         ...
 
-    async def unfinished(self, agent: str) -> Sequence[str]:
-        """Return the ids of the agent's tasks that an executor has to see to, the oldest first.
+    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+        """Claim up to ``limit`` of the agent's tasks that nobody holds and that have work left.
 
         They have a turn under way, messages waiting, or a cancellation that was not finished.
+        Those with the lowest ``place`` come first, among equals the oldest. No two replicas adopt
+        the same task.
         """
+        ...
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        """Return how many tasks there are to adopt, by agent; at most ``COUNTED`` are counted."""
+        ...
+
+    async def first_in_line(self, agent: str) -> int:
+        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any.
+
+        It costs the same however many there are.
+        """
+        ...
+
+    async def holding(self) -> Sequence[str]:
+        """Return the ids of the tasks with work left that this replica holds."""
+        ...
+
+    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+        """Return where the logs of tasks stand; nothing for those that are not there."""
+        ...
+
+    async def replicas(self) -> Sequence[Replica]:
+        """Return the replicas that the store knows, this one among them."""
         ...
 
     async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
@@ -322,7 +417,9 @@ class TaskStore(Protocol):
         """Keep a push notification configuration of a task; return it as it is kept.
 
         It replaces the one that has its id (see ``pushes.placed``); a new one begins after the
-        task's last event. Raises ``UnknownTask``, ``TooManyPushes``.
+        task's last event. This replica holds it from now on, unless nothing was changed.
+
+        Raises ``UnknownTask``, ``TooManyPushes``.
         """
         ...
 
@@ -330,10 +427,11 @@ class TaskStore(Protocol):
         """Return a task's push notification configurations, by id."""
         ...
 
-    async def move_push(self, task_id: str, push: PushRecord) -> None:
+    async def move_push(self, task_id: str, push: PushRecord) -> bool:
         """Note how far a webhook was told, and its state.
 
-        Nothing is noted of one that was removed or made anew since.
+        Nothing is noted, and ``False`` returned, of one that was removed or made anew since, or
+        that another replica holds by now.
         """
         ...
 
@@ -341,8 +439,9 @@ class TaskStore(Protocol):
         """Remove a push notification configuration, if it is there."""
         ...
 
-    async def pushing(self, agent: str) -> Sequence[tuple[str, bool]]:
-        """Return the ids of the agent's tasks with active configurations, the oldest first.
+    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Take over the active push notification configurations of up to ``limit`` of the agent's
+        tasks that nobody holds; return the tasks' ids, the oldest first.
 
         Each with whether there are events that one of them has not delivered.
         """

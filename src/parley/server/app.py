@@ -50,15 +50,19 @@ def create_app(
     startup: Hook | None = None,
     shutdown: Hook | None = None,
     on_drain: Callable[[], None] | None = None,
+    may_be_empty: bool = False,
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
     ``identify`` says who sends a request, from its ASGI scope; without it everybody is anonymous.
     ``url`` is the public address of the app, where requests do not tell it. ``startup`` runs once
     before the first request is answered, ``on_drain`` when the end is near, ``shutdown`` at it.
+    One that ``may_be_empty`` can do without agents, and tells whoever asks how it is (health).
 
     Raises ``ValueError`` for a path or a URL that cannot be one.
     """
+    if not endpoints and not may_be_empty:
+        raise ValueError("a server needs at least one agent")
     lifecycle = Lifecycle(startup, shutdown)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)

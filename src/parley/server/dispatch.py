@@ -21,11 +21,12 @@ from parley.model.errors import (
 )
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
-from parley.model.requests import GetExtendedAgentCardRequest
+from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.lifecycle import Lifecycle
 from parley.server.parameters import Extensions
+from parley.server.places import Places
 
 
 def _nowhere(tenant: str) -> Interfaces:
@@ -58,15 +59,24 @@ class Call(msgspec.Struct, frozen=True):
     request: Any
     context: CallContext
     interfaces: Callable[[str], Interfaces]
+    waiting: Places | None = None
 
     def answer(self) -> Awaitable[Any]:
         """Return what the service answers. Raises ``A2AError``."""
+        if self.waiting is not None:
+            return self._reply(self.waiting)
         if self.operation.request is GetExtendedAgentCardRequest:
             return self._card()
         answer: Awaitable[Any] = getattr(self.endpoint.service, self.operation.method)(
             self.request, self.context
         )
         return answer
+
+    async def _reply(self, waiting: Places) -> Any:
+        with waiting.one(self.context):
+            return await getattr(self.endpoint.service, self.operation.method)(
+                self.request, self.context
+            )
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
@@ -85,7 +95,7 @@ class Call(msgspec.Struct, frozen=True):
         return items
 
 
-class MethodCall(Call, frozen=True):
+class MethodCall(Call, frozen=True, kw_only=True):
     """A call of a method that an extension adds."""
 
     handle: Callable[..., Awaitable[Any]]
@@ -101,8 +111,9 @@ class MethodCall(Call, frozen=True):
 class Dispatcher:
     """Finds the agent that a request is for, and holds the request against its card."""
 
-    def __init__(self, endpoint: Endpoint, lifecycle: Lifecycle) -> None:
+    def __init__(self, endpoint: Endpoint, lifecycle: Lifecycle, waiting: Places) -> None:
         self._lifecycle = lifecycle
+        self._waiting = waiting
         self._agent = _Agent(endpoint) if endpoint.service is not None else None
         self._tenants = {name: _Agent(each) for name, each in endpoint.tenants.items()}
 
@@ -151,7 +162,9 @@ class Dispatcher:
         )
         if operation.extension:
             return agent.method_call(operation, request, context)
-        return Call(agent.endpoint, operation, request, context, parameters.interfaces)
+        waits = operation.request is SendMessageRequest and not operation.streaming
+        waiting = self._waiting if waits else None
+        return Call(agent.endpoint, operation, request, context, parameters.interfaces, waiting)
 
     def method(self, name: str, tenant: str) -> Operation | None:
         """Return the method of this name that an extension of the agent adds, if one does.
@@ -214,4 +227,4 @@ class _Agent:
         known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
         if known is None or known.operation.request is not operation.request:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
-        return MethodCall(self.endpoint, operation, request, context, _nowhere, known.handle)
+        return MethodCall(self.endpoint, operation, request, context, _nowhere, handle=known.handle)

@@ -21,7 +21,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     VersionNotSupportedError,
 )
-from parley.model.service import ANONYMOUS, Caller, StreamItem
+from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.body import BodyTooLarge, ClientGone, read_body
 from parley.server.dispatch import Call, Dispatcher, Parameters
 from parley.server.endpoint import Interfaces
@@ -87,6 +87,7 @@ class Exchange(ABC):
         self.headers: list[tuple[bytes, bytes]] = []
         self.silent = False
         self.doing = "a request"
+        self.context = CallContext()
 
     # -- what a binding says -------------------------------------------------------------------
 
@@ -170,6 +171,7 @@ class Exchange(ABC):
             name = versions.dialect(call.context.version).extensions_header
             self.headers.append((name.encode(), named_))
         if call.operation.streaming:
+            self.context = call.context
             items = call.stream()
             if not self.silent:
                 return items
@@ -185,6 +187,7 @@ class Exchange(ABC):
         codec, whole = self.codec, self.whole
         return await self.around.streams.serve(
             items,
+            self.context,
             frame=lambda item: sse.frame(whole(codec.write_event(item)), item[1]),
             failed=lambda error: sse.frame(self.refusal(error)[1]),
             ends=codec.ends_stream,

@@ -138,7 +138,7 @@ class GrpcCall:
         try:
             call = await self._understand(data)
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
-            with self._around.streams.holding(self):
+            with self._around.streams.holding(self, call.context):
                 items = cast("AsyncGenerator[StreamItem, None]", call.stream())
                 async with aclosing(items):
                     async for item in items:

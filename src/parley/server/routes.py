@@ -18,6 +18,7 @@ from parley.server.index import ASSISTANTS, Index
 from parley.server.jsonrpc import JsonRpcBinding
 from parley.server.lifecycle import Lifecycle
 from parley.server.offer import GrpcPlace, Offer
+from parley.server.places import Places
 from parley.server.settings import Settings
 from parley.server.streams import Streams
 
@@ -74,8 +75,10 @@ class Routes:
         self._nowhere = Index(self._offers, settings)
         self.agents: dict[str, Surroundings] = {}
         self.grpc = GrpcPlace(settings.grpc_address)
+        waiting = Places("senders wait", settings.max_waiting, settings.caller_share)
         dispatchers = {
-            prefix: Dispatcher(endpoint, lifecycle) for prefix, endpoint in endpoints.items()
+            prefix: Dispatcher(endpoint, lifecycle, waiting)
+            for prefix, endpoint in endpoints.items()
         }
         # Where there are no paths, one of several agents is the tenant of its path.
         self._over_grpc = {
@@ -206,8 +209,6 @@ def checked(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
     Raises ``ValueError`` for a path or a tenant that cannot be one.
     """
     endpoints = {_prefix(path): endpoint for path, endpoint in given.items()}
-    if not endpoints:
-        raise ValueError("a server needs at least one agent")
     if len(endpoints) < len(given):
         raise ValueError(f"two agents have the same path: {', '.join(map(repr, given))}")
     for prefix, endpoint in endpoints.items():

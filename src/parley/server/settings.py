@@ -18,7 +18,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
     a request. ``keep_alive`` is the silence in seconds after which a stream carries a comment.
     ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
-    exceed it. ``max_streams`` bounds the streams that are open at once.
+    exceed it. ``max_streams`` bounds the streams that are open at once, ``max_waiting`` the senders
+    that wait for a reply; ``caller_share`` is the part of either that one known caller may have.
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
     ``missing_version`` is how methods and paths of 1.0 are answered that come without
     ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
@@ -42,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float = 15.0
     send_buffer: int = 64 * 1024
     max_streams: int = 10_000
+    max_waiting: int = 10_000
+    caller_share: float = 0.5
     cors_origins: tuple[str, ...] = ()
     missing_version: Literal["0.3", "1.0"] = "0.3"
     card: Literal["merged", "1.0"] = "merged"
@@ -62,6 +65,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not is_number or not 0 < seconds <= _DAY:
             raise ValueError(
                 f"the setting keep_alive takes seconds above 0, up to a day, not {seconds!r}"
+            )
+        share = self.caller_share
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not is_number or not 0 < share <= 1:
+            raise ValueError(
+                f"the setting caller_share takes a part above 0, up to 1 for all, not {share!r}"
             )
         if not isinstance(self.cors_origins, tuple):
             raise ValueError(
@@ -93,5 +102,6 @@ _LEAST = {
     "max_parts": 1,
     "send_buffer": 1024,
     "max_streams": 1,
+    "max_waiting": 1,
     "card_max_age": 0,
 }

@@ -10,9 +10,10 @@ from typing import Protocol, cast
 from starlette.types import Receive, Send
 
 from parley.model.errors import A2AError, OverloadedError
-from parley.model.service import StreamItem
+from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Event
 from parley.server.failures import unforeseen
+from parley.server.places import Places
 from parley.server.replies import Headers
 from parley.server.settings import Settings
 from parley.wire import sse
@@ -184,6 +185,7 @@ class Streams:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._places = Places("streams are open", settings.max_streams, settings.caller_share)
         self._open: set[Drained] = set()
 
     def drain(self) -> None:
@@ -192,30 +194,22 @@ class Streams:
             stream.drain()
 
     @contextmanager
-    def holding(self, stream: Drained) -> Iterator[None]:
+    def holding(self, stream: Drained, context: CallContext) -> Iterator[None]:
         """Count a stream of another binding among those that are open, while the context lasts.
 
         Raises ``OverloadedError`` when there is no room.
         """
-        if (refusal := self._refusal()) is not None:
-            raise refusal
-        self._open.add(stream)
-        try:
-            yield
-        finally:
-            self._open.discard(stream)
-
-    def _refusal(self) -> OverloadedError | None:
-        if len(self._open) < self._settings.max_streams:
-            return None
-        return OverloadedError(
-            f"{len(self._open)} streams are open, which is all that this server serves at once",
-            retry_after=1,
-        )
+        with self._places.one(context):
+            self._open.add(stream)
+            try:
+                yield
+            finally:
+                self._open.discard(stream)
 
     async def serve(
         self,
         items: AsyncIterator[StreamItem],
+        context: CallContext,
         *,
         frame: Callable[[StreamItem], bytes],
         failed: Callable[[A2AError], bytes],
@@ -230,16 +224,29 @@ class Streams:
         before that is returned, and nothing was sent; a later one is the last frame.
         ``items`` is closed when this ends, whatever the reason.
         """
-        if (refusal := self._refusal()) is not None:
-            return refusal
         stream = OpenStream(self._settings)
-        self._open.add(stream)
+        try:
+            with self.holding(stream, context):
+                return await self._serve(stream, items, frame, failed, ends, headers, receive, send)
+        except OverloadedError as refusal:
+            return refusal
+
+    async def _serve(
+        self,
+        stream: OpenStream,
+        items: AsyncIterator[StreamItem],
+        frame: Callable[[StreamItem], bytes],
+        failed: Callable[[A2AError], bytes],
+        ends: Callable[[Event], bool],
+        headers: Headers,
+        receive: Receive,
+        send: Send,
+    ) -> A2AError | None:
         pump = asyncio.create_task(stream.pump(items, frame, ends))
         watch = asyncio.create_task(stream.watch(receive))
         try:
             return await stream.deliver(send, headers, failed)
         finally:
-            self._open.discard(stream)
             stream.close()
             pump.cancel()
             watch.cancel()

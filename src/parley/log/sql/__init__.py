@@ -19,9 +19,9 @@ class Migration(NamedTuple):
     sql: str
 
 
-def queries(database: str) -> dict[str, str]:
-    """Return the named queries for ``database``."""
-    text = files(__name__).joinpath(database, "queries.sql").read_text(encoding="utf-8")
+def queries(database: str, file: str = "queries.sql") -> dict[str, str]:
+    """Return the named queries for ``database``; what is the same for all is in ``shared``."""
+    text = files(__name__).joinpath(database, file).read_text(encoding="utf-8")
     pieces = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
     return {
         name: re.sub(r"^--.*\n", "", sql, flags=re.MULTILINE).strip().rstrip(";")

@@ -8,44 +8,61 @@
 -- The heads of several tasks, given as a JSON array of ids.
 SELECT json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at))
+    waiting, cancel_requested, epoch, ended_at, holder, place))
 FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
 -- name: add_heads
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    waiting, cancel_requested, epoch, ended_at, holder, place)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- The heads of tasks that went on. An update rewrites the entry in every index that has one of its
--- columns, changed or not; hence three of them, for more and more that changed.
+-- columns, changed or not; hence four of them, for what changed of the head.
 
 -- name: move_heads
-WITH moved (key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?))
-UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
-    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch
+-- The log grew, and no more.
+WITH moved (key, seq, sub, turn, epoch) AS (VALUES (?, ?, ?, ?, ?))
+UPDATE tasks SET seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: change_heads
-WITH moved (key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch, state, status_at) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+-- The status changed too.
+WITH moved (key, seq, sub, turn, epoch, state, status_at) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
-    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch,
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
     state = moved.state, status_at = moved.status_at
 FROM moved WHERE tasks.key = moved.key;
 
--- name: end_heads
+-- name: turn_heads
+-- Who holds the task changed, or what is left to do.
 WITH moved (
-    key, seq, sub, turn, turn_open, waiting, cancel_requested, epoch, state, status_at, ended_at) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    key, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder, place) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, turn_open = moved.turn_open,
-    waiting = moved.waiting, cancel_requested = moved.cancel_requested, epoch = moved.epoch,
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    turn_open = moved.turn_open, waiting = moved.waiting,
+    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place
+FROM moved WHERE tasks.key = moved.key;
+
+-- name: rewrite_heads
+-- Both, or the task ended.
+WITH moved (
+    key, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder, place,
+    state, status_at, ended_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE tasks SET
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    turn_open = moved.turn_open, waiting = moved.waiting,
+    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place,
     state = moved.state, status_at = moved.status_at, ended_at = moved.ended_at
 FROM moved WHERE tasks.key = moved.key;
+
+-- name: count_tasks
+-- So many tasks more, or fewer, are in a state.
+INSERT INTO task_counts (agent, tenant, owner, state, n)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
 
 -- name: add_records
 INSERT INTO log (task, seq, sub, turn, kind, at, payload)
@@ -66,7 +83,7 @@ SELECT coalesce(max(key), 0) FROM tasks;
 -- A task's head, its snapshot, and the records after that which the fold needs.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    s.body, s.artifacts,
+    t.holder, s.body, s.artifacts,
     (SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
         SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
             || l.payload AS line
@@ -107,38 +124,124 @@ SELECT CAST(group_concat(
     || tail, char(30)) AS BLOB)
 FROM (
     SELECT
-        t.status_at, t.task_id, coalesce(s.body, '') AS body,
+        f.status_at, f.task_id, coalesce(s.body, '') AS body,
         CASE WHEN :artifacts THEN coalesce(s.artifacts, '') ELSE '' END AS artifacts,
         coalesce((SELECT group_concat(line, char(10)) FROM (
             SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
                 || l.payload AS line
             FROM log l
-            WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
+            WHERE l.task = f.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
                 AND (l.kind IN ('task', 'status', 'turn')
                     OR :artifacts AND l.kind = 'artifact')
             ORDER BY l.seq, l.sub)), '') AS tail
-    FROM tasks t LEFT JOIN snapshots s ON s.task = t.key
-    WHERE t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner {context}
-        AND t.status_at BETWEEN :first AND min(:last, :before_at)
-        AND (:state = '' OR t.state = :state)
-        AND (t.status_at, t.task_id) < (:before_at, :before_id)
-    ORDER BY t.status_at DESC, t.task_id DESC
-    LIMIT :limit);
+    FROM (
+        {found}
+        ORDER BY status_at DESC, task_id DESC LIMIT :limit) f
+    LEFT JOIN snapshots s ON s.task = f.key
+    ORDER BY f.status_at DESC, f.task_id DESC);
 
--- name: count
--- How many tasks a list has on all its pages.
-SELECT count(*) FROM tasks t
-WHERE t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner {context}
-    AND t.status_at BETWEEN :first AND :last
-    AND (:state = '' OR t.state = :state);
+-- name: found_in_state
+-- The first tasks of a list of those in one state.
+SELECT * FROM (
+    SELECT key, status_at, task_id FROM tasks
+    WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND state = {state}
+        AND status_at BETWEEN :first AND min(:last, :before_at)
+        AND (status_at, task_id) < (:before_at, :before_id)
+    ORDER BY status_at DESC, task_id DESC
+    LIMIT :limit)
 
--- name: unfinished
-SELECT task_id FROM tasks
-WHERE agent = ? AND ended_at IS NULL AND (turn_open OR waiting OR cancel_requested)
+-- name: found_in_context
+SELECT key, status_at, task_id FROM tasks INDEXED BY tasks_in_context
+WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND context_id = :context_id
+    AND status_at BETWEEN :first AND min(:last, :before_at)
+    AND (:state = '' OR state = :state)
+    AND (status_at, task_id) < (:before_at, :before_id)
+
+-- name: total
+-- How many tasks of a scope there are, by state.
+SELECT coalesce(sum(n), 0) FROM task_counts
+WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND (:state = '' OR state = :state);
+
+-- name: count_between
+-- How many tasks in one state have a status of a span of time.
+SELECT count(*) FROM tasks
+WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND state = :state
+    AND status_at BETWEEN :first AND :last;
+
+-- name: count_in_context
+SELECT count(*) FROM tasks INDEXED BY tasks_in_context
+WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND context_id = :context_id
+    AND status_at BETWEEN :first AND :last
+    AND (:state = '' OR state = :state);
+
+-- name: adoptable
+-- The heads of an agent's tasks that nobody holds and that have work left, as of ``heads``.
+SELECT json_group_array(json_array(
+    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at, holder, place))
+FROM (
+    SELECT * FROM tasks INDEXED BY tasks_under_way
+    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+        AND holder = '' AND agent = ?
+    ORDER BY place, key LIMIT ?);
+
+-- name: unclaimed
+-- How many tasks there are to adopt, by agent, up to a number each.
+WITH RECURSIVE agents (agent) AS (
+    SELECT min(agent) FROM tasks INDEXED BY tasks_under_way
+    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+        AND holder = ''
+    UNION ALL
+    SELECT (
+        SELECT min(t.agent) FROM tasks t INDEXED BY tasks_under_way
+        WHERE t.ended_at IS NULL
+            AND (t.holder <> '' OR t.turn_open OR t.waiting OR t.cancel_requested)
+            AND t.holder = '' AND t.agent > agents.agent)
+    FROM agents WHERE agents.agent IS NOT NULL)
+SELECT agents.agent, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM tasks t INDEXED BY tasks_under_way
+        WHERE t.ended_at IS NULL
+            AND (t.holder <> '' OR t.turn_open OR t.waiting OR t.cancel_requested)
+            AND t.holder = '' AND t.agent = agents.agent
+        LIMIT ?))
+FROM agents WHERE agents.agent IS NOT NULL;
+
+-- name: first_in_line
+SELECT place FROM tasks INDEXED BY tasks_under_way
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+    AND holder = '' AND agent = ? AND place > 0
+ORDER BY place LIMIT 1;
+
+-- name: holding
+SELECT task_id FROM tasks INDEXED BY tasks_under_way
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+    AND holder = ? AND (turn_open OR waiting OR cancel_requested)
 ORDER BY key;
 
+-- name: holds
+-- How many tasks a replica holds.
+SELECT count(*) FROM tasks INDEXED BY tasks_under_way
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+    AND holder = ?;
+
+-- name: places
+-- Where the logs of several tasks stand, given as a JSON array of ids.
+SELECT json_group_array(json_array(
+    task_id, seq, sub, epoch, holder, waiting, cancel_requested, ended_at IS NOT NULL))
+FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
+
+-- name: free_tasks
+-- Nobody holds what was held: its holder is dead, and its writer fenced.
+UPDATE tasks INDEXED BY tasks_under_way SET epoch = epoch + 1, holder = '', place = 0
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
+    AND holder > '';
+
+-- name: free_pushes
+UPDATE pushes INDEXED BY pushes_active SET holder = '' WHERE state = 'active' AND holder > '';
+
 -- name: parked
-SELECT task_id FROM tasks
+SELECT task_id FROM tasks INDEXED BY tasks_parked
 WHERE agent = ? AND ended_at IS NULL AND NOT (turn_open OR waiting OR cancel_requested)
     AND status_at < ?
 ORDER BY status_at LIMIT ?;
@@ -192,33 +295,38 @@ DELETE FROM context_values WHERE name = ?5 AND context = (
 
 -- name: pushes
 -- The push notification configurations of a task, by id.
-SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note
+SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
 FROM tasks t JOIN pushes p ON p.task = t.key WHERE t.task_id = ? ORDER BY p.id;
 
 -- name: put_push
 -- One that replaces another goes on where that stands by now.
-INSERT INTO pushes (task, id, revision, config, version, cursor, state, note)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO pushes (task, id, revision, config, version, cursor, state, note, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (task, id) DO UPDATE SET
     revision = excluded.revision, config = excluded.config, version = excluded.version,
-    state = excluded.state, note = excluded.note;
+    state = excluded.state, note = excluded.note, holder = excluded.holder;
 
 -- name: move_push
-UPDATE pushes SET cursor = ?, state = ?, note = ?
+UPDATE pushes SET cursor = ?, state = ?, note = ?, holder = ?
 WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ? AND revision = ?;
 
 -- name: remove_push
 DELETE FROM pushes WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ?;
 
--- name: pushing
--- An agent's tasks with webhooks to be told, and whether one of those is behind.
-SELECT t.task_id, max(p.cursor < t.seq)
+-- name: adoptable_pushes
+-- An agent's tasks with webhooks to be told by nobody, and whether one of those is behind.
+SELECT p.task, t.task_id, max(p.cursor < t.seq)
 FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
-WHERE p.state = 'active' AND t.agent = ? GROUP BY p.task ORDER BY p.task;
+WHERE p.state = 'active' AND p.holder = '' AND t.agent = ?
+GROUP BY p.task ORDER BY p.task LIMIT ?;
+
+-- name: take_pushes
+UPDATE pushes SET holder = ? WHERE task = ? AND state = 'active' AND holder = '';
 
 -- name: ended
 -- Tasks that ended before a moment, with the lengths of their logs.
-SELECT key, seq FROM tasks WHERE agent = ? AND ended_at < ? ORDER BY ended_at LIMIT ?;
+SELECT key, seq, agent, tenant, owner, state FROM tasks
+WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?;
 
 -- name: remove_log
 DELETE FROM log WHERE task = ?;

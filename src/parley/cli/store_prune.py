@@ -1,0 +1,94 @@
+"""Removing what ended long ago, a little at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+from parley.cli.durations import parse_duration
+from parley.cli.failures import UsageFailure
+from parley.cli.output import Output
+from parley.cli.store_status import require_current
+from parley.log.upkeep import Upkeep
+
+PIECE = 200
+"""How many tasks are removed at once."""
+
+
+def parse_age(written: str) -> float:
+    """Return an age in seconds: 30d, 12h, 1h30m. Raises ``UsageFailure``."""
+    if not written:
+        raise UsageFailure("--ended-before: say how old, such as 30d")
+    try:
+        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", written.strip().lower())
+        return float(days[1]) * 86_400 if days else parse_duration(written)
+    except ValueError:
+        raise UsageFailure(
+            f"--ended-before: {written!r} is not an age such as 30d, 12h or 90m"
+        ) from None
+
+
+def prune(
+    output: Output,
+    upkeep: Upkeep,
+    url: str,
+    *,
+    age: float,
+    agent: str,
+    only_says: bool,
+    rate: int,
+) -> None:
+    """Remove what ended before so many seconds ago, or only say what that is."""
+    require_current(upkeep)
+    agents = list(upkeep.agents())
+    if agent and agent not in agents:
+        known = ", ".join(agents) or "none"
+        raise UsageFailure(f"--agent: the store keeps nothing of {agent!r}; it knows {known}")
+    before = upkeep.now() - round(age * 1000)
+    old = {each: upkeep.old(each, before) for each in ([agent] if agent else agents)}
+    removed = {} if only_says else asyncio.run(_remove(url, list(old), before, rate))
+    if output.is_json:
+        output.document(
+            {
+                "store": upkeep.name,
+                "dryRun": only_says,
+                "agents": {
+                    each: {"tasks": removed.get(each, found.tasks), "receipts": found.receipts}
+                    for each, found in old.items()
+                },
+            }
+        )
+        return
+    output.text.field("Store", upkeep.name)
+    for each, found in old.items():
+        words = [
+            _count(removed.get(each, found.tasks), "task"),
+            _count(found.events, "event"),
+            _count(found.receipts, "receipt"),
+        ]
+        label = "Would remove" if only_says else "Removed"
+        output.text.field(label, f"{', '.join(words)} of {each}")
+    if not old:
+        output.text.field("Removed", "nothing")
+
+
+async def _remove(url: str, agents: list[str], before: int, rate: int) -> dict[str, int]:
+    """Remove old tasks of agents; return how many of each."""
+    from parley.agent.opening import open_store
+
+    store = open_store(url)
+    await store.open(lambda records: None)
+    try:
+        removed = dict.fromkeys(agents, 0)
+        piece = min(PIECE, rate)
+        for agent in agents:
+            while count := await store.prune(agent, before, piece):
+                removed[agent] += count
+                await asyncio.sleep(count / rate)
+        return removed
+    finally:
+        await store.close()
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,220 @@
+"""What stores on a database have in common: jobs for a writer, named queries for readers."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from parley.log import jobs
+from parley.log.batch import Job, Stage, WriterId, columns
+from parley.log.events import LoggedEvent
+from parley.log.group_writer import GroupWriter
+from parley.log.head import payloads_of
+from parley.log.reader_threads import Readers, records_in, task_in
+from parley.log.snapshot import Snapshot
+from parley.log.store import (
+    COUNTED,
+    PAGE_BYTES,
+    Append,
+    Memory,
+    Place,
+    PushRecord,
+    Receipt,
+    Scope,
+    StoreUnavailable,
+    TaskRecord,
+    memory_of,
+)
+from parley.model.encoding import decode, encode
+from parley.model.parts import Message
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class DatabaseTaskStore(ABC, Generic[C]):
+    """The part of a task store that is the same on every database.
+
+    ``name`` is what people are told of where it is. The store is open while there is a ``_loop``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._replica = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writing: GroupWriter | None = None
+        self._reading: Readers[C] | None = None
+
+    @abstractmethod
+    async def _rows(
+        self, name: str, values: Sequence[Any] | Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return what a named query finds."""
+
+    @property
+    def replica(self) -> str:
+        """What this user of the store is called; another at each ``open``."""
+        return self._replica
+
+    def append(self, append: Append) -> asyncio.Future[int]:
+        """Add records. See ``TaskStore``."""
+        payloads = payloads_of(append)
+        snapshot = None if append.task is None else Snapshot.of(append.task)
+        exchange = [encode(message) for message in append.exchange]
+        size = sum([len(payload) for payload in payloads])
+        if snapshot is not None:
+            size += len(snapshot.task) + len(snapshot.artifacts)
+        creates = append.expected_seq == 0
+        return self._do(
+            partial(
+                jobs.append,
+                append=append,
+                payloads=payloads,
+                snapshot=snapshot,
+                exchange=exchange,
+            ),
+            task_id=append.task_id,
+            creates=creates,
+            writer=None if append.expected_seq is None else (append.task_id, append.epoch),
+            size=size,
+            is_locked=bool(append.pushes) and not creates,
+        )
+
+    async def load(self, task_id: str) -> TaskRecord | None:
+        """Return the task, at no more cost than its size."""
+        rows = await self._rows("load", (task_id,))
+        if not rows:
+            return None
+        agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
+        canceling, holder, *kept = rest
+        return TaskRecord(
+            scope=Scope(agent, tenant, owner),
+            task=task_in(task_id, *kept),
+            seq=seq,
+            turn=turn,
+            turn_open=bool(turn_open),
+            waiting=waiting,
+            epoch=epoch,
+            cancel_requested=bool(canceling),
+            holder=holder,
+        )
+
+    async def memory(self, task_id: str) -> Memory:
+        """Return the private records of the task that a turn needs."""
+        rows = await self._rows("private_records", (task_id,))
+        return memory_of(records_in(task_id, rows[0][0]))
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return up to ``limit`` public events with a number above ``after``, in order."""
+        place = {"task_id": task_id, "after": after, "limit": limit, "bytes": PAGE_BYTES}
+        rows = await self._rows("events", place)
+        return records_in(task_id, rows[0][0])
+
+    async def claim(self, task_id: str) -> int:
+        """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
+        epoch: int = await self._do(partial(jobs.claim, task_id=task_id), task_id=task_id)
+        return epoch
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        """Return how many tasks there are to adopt, by agent."""
+        return {agent: count for agent, count in await self._rows("unclaimed", (COUNTED,))}
+
+    async def first_in_line(self, agent: str) -> int:
+        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        rows = await self._rows("first_in_line", (agent,))
+        return rows[0][0] if rows else 0
+
+    async def holding(self) -> Sequence[str]:
+        """Return the ids of the tasks with work left that this replica holds."""
+        return [task_id for (task_id,) in await self._rows("holding", (self._replica,))]
+
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that wait for their callers since before a moment, the longest first."""
+        return [task_id for (task_id,) in await self._rows("parked", (agent, since, limit))]
+
+    async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
+        """Return what was kept for a message."""
+        rows = await self._rows("receipt", (*columns(scope), message_id))
+        return Receipt(*rows[0]) if rows else None
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none."""
+        await self._do(
+            partial(
+                jobs.keep,
+                scope=scope,
+                context_id=context_id,
+                receipts=(receipt,) if receipt else (),
+                exchange=[encode(message) for message in exchange],
+            )
+        )
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages of a context, the oldest first."""
+        rows = await self._rows("history", (*columns(scope), context_id, limit))
+        lines: bytes | None = rows[0][0]
+        return [decode(line, Message) for line in lines.split(b"\n")] if lines else []
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value that an agent keeps for a context."""
+        rows = await self._rows("value", (*columns(scope), context_id, key))
+        value: bytes | None = rows[0][0] if rows else None
+        return value
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept."""
+        job = partial(jobs.put_push, task_id=task_id, push=push)
+        kept: PushRecord = await self._do(job, task_id=task_id, is_locked=True)
+        return kept
+
+    def _do(
+        self,
+        stage: Stage,
+        *,
+        task_id: str = "",
+        creates: bool = False,
+        writer: WriterId | None = None,
+        size: int = 0,
+        is_locked: bool = False,
+    ) -> asyncio.Future[Any]:
+        if self._loop is None or self._writing is None:
+            raise self._closed()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._writing.submit(Job(future, stage, task_id, creates, writer, size, is_locked))
+        return future
+
+    async def _read(self, function: Callable[[C], T]) -> T:
+        """Return what a function makes of a connection."""
+        if self._loop is None or self._reading is None:
+            raise self._closed()
+        return await self._reading.run(function)
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._name}: the store is closed")
+
+
+def places_of(rows: Sequence[Sequence[Any]]) -> list[Place]:
+    """Return the places that the query ``places`` found."""
+    return [
+        Place(
+            task_id=task_id,
+            seq=seq,
+            sub=sub,
+            epoch=epoch,
+            holder=holder,
+            waiting=waiting,
+            cancel_requested=bool(canceling),
+            ended=bool(has_ended),
+        )
+        for task_id, seq, sub, epoch, holder, waiting, canceling, has_ended in rows
+    ]

@@ -1,0 +1,364 @@
+"""The store of a fleet: PostgreSQL, which any number of replicas use at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import psycopg
+
+from parley.log.batch import columns, head_of, pushes_of
+from parley.log.database import DatabaseTaskStore, places_of
+from parley.log.events import LoggedEvent, now_ms
+from parley.log.group_writer import GroupWriter
+from parley.log.lease import Lease
+from parley.log.lend import Lender
+from parley.log.postgres_batch import PostgresBatch
+from parley.log.postgres_lease import Heart
+from parley.log.postgres_link import Address, Link, explain, may_pass, texts
+from parley.log.postgres_schema import look, migrate, sql_for
+from parley.log.postgres_writer import Errand, Fence, PostgresDesk
+from parley.log.reader_threads import Readers, task_in
+from parley.log.sql import queries
+from parley.log.store import (
+    Adopted,
+    Committed,
+    Place,
+    PushRecord,
+    Replica,
+    Scope,
+    StoreUnavailable,
+    TaskPage,
+    TaskQuery,
+)
+from parley.model.tasks import TaskState
+
+T = TypeVar("T")
+
+READERS = 4
+"""How many threads read, each with a connection: reading costs round trips more than time."""
+
+PATIENCE = 15.0
+"""For how many seconds reads and writes wait while the database is away."""
+
+PRUNED_AT_ONCE = 5000
+"""How many records one transaction removes, about."""
+
+_LAST = 2**63 - 1
+_SQL = queries("postgres")
+_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
+
+
+class PostgresTaskStore(DatabaseTaskStore[Link]):
+    """Keeps task logs in a PostgreSQL database, which other replicas use at the same time.
+
+    ``url`` is one that libpq knows; its ``?schema=`` names the schema in which the tables lie
+    (``parley``). What is acknowledged is as durable as the server's ``synchronous_commit`` says. A
+    replica of which nothing is heard for ``lease`` loses its tasks to others. ``patience`` is for
+    how many seconds a read or a write waits while the database is away. With ``migrates`` the
+    schema is brought up to date when the store is opened, else one that is older is refused.
+    ``clock`` returns milliseconds since 1970; it is corrected by the database's.
+
+    Raises ``ValueError`` for what is no such URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease: Lease | None = None,
+        patience: float = PATIENCE,
+        migrates: bool = True,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        if not patience > 0:
+            raise ValueError(f"patience is a number of seconds above 0, not {patience!r}")
+        self._address = Address.of(url)
+        super().__init__(self._address.name)
+        self._sql = sql_for(self._address, _SQL)
+        self._lease = lease or Lease()
+        self._patience = patience
+        self._migrates = migrates
+        self._clock = clock
+        self._heart: Heart | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may use what the store keeps at the same time."""
+        return True
+
+    def now(self) -> int:
+        """Return the present moment by the database's clock, in ms."""
+        return self._clock() + (self._heart.offset if self._heart else 0)
+
+    async def open(self, committed: Committed) -> None:
+        """Make the store ready: look at its schema, and make this replica known.
+
+        Raises ``StoreUnavailable``, which says what is wrong with the database and what to do.
+        """
+        if self._loop is not None:
+            raise RuntimeError("the store is open already")
+        loop = asyncio.get_running_loop()
+        self._replica = uuid4().hex
+        desk = await asyncio.to_thread(self._prepare)
+        lender = Lender(loop)
+        self._writing = GroupWriter(desk, committed=committed, lender=lender)
+        sources = [_Source(self._address, self._patience) for _ in range(READERS)]
+        self._reading = Readers(sources, lender=lender)
+        if self._heart is not None:
+            self._heart.start()
+        self._loop = loop
+
+    def _prepare(self) -> PostgresDesk:
+        if self._migrates:
+            migrate(self._address)
+        else:
+            versions = look(self._address)
+            if versions.missing:
+                raise StoreUnavailable(
+                    f"{self._address.name} has schema version {versions.found}, and this version "
+                    f"of Parley needs {versions.known}: bring it up to date with `parley store "
+                    "migrate`"
+                )
+        self._heart = heart = Heart(
+            self._address, self._sql, replica=self._replica, lease=self._lease, clock=self._clock
+        )
+        desk = PostgresDesk(
+            self._address,
+            self._sql,
+            replica=self._replica,
+            lives_for=round(self._lease.time_to_live * 1000),
+            now=self.now,
+            patience=self._patience,
+        )
+        try:
+            heart.set_clock()
+            desk.open()
+        except psycopg.Error as error:
+            desk.link.drop()
+            heart.drop()
+            raise explain(error, self._address) from None
+        return desk
+
+    async def close(self) -> None:
+        """Finish what is under way, free what is held, and let go. Idempotent."""
+        if self._loop is None or self._writing is None or self._reading is None:
+            return
+        self._loop = None
+        await self._reading.close()
+        if self._heart is not None:
+            await asyncio.to_thread(self._heart.stop)
+        await self._writing.close()
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """Return one page of tasks."""
+        return await self._read(partial(_list, sql=self._sql, query=query))
+
+    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+        """Claim tasks that nobody holds and that have work left, those first in line first."""
+        adopted: Sequence[Adopted] = await self._errand(
+            partial(_adopt, agent=agent, limit=limit), _adopted
+        )
+        return adopted
+
+    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+        """Return where the logs of tasks stand; nothing for those that are not there."""
+        return places_of(await self._rows("places", (texts(task_ids),)))
+
+    async def replicas(self) -> Sequence[Replica]:
+        """Return the replicas that the store knows, this one among them."""
+        return [
+            Replica(id=id, seen_at=seen_at, alive=alive, holds=holds)
+            for id, seen_at, alive, holds in await self._rows("replicas", ())
+        ]
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Keep a value for a context; ``None`` removes it."""
+        agent, tenant, owner = columns(scope)
+        values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
+        values |= {"context_id": context_id}
+        values |= {"name": key, "value": value, "at": self.now()}
+        name = "remove_value" if value is None else "put_value"
+        await self._errand(lambda desk: desk.link.execute(self._sql[name], values) and None)
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        return pushes_of(await self._rows("pushes", (task_id,)))
+
+    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+        """Note how far a webhook was told, and its state, if this replica still tells it."""
+        is_moved: bool = await self._do(partial(_move_push, task_id=task_id, push=push))
+        return is_moved
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        sql, values = self._sql["remove_push"], (task_id, push_id)
+        await self._errand(lambda desk: desk.link.execute(sql, values) and None)
+
+    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Take over the active push notification configurations of tasks that nobody holds."""
+        found: Sequence[tuple[str, bool]] = await self._errand(
+            partial(_adopt_pushes, agent=agent, limit=limit), _adopted_pushes
+        )
+        return found
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
+
+        Done in pieces, between which others write.
+        """
+
+        async def remove(name: str, limit: int) -> int:
+            values = {"agent": agent, "before": ended_before, "limit": limit}
+            values["records"] = PRUNED_AT_ONCE
+
+            def run(desk: PostgresDesk) -> int:
+                rows = desk.link.rows(self._sql[name], values | {"slot": desk.slot})
+                count: int = rows[0][0]
+                return count
+
+            removed: int = await self._errand(run)
+            return removed
+
+        removed = 0
+        while removed < limit:
+            count = await remove("prune", min(limit - removed, PRUNED_AT_ONCE))
+            removed += count
+            if not count:
+                break
+        while await remove("prune_receipts", PRUNED_AT_ONCE):
+            pass
+        while await remove("prune_contexts", 100):
+            pass
+        return removed
+
+    async def _errand(
+        self,
+        run: Callable[[PostgresDesk], Any],
+        recover: Callable[[PostgresDesk, Sequence[int]], Any] | None = None,
+    ) -> Any:
+        return await self._do(Errand(run, recover))
+
+    async def _rows(
+        self, name: str, values: Sequence[Any] | Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        return await self._read(lambda link: link.rows(self._sql[name], values))
+
+
+class _Source:
+    """A connection to read by. What is read is read again when the connection was lost."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        self.name = address.name
+        self._address = address
+        self._patience = patience
+        self._link = Link(address, patience=patience)
+
+    def read(self, function: Callable[[Link], T]) -> T:
+        deadline = time.monotonic() + self._patience
+        pause = 0.02
+        while True:
+            self._link.patience = max(1.0, deadline - time.monotonic())
+            try:
+                return function(self._link)
+            except psycopg.Error as error:
+                if not may_pass(error) or time.monotonic() + pause > deadline:
+                    raise explain(error, self._address) from None
+            time.sleep(pause)
+            pause = min(0.5, pause * 2)
+
+    def close(self) -> None:
+        self._link.drop()
+
+
+def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
+    before_at, before_id = query.before or (_LAST, "")
+    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
+    states = [state] if state else _STATES
+    values = {
+        "agent": query.scope.agent,
+        "tenant": query.scope.tenant,
+        "owner": query.scope.owner,
+        "context_id": query.context_id,
+        "state": state,
+        "states": texts(states),
+        "first": -_LAST if query.status_after is None else query.status_after,
+        "last": _LAST if query.not_after is None else query.not_after,
+        "before_at": before_at,
+        "before_id": before_id,
+        "artifacts": query.artifacts,
+        "limit": query.limit + 1,
+    }
+    if query.context_id:
+        found, total = sql["found_in_context"], sql["count_in_context"]
+    else:
+        in_state = sql["found_in_state"]
+        found = " UNION ALL ".join([in_state.replace("{state}", name) for name in states])
+        between = sql["count_between"]
+        if query.status_after is not None:
+            total = between.replace("{first}", "%(first)s").replace("{last}", "%(last)s")
+        elif query.not_after is not None:
+            # What is later than a walk through the pages is little: it is counted and taken off.
+            later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(_LAST))
+            total = f"({sql['total']}) - ({later})"
+        else:
+            total = sql["total"]
+    [(count, *_), *rows] = link.rows(
+        sql["list"].replace("{found}", found).replace("{total}", total), values
+    )
+    tasks = [
+        task_in(task_id, body or None, artifacts or None, tail or None)
+        for _, task_id, body, artifacts, tail, _ in rows[: query.limit]
+    ]
+    return TaskPage(tuple(tasks), total=count, more=len(rows) > query.limit)
+
+
+def _move_push(
+    batch: PostgresBatch, task_id: str, push: PushRecord
+) -> tuple[Any, Sequence[LoggedEvent]]:
+    return batch.move_push(task_id, push), ()
+
+
+def _own(desk: PostgresDesk) -> dict[str, Any]:
+    """Return what says which replica it is that does something."""
+    return {"replica": desk.replica, "generation": desk.generation, "grp": desk.grp + 1}
+
+
+def _adopt(desk: PostgresDesk, agent: str, limit: int) -> list[Adopted]:
+    rows = desk.link.rows(desk.sql["adopt"], {**_own(desk), "agent": agent, "limit": limit})
+    return _taken(desk, rows)
+
+
+def _adopted(desk: PostgresDesk, keys: Sequence[int]) -> list[Adopted]:
+    """Return what was adopted when the answer was lost."""
+    rows = desk.link.rows(desk.sql["adopted"], (list(keys), desk.replica))
+    return [] if not rows else _taken(desk, rows)
+
+
+def _taken(desk: PostgresDesk, rows: Sequence[Sequence[Any]]) -> list[Adopted]:
+    if not rows:
+        raise Fence
+    adopted = []
+    for version, *row in rows:
+        if version is not None:
+            head = head_of(row)
+            desk.know(head, version)
+            adopted.append(Adopted(head.task_id, head.epoch, head.place))
+    return adopted
+
+
+def _adopt_pushes(desk: PostgresDesk, agent: str, limit: int) -> list[tuple[str, bool]]:
+    rows = desk.link.rows(desk.sql["adopt_pushes"], {**_own(desk), "agent": agent, "limit": limit})
+    if not rows:
+        raise Fence
+    return [(task_id, is_behind) for task_id, is_behind in rows if task_id is not None]
+
+
+def _adopted_pushes(desk: PostgresDesk, keys: Sequence[int]) -> list[tuple[str, bool]]:
+    """Return whose webhooks were adopted when the answer was lost."""
+    rows = desk.link.rows(desk.sql["adopted_pushes"], (list(keys),))
+    return [(task_id, True) for (task_id,) in rows]

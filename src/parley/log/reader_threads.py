@@ -1,0 +1,116 @@
+"""Threads that read a database, each by a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from parley.log.events import Kind, LoggedEvent, logged
+from parley.log.fold import fold
+from parley.log.lend import Lender
+from parley.log.snapshot import Snapshot
+from parley.log.store import StoreUnavailable
+from parley.model.tasks import Task
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
+T = TypeVar("T")
+
+_KINDS = {kind.value.encode(): kind for kind in Kind}
+_Work = tuple[Callable[[Any], Any], asyncio.Future[Any]]
+
+
+class Source(Protocol[C_co]):
+    """Where a thread reads."""
+
+    name: str
+
+    def read(self, function: Callable[[C_co], T]) -> T:
+        """Return what a function makes of the connection. Raises ``StoreUnavailable``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        ...
+
+
+class Readers(Generic[C]):
+    """Reads on threads, one for each source."""
+
+    def __init__(self, sources: Sequence[Source[C]], *, lender: Lender) -> None:
+        self._lender = lender
+        self._loop = asyncio.get_running_loop()
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._ended = [self._loop.create_future() for _ in sources]
+        for source, ended in zip(sources, self._ended, strict=True):
+            threading.Thread(
+                target=self._run, args=(source, ended), name="parley-reader", daemon=True
+            ).start()
+
+    async def run(self, function: Callable[[C], T]) -> T:
+        """Return what ``function`` returns, called on one of the threads."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put((function, future))
+        self._lender.begin()
+        try:
+            return await future
+        finally:
+            self._lender.end()
+
+    async def close(self) -> None:
+        """Finish what is asked for, then end the threads and the connections."""
+        for _ in self._ended:
+            self._queue.put(None)
+        await asyncio.gather(*self._ended)
+
+    def _run(self, source: Source[C], ended: asyncio.Future[None]) -> None:
+        try:
+            while (work := self._queue.get()) is not None:
+                function, future = work
+                result: Any = None
+                error: Exception | None = None
+                try:
+                    result = source.read(function)
+                except StoreUnavailable as failure:
+                    error = failure.with_traceback(None)
+                except Exception:
+                    logger.exception("%s: what it holds could not be read", source.name)
+                    error = StoreUnavailable(f"{source.name}: the store failed; its log says how")
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+                del work, function, future, result, error
+            source.close()
+            self._loop.call_soon_threadsafe(_settle, ended, None, None)
+        except RuntimeError:
+            source.close()  # the loop is no more; nobody waits
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def records_in(task_id: str, lines: bytes | None) -> list[LoggedEvent]:
+    """Return the records that a query joined into one value, in the order of the log."""
+    records = []
+    for line in lines.split(b"\n") if lines else ():
+        seq, sub, turn, kind, at, payload = line.split(b" ", 5)
+        records.append(
+            logged(task_id, int(seq), int(sub), int(turn), _KINDS[kind], int(at), payload)
+        )
+    return records
+
+
+def task_in(task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None) -> Task:
+    """Return the task that a snapshot and the records after it make."""
+    start = Snapshot(body, artifacts or b"").read() if body else None
+    return fold([record.event for record in records_in(task_id, tail)], start)

@@ -1,0 +1,411 @@
+-- {schema} is the schema of the store. What a group of jobs writes is put together from pieces, in
+-- postgres_batch.py. Records are read joined by newlines, their fields by spaces, which do not
+-- occur in compact JSON: one value is much cheaper to take apart than many rows.
+
+-- name: heads
+SELECT
+    version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+FROM {schema}.tasks WHERE task_id = ANY(%s);
+
+-- name: lock_heads
+SELECT
+    version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+FROM {schema}.tasks WHERE task_id = ANY(%s) ORDER BY key FOR NO KEY UPDATE;
+
+-- name: load
+SELECT
+    t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
+    t.holder, s.body, s.artifacts,
+    (SELECT string_agg(
+        convert_to(l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ',
+            'UTF8') || l.payload, '\x0a'::bytea ORDER BY l.seq, l.sub)
+    FROM {schema}.log l
+    WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
+        AND (l.sub = 0 OR l.kind = 'turn'))
+FROM {schema}.tasks t LEFT JOIN {schema}.snapshots s ON s.task = t.key
+WHERE t.task_id = %s;
+
+-- name: events
+-- Public events after a number, until so many or so many bytes.
+SELECT string_agg(
+    convert_to(seq || ' 0 ' || turn || ' ' || kind || ' ' || at || ' ', 'UTF8') || payload,
+    '\x0a'::bytea ORDER BY seq)
+FROM (
+    SELECT *, sum(size) OVER (ORDER BY seq) - size AS held FROM (
+        SELECT seq, turn, kind, at, payload, octet_length(payload) AS size
+        FROM {schema}.log
+        WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %(task_id)s)
+            AND sub = 0 AND seq > %(after)s
+        ORDER BY seq LIMIT %(limit)s) first) sized
+WHERE held < %(bytes)s;
+
+-- name: private_records
+SELECT string_agg(
+    convert_to(seq || ' ' || sub || ' ' || turn || ' ' || kind || ' ' || at || ' ', 'UTF8')
+        || payload, '\x0a'::bytea ORDER BY seq, sub)
+FROM {schema}.log
+WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND sub > 0;
+
+-- name: list
+-- One page of tasks, the last updated first, and before it a row with how many there are.
+WITH found AS MATERIALIZED (
+    SELECT * FROM (
+        {found}) of_each
+    ORDER BY status_at DESC, task_id DESC LIMIT %(limit)s)
+SELECT ({total})::bigint, '', NULL::bytea, NULL::bytea, NULL::bytea, NULL::bigint
+UNION ALL (
+    SELECT
+        0, f.task_id, s.body, CASE WHEN %(artifacts)s THEN s.artifacts END,
+        (SELECT string_agg(
+            convert_to(
+                l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ',
+                'UTF8') || l.payload, '\x0a'::bytea ORDER BY l.seq, l.sub)
+        FROM {schema}.log l
+        WHERE l.task = f.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
+            AND (l.kind IN ('task', 'status', 'turn')
+                OR %(artifacts)s AND l.kind = 'artifact')),
+        f.status_at
+    FROM found f LEFT JOIN {schema}.snapshots s ON s.task = f.key
+    ORDER BY f.status_at DESC, f.task_id DESC);
+
+-- name: found_in_state
+(SELECT key, status_at, task_id FROM {schema}.tasks
+WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s AND state = '{state}'
+    AND status_at >= %(first)s AND status_at <= %(last)s
+    AND (status_at, task_id) < (%(before_at)s, %(before_id)s)
+ORDER BY status_at DESC, task_id DESC
+LIMIT %(limit)s)
+
+-- name: found_in_context
+SELECT key, status_at, task_id FROM {schema}.tasks
+WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s
+    AND context_id = %(context_id)s
+    AND status_at >= %(first)s AND status_at <= %(last)s
+    AND (%(state)s = '' OR state = %(state)s)
+    AND (status_at, task_id) < (%(before_at)s, %(before_id)s)
+
+-- name: total
+-- How many tasks of a scope there are, by state.
+SELECT coalesce(sum(n), 0) FROM {schema}.task_counts
+WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s
+    AND (%(state)s = '' OR state = %(state)s)
+
+-- name: count_between
+-- How many tasks in some states have a status of a span of time.
+SELECT count(*) FROM {schema}.tasks
+WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s AND state = ANY(%(states)s)
+    AND status_at >= {first} AND status_at <= {last}
+
+-- name: count_in_context
+SELECT count(*) FROM {schema}.tasks
+WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s
+    AND context_id = %(context_id)s
+    AND status_at >= %(first)s AND status_at <= %(last)s
+    AND (%(state)s = '' OR state = %(state)s)
+
+-- name: adopt
+-- Claim an agent's tasks that nobody holds and that have work left. What another replica is about
+-- to take is passed over. No row at all says that this replica was buried.
+WITH me AS MATERIALIZED (
+    SELECT 1 FROM {schema}.replicas
+    WHERE id = %(replica)s AND generation = %(generation)s AND buried_at IS NULL FOR UPDATE),
+found AS MATERIALIZED (
+    SELECT key FROM {schema}.tasks
+    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+        AND holder = '' AND agent = %(agent)s
+    ORDER BY place, key LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED),
+taken AS (
+    UPDATE {schema}.tasks t
+    SET version = t.version + 1, epoch = t.epoch + 1, holder = %(replica)s
+    FROM found, me WHERE t.key = found.key
+    RETURNING t.*),
+noted AS (
+    UPDATE {schema}.replicas r
+    SET grp = %(grp)s, missed = '{}', told = ARRAY(SELECT key FROM taken)
+    FROM me WHERE r.id = %(replica)s)
+SELECT
+    version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+FROM me LEFT JOIN taken ON true ORDER BY place, key;
+
+-- name: adopted
+SELECT
+    version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+FROM {schema}.tasks WHERE key = ANY(%s) AND holder = %s ORDER BY place, key;
+
+-- name: unclaimed
+-- How many tasks there are to adopt, by agent, up to a number each.
+WITH RECURSIVE agents (agent) AS (
+    (SELECT agent FROM {schema}.tasks
+    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+        AND holder = ''
+    ORDER BY agent LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT t.agent FROM {schema}.tasks t
+        WHERE t.ended_at IS NULL
+            AND (t.holder <> '' OR t.turn_open OR t.waiting > 0 OR t.cancel_requested)
+            AND t.holder = '' AND t.agent > agents.agent
+        ORDER BY t.agent LIMIT 1)
+    FROM agents WHERE agents.agent IS NOT NULL)
+SELECT agents.agent, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.tasks t
+        WHERE t.ended_at IS NULL
+            AND (t.holder <> '' OR t.turn_open OR t.waiting > 0 OR t.cancel_requested)
+            AND t.holder = '' AND t.agent = agents.agent
+        LIMIT %s) first)
+FROM agents WHERE agents.agent IS NOT NULL;
+
+-- name: first_in_line
+SELECT place FROM {schema}.tasks
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+    AND holder = '' AND agent = %s AND place > 0
+ORDER BY place LIMIT 1;
+
+-- name: holding
+SELECT task_id FROM {schema}.tasks
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+    AND holder = %s AND (turn_open OR waiting > 0 OR cancel_requested)
+ORDER BY key;
+
+-- name: places
+SELECT task_id, seq, sub, epoch, holder, waiting, cancel_requested, ended_at IS NOT NULL
+FROM {schema}.tasks WHERE task_id = ANY(%s);
+
+-- name: replicas
+SELECT r.id, r.seen_at,
+    r.buried_at IS NULL
+        AND r.seen_at + r.lives_for >= (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    (SELECT count(*) FROM {schema}.tasks t
+    WHERE t.ended_at IS NULL
+        AND (t.holder <> '' OR t.turn_open OR t.waiting > 0 OR t.cancel_requested)
+        AND t.holder = r.id)
+FROM {schema}.replicas r WHERE NOT r.freed ORDER BY r.id;
+
+-- name: parked
+SELECT task_id FROM {schema}.tasks
+WHERE agent = %s AND ended_at IS NULL AND NOT (turn_open OR waiting > 0 OR cancel_requested)
+    AND status_at < %s
+ORDER BY status_at LIMIT %s;
+
+-- name: receipt
+SELECT message_id, digest, task_id, turn, reply FROM {schema}.receipts
+WHERE agent = %s AND tenant = %s AND owner = %s AND message_id = %s;
+
+-- name: history
+SELECT string_agg(message, '\x0a'::bytea ORDER BY n) FROM (
+    SELECT h.n, h.message
+    FROM {schema}.contexts c JOIN {schema}.history h ON h.context = c.key
+    WHERE c.agent = %s AND c.tenant = %s AND c.owner = %s AND c.context_id = %s
+        AND h.n > c.said - {kept}
+    ORDER BY h.n DESC LIMIT %s) last;
+
+-- name: value
+SELECT v.value FROM {schema}.contexts c JOIN {schema}.context_values v ON v.context = c.key
+WHERE c.agent = %s AND c.tenant = %s AND c.owner = %s AND c.context_id = %s AND v.name = %s;
+
+-- name: put_value
+WITH context AS (
+    INSERT INTO {schema}.contexts (agent, tenant, owner, context_id, said, touched_at)
+    VALUES (%(agent)s, %(tenant)s, %(owner)s, %(context_id)s, 0, %(at)s)
+    ON CONFLICT (agent, tenant, owner, context_id) DO UPDATE SET
+        touched_at = greatest(contexts.touched_at, excluded.touched_at)
+    RETURNING key)
+INSERT INTO {schema}.context_values (context, name, value)
+SELECT key, %(name)s, %(value)s FROM context
+ON CONFLICT (context, name) DO UPDATE SET value = excluded.value;
+
+-- name: remove_value
+WITH context AS (
+    INSERT INTO {schema}.contexts (agent, tenant, owner, context_id, said, touched_at)
+    VALUES (%(agent)s, %(tenant)s, %(owner)s, %(context_id)s, 0, %(at)s)
+    ON CONFLICT (agent, tenant, owner, context_id) DO UPDATE SET
+        touched_at = greatest(contexts.touched_at, excluded.touched_at)
+    RETURNING key)
+DELETE FROM {schema}.context_values v USING context
+WHERE v.context = context.key AND v.name = %(name)s;
+
+-- name: pushes
+-- The push notification configurations of a task, by id.
+SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
+FROM {schema}.tasks t JOIN {schema}.pushes p ON p.task = t.key
+WHERE t.task_id = %s ORDER BY p.id;
+
+-- name: remove_push
+DELETE FROM {schema}.pushes
+WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND id = %s;
+
+-- name: adopt_pushes
+-- Take over an agent's webhooks that nobody tells, of the oldest tasks that have any.
+WITH me AS MATERIALIZED (
+    SELECT 1 FROM {schema}.replicas
+    WHERE id = %(replica)s AND generation = %(generation)s AND buried_at IS NULL FOR UPDATE),
+few AS MATERIALIZED (
+    SELECT DISTINCT p.task
+    FROM {schema}.pushes p JOIN {schema}.tasks t ON t.key = p.task
+    WHERE p.state = 'active' AND p.holder = '' AND t.agent = %(agent)s
+    ORDER BY p.task LIMIT %(limit)s),
+found AS MATERIALIZED (
+    SELECT p.task, p.id FROM {schema}.pushes p JOIN few ON few.task = p.task
+    WHERE p.state = 'active' AND p.holder = ''
+    ORDER BY p.task, p.id FOR NO KEY UPDATE OF p SKIP LOCKED),
+taken AS (
+    UPDATE {schema}.pushes p SET holder = %(replica)s
+    FROM found, me WHERE p.task = found.task AND p.id = found.id
+    RETURNING p.task, p.cursor),
+noted AS (
+    UPDATE {schema}.replicas r
+    SET grp = %(grp)s, missed = '{}', told = ARRAY(SELECT DISTINCT task FROM taken)
+    FROM me WHERE r.id = %(replica)s)
+SELECT tasks.task_id, tasks.is_behind
+FROM me LEFT JOIN (
+    SELECT t.key, t.task_id, bool_or(taken.cursor < t.seq) AS is_behind
+    FROM taken JOIN {schema}.tasks t ON t.key = taken.task
+    GROUP BY t.key, t.task_id) tasks ON true
+ORDER BY tasks.key;
+
+-- name: adopted_pushes
+SELECT task_id FROM {schema}.tasks WHERE key = ANY(%s) ORDER BY key;
+
+-- name: prune
+-- Remove tasks that ended before a moment, up to so many and about so many records.
+WITH few AS MATERIALIZED (
+    SELECT key, seq, sum(seq) OVER (ORDER BY ended_at, key) - seq AS records_before FROM (
+        SELECT key, seq, ended_at FROM {schema}.tasks
+        WHERE agent = %(agent)s AND ended_at IS NOT NULL AND ended_at < %(before)s
+        ORDER BY ended_at LIMIT %(limit)s) first),
+gone AS MATERIALIZED (
+    DELETE FROM {schema}.tasks t USING few
+    WHERE t.key = few.key AND few.records_before < %(records)s
+    RETURNING t.key, t.agent, t.tenant, t.owner, t.state),
+records AS (DELETE FROM {schema}.log l USING gone WHERE l.task = gone.key),
+snapshots AS (DELETE FROM {schema}.snapshots s USING gone WHERE s.task = gone.key),
+pushes AS (DELETE FROM {schema}.pushes p USING gone WHERE p.task = gone.key),
+counted AS (
+    INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
+    SELECT agent, tenant, owner, state, %(slot)s, -count(*) FROM gone
+    GROUP BY agent, tenant, owner, state ORDER BY agent, tenant, owner, state
+    ON CONFLICT (agent, tenant, owner, state, slot) DO UPDATE SET n = task_counts.n + excluded.n)
+SELECT count(*) FROM gone;
+
+-- name: prune_receipts
+WITH gone AS (
+    DELETE FROM {schema}.receipts WHERE (agent, tenant, owner, message_id) IN (
+        SELECT agent, tenant, owner, message_id FROM {schema}.receipts
+        WHERE agent = %(agent)s AND at < %(before)s ORDER BY at LIMIT %(limit)s)
+        AND at < %(before)s
+    RETURNING 1)
+SELECT count(*) FROM gone;
+
+-- name: prune_contexts
+-- Remove contexts that nobody used since a moment, and that have no tasks.
+WITH gone AS (
+    DELETE FROM {schema}.contexts WHERE key IN (
+        SELECT c.key FROM {schema}.contexts c
+        WHERE c.agent = %(agent)s AND c.touched_at < %(before)s AND NOT EXISTS (
+            SELECT 1 FROM {schema}.tasks t
+            WHERE t.agent = c.agent AND t.tenant = c.tenant AND t.owner = c.owner
+                AND t.context_id = c.context_id)
+        ORDER BY c.touched_at LIMIT %(limit)s)
+        AND touched_at < %(before)s
+    RETURNING key),
+history AS (DELETE FROM {schema}.history h USING gone WHERE h.context = gone.key),
+kept AS (DELETE FROM {schema}.context_values v USING gone WHERE v.context = gone.key)
+SELECT count(*) FROM gone;
+
+-- name: register
+INSERT INTO {schema}.replicas (id, seen_at, lives_for, generation)
+VALUES (
+    %(replica)s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint, %(lives_for)s,
+    nextval('{schema}.generations'))
+ON CONFLICT (id) DO NOTHING;
+
+-- name: begin_anew
+-- Move the writer's generation, after which no group of before can be committed any more, and
+-- return the number of the last that was, with what was found out when it was written.
+UPDATE {schema}.replicas SET
+    generation = nextval('{schema}.generations'), buried_at = NULL, freed = false,
+    seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+WHERE id = %s
+RETURNING generation, grp, missed, told;
+
+-- name: writer_number
+SELECT nextval('{schema}.writers');
+
+-- name: beat
+UPDATE {schema}.replicas SET
+    seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+WHERE id = %s
+RETURNING seen_at, buried_at IS NOT NULL;
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+
+-- name: revive
+-- A replica that was buried is there again. Its writer learns of its new generation by itself.
+UPDATE {schema}.replicas SET
+    buried_at = NULL, freed = false, generation = nextval('{schema}.generations'),
+    seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+WHERE id = %s AND buried_at IS NOT NULL;
+
+-- name: bury
+-- Mark those that were not heard of for longer than they live. Their writers are fenced by it.
+UPDATE {schema}.replicas SET
+    buried_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, freed = false,
+    generation = nextval('{schema}.generations')
+WHERE id IN (
+    SELECT id FROM {schema}.replicas
+    WHERE buried_at IS NULL
+        AND seen_at + lives_for < (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    ORDER BY id FOR UPDATE SKIP LOCKED)
+RETURNING id;
+
+-- name: free
+-- Nobody holds what the buried held. It is another statement than the one that buried them, so
+-- that it sees all that they wrote before they were fenced. One replica at a time does it.
+WITH gate AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%(lock)s) AS is_open),
+dead AS MATERIALIZED (
+    SELECT id FROM {schema}.replicas, gate
+    WHERE gate.is_open AND buried_at IS NOT NULL AND NOT freed FOR UPDATE OF replicas),
+tasks AS (
+    UPDATE {schema}.tasks t
+    SET version = t.version + 1, epoch = t.epoch + 1, holder = '', place = 0
+    FROM dead
+    WHERE t.ended_at IS NULL
+        AND (t.holder <> '' OR t.turn_open OR t.waiting > 0 OR t.cancel_requested)
+        AND t.holder = dead.id
+    RETURNING t.agent),
+pushes AS (
+    UPDATE {schema}.pushes p SET holder = '' FROM dead
+    WHERE p.state = 'active' AND p.holder = dead.id),
+done AS (
+    UPDATE {schema}.replicas r SET freed = true FROM dead
+    WHERE r.id = dead.id RETURNING r.id)
+SELECT (SELECT count(*) FROM done), (SELECT count(*) FROM tasks);
+
+-- name: forget
+-- Forget those that were buried long ago.
+DELETE FROM {schema}.replicas
+WHERE freed AND buried_at < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 86400000;
+
+-- name: leave
+-- A replica that closes is gone at once, and nobody holds what it held.
+UPDATE {schema}.replicas SET
+    buried_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, freed = false,
+    generation = nextval('{schema}.generations')
+WHERE id = %s;
+
+-- name: leave_tasks
+UPDATE {schema}.tasks SET version = version + 1, epoch = epoch + 1, holder = '', place = 0
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+    AND holder = %s AND holder <> '';
+
+-- name: leave_pushes
+UPDATE {schema}.pushes SET holder = '' WHERE state = 'active' AND holder = %s AND holder <> '';
+
+-- name: left
+DELETE FROM {schema}.replicas WHERE id = %s;

@@ -1,0 +1,71 @@
+-- What an import writes, and what it asks for before. {schema} is the schema of the store.
+
+-- name: contexts_there
+SELECT c.agent, c.tenant, c.owner, c.context_id
+FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS j (agent, tenant, owner, name)
+JOIN {schema}.contexts c ON c.agent = j.agent AND c.tenant = j.tenant AND c.owner = j.owner
+    AND c.context_id = j.name;
+
+-- name: receipts_there
+SELECT r.agent, r.tenant, r.owner, r.message_id
+FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[]) AS j (agent, tenant, owner, name)
+JOIN {schema}.receipts r ON r.agent = j.agent AND r.tenant = j.tenant AND r.owner = j.owner
+    AND r.message_id = j.name;
+
+-- name: tasks_there
+SELECT task_id FROM {schema}.tasks WHERE task_id = ANY(%s);
+
+-- name: context_keys
+SELECT nextval(pg_get_serial_sequence('{schema}.contexts', 'key')) FROM generate_series(1, %s);
+
+-- name: add_contexts
+COPY {schema}.contexts (key, agent, tenant, owner, context_id, said, touched_at) FROM STDIN;
+
+-- name: add_messages
+COPY {schema}.history (context, n, message) FROM STDIN;
+
+-- name: add_values
+COPY {schema}.context_values (context, name, value) FROM STDIN;
+
+-- name: add_receipts
+COPY {schema}.receipts (agent, tenant, owner, message_id, digest, task_id, turn, reply, at)
+FROM STDIN;
+
+-- name: add_tasks
+COPY {schema}.tasks (
+    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at, place, holder, version) FROM STDIN;
+
+-- name: count_tasks
+INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
+VALUES (%s, %s, %s, %s, 0, %s)
+ON CONFLICT (agent, tenant, owner, state, slot) DO UPDATE SET n = task_counts.n + excluded.n;
+
+-- name: add_records
+COPY {schema}.log (task, seq, sub, turn, kind, at, payload) FROM STDIN;
+
+-- name: add_pushes
+COPY {schema}.pushes (task, id, config, version, revision, cursor, state, note, holder) FROM STDIN;
+
+-- name: add_snapshots
+COPY {schema}.snapshots (task, seq, sub, body, artifacts) FROM STDIN;
+
+-- name: replicas
+SELECT id, seen_at,
+    buried_at IS NULL AND seen_at + lives_for
+        >= (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+    (SELECT count(*) FROM {schema}.tasks t
+    WHERE t.ended_at IS NULL
+        AND (t.holder <> '' OR t.turn_open OR t.waiting > 0 OR t.cancel_requested)
+        AND t.holder = r.id)
+FROM {schema}.replicas r WHERE NOT freed ORDER BY seen_at DESC, id;
+
+-- name: now
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+
+-- name: size
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relkind IN ('r', 'p') AND relnamespace = to_regnamespace(%s);
+
+-- name: writer_number
+SELECT nextval('{schema}.writers');

@@ -1,0 +1,64 @@
+-- What is read of a whole store: to export it, and to say how it stands. {schema} stands before the
+-- name of a table, {waiting} is a truth value, {c} the order of texts by their bytes, {?} a value.
+
+-- name: contexts
+SELECT c.key, c.agent, c.tenant, c.owner, c.context_id, c.touched_at,
+    (SELECT count(*) FROM {schema}history h WHERE h.context = c.key)
+FROM {schema}contexts c ORDER BY c.key;
+
+-- name: messages
+SELECT context, message FROM {schema}history ORDER BY context, n;
+
+-- name: context_values
+SELECT context, name, value FROM {schema}context_values ORDER BY context, name {c};
+
+-- name: receipts
+SELECT agent, tenant, owner, message_id, digest, task_id, turn, reply, at FROM {schema}receipts
+ORDER BY agent {c}, tenant {c}, owner {c}, message_id {c};
+
+-- name: tasks
+SELECT key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at,
+    CASE WHEN holder = '' AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
+        THEN place ELSE 0 END
+FROM {schema}tasks ORDER BY key;
+
+-- name: records
+SELECT task, seq, sub, turn, kind, at, payload FROM {schema}log ORDER BY task, seq, sub;
+
+-- name: pushes
+SELECT task, config, version, revision, cursor, state, note FROM {schema}pushes
+ORDER BY task, id {c};
+
+-- name: count_by_state
+SELECT agent, state, CAST(sum(n) AS bigint) FROM {schema}task_counts
+GROUP BY agent, state HAVING sum(n) <> 0 ORDER BY agent {c}, state {c};
+
+-- name: under_way
+-- What is left to do: by agent and by whether somebody holds it, how much, and since when.
+SELECT agent, CASE WHEN holder = '' THEN 0 ELSE 1 END AS is_held, count(*), min(status_at)
+FROM {schema}tasks
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR {waiting} OR cancel_requested)
+    AND (turn_open OR {waiting} OR cancel_requested)
+GROUP BY agent, CASE WHEN holder = '' THEN 0 ELSE 1 END
+ORDER BY agent {c}, 2;
+
+-- name: count_pushes
+SELECT state, count(*) FROM {schema}pushes GROUP BY state ORDER BY state {c};
+
+-- name: count_contexts
+SELECT count(*) FROM {schema}contexts;
+
+-- name: count_receipts
+SELECT count(*) FROM {schema}receipts;
+
+-- name: agents
+SELECT agent FROM {schema}task_counts UNION SELECT agent FROM {schema}receipts
+UNION SELECT agent FROM {schema}contexts ORDER BY 1;
+
+-- name: old_tasks
+SELECT count(*), CAST(coalesce(sum(seq), 0) AS bigint) FROM {schema}tasks
+WHERE agent = {?} AND ended_at IS NOT NULL AND ended_at < {?};
+
+-- name: old_receipts
+SELECT count(*) FROM {schema}receipts WHERE agent = {?} AND at < {?};

@@ -1,0 +1,53 @@
+-- What an import writes, and what it asks for before.
+
+-- name: contexts_there
+SELECT c.agent, c.tenant, c.owner, c.context_id
+FROM json_each(?) j JOIN contexts c ON
+    c.agent = json_extract(j.value, '$[0]') AND c.tenant = json_extract(j.value, '$[1]')
+    AND c.owner = json_extract(j.value, '$[2]') AND c.context_id = json_extract(j.value, '$[3]');
+
+-- name: receipts_there
+SELECT r.agent, r.tenant, r.owner, r.message_id
+FROM json_each(?) j JOIN receipts r ON
+    r.agent = json_extract(j.value, '$[0]') AND r.tenant = json_extract(j.value, '$[1]')
+    AND r.owner = json_extract(j.value, '$[2]') AND r.message_id = json_extract(j.value, '$[3]');
+
+-- name: tasks_there
+SELECT task_id FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
+
+-- name: last_context
+SELECT coalesce(max(key), 0) FROM contexts;
+
+-- name: add_context
+INSERT INTO contexts (key, agent, tenant, owner, context_id, said, touched_at)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_message
+INSERT INTO history (context, n, message) VALUES (?, ?, ?);
+
+-- name: add_value
+INSERT INTO context_values (context, name, value) VALUES (?, ?, ?);
+
+-- name: add_receipt
+INSERT INTO receipts (agent, tenant, owner, message_id, digest, task_id, turn, reply, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_task
+INSERT INTO tasks (
+    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
+    waiting, cancel_requested, epoch, ended_at, place, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '');
+
+-- name: count_tasks
+INSERT INTO task_counts (agent, tenant, owner, state, n) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
+
+-- name: add_record
+INSERT INTO log (task, seq, sub, turn, kind, at, payload) VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_push
+INSERT INTO pushes (task, id, config, version, revision, cursor, state, note, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, '');
+
+-- name: add_snapshot
+INSERT INTO snapshots (task, seq, sub, body, artifacts) VALUES (?, ?, ?, ?, ?);

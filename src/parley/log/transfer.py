@@ -1,0 +1,456 @@
+"""What a store keeps, as lines of JSON: for backups, and for moving to another store.
+
+A file begins with a header and ends with a trailer, which counts what is between them and holds a
+hash of it; so a file that was cut or changed is noticed. Between them stand, in this order:
+contexts, each followed by its messages and values; receipts; tasks, the oldest first, each followed
+by its whole log and its webhooks. Snapshots are not among it: they are made from the log again.
+Who holds what is not either: in another store nobody does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, Protocol
+
+import msgspec
+
+from parley.log.events import Kind, Received, logged
+from parley.log.fold import Fold, IllegalEvent
+from parley.log.snapshot import Snapshot
+from parley.log.store import HISTORY_KEPT, MAX_PUSHES, PushState, StoreError
+from parley.model.encoding import decode
+from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.tasks import TaskState
+
+FORMAT = 1
+LONGEST_HEADER, LONGEST_LINE = 1 << 16, 1 << 30
+"""A line with as many bytes is none of ours."""
+
+
+class TransferError(StoreError):
+    """A file cannot be imported; nothing of it was. The message says where it is wrong."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", tag=str.lower):
+    """A line of the file."""
+
+
+class Header(Line, frozen=True, kw_only=True, tag="parley-store"):
+    """The first line."""
+
+    format: int
+    by: str
+
+
+class Context(Line, frozen=True, kw_only=True):
+    """A context in which an agent keeps something; ``said`` messages follow it."""
+
+    agent: str
+    tenant: str
+    owner: str
+    context_id: str
+    said: int
+    touched_at: int
+
+    @property
+    def name(self) -> tuple[str, str, str, str]:
+        """What tells it from other contexts."""
+        return self.agent, self.tenant, self.owner, self.context_id
+
+
+class Said(Line, frozen=True, kw_only=True):
+    """A message of the context before it."""
+
+    message: msgspec.Raw
+
+
+class Value(Line, frozen=True, kw_only=True):
+    """A value of the context before it."""
+
+    key: str
+    value: bytes
+
+
+class KeptReceipt(Line, frozen=True, kw_only=True, tag="receipt"):
+    """How a message that its sender may repeat was answered."""
+
+    agent: str
+    tenant: str
+    owner: str
+    message_id: str
+    digest: bytes
+    task_id: str
+    turn: int
+    reply: bytes
+    at: int
+
+    @property
+    def name(self) -> tuple[str, str, str, str]:
+        """What tells it from other receipts."""
+        return self.agent, self.tenant, self.owner, self.message_id
+
+
+class KeptTask(Line, frozen=True, kw_only=True, tag="task"):
+    """A task's head, as in ``head.Head``; its log and its webhooks follow it."""
+
+    task_id: str
+    agent: str
+    tenant: str
+    owner: str
+    context_id: str
+    state: TaskState
+    status_at: int
+    seq: int
+    sub: int
+    turn: int
+    turn_open: bool
+    waiting: int
+    cancel_requested: bool
+    epoch: int
+    ended_at: int | None
+    place: int
+
+
+class Record(Line, frozen=True, kw_only=True):
+    """A record of the log of the task before it."""
+
+    seq: int
+    sub: int
+    turn: int
+    kind: Kind
+    at: int
+    payload: msgspec.Raw
+
+
+class Push(Line, frozen=True, kw_only=True, tag="webhook"):
+    """A push notification configuration of the task before it, and how far it was told."""
+
+    config: msgspec.Raw
+    version: str
+    revision: str
+    cursor: int
+    state: PushState
+    note: str
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """How much of everything there is."""
+
+    contexts: int = 0
+    messages: int = 0
+    values: int = 0
+    receipts: int = 0
+    tasks: int = 0
+    records: int = 0
+    webhooks: int = 0
+
+    def add(self, line: Line) -> None:
+        """Count a line."""
+        name = _COUNTED[type(line)]
+        setattr(self, name, getattr(self, name) + 1)
+
+
+class Trailer(Line, frozen=True, kw_only=True, tag="end"):
+    """The last line. ``sha256`` is the hash of all lines before it."""
+
+    counts: Counts
+    sha256: str
+
+
+_COUNTED: dict[type, str] = {
+    Context: "contexts",
+    Said: "messages",
+    Value: "values",
+    KeptReceipt: "receipts",
+    KeptTask: "tasks",
+    Record: "records",
+    Push: "webhooks",
+}
+_Any = Header | Context | Said | Value | KeptReceipt | KeptTask | Record | Push | Trailer
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Any).decode
+
+
+class Source(Protocol):
+    """A store to be read, as of one moment."""
+
+    def lines(self) -> Iterator[Line]:
+        """Return all that it keeps, in the order of the file, without header and trailer.
+
+        Memory is bounded. Raises ``StoreUnavailable``.
+        """
+        ...
+
+
+class Target(Protocol):
+    """A store to be written to. What is written is there, all of it, after ``commit``.
+
+    Raises ``StoreUnavailable``; what was not committed is then not there.
+    """
+
+    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        ...
+
+    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        ...
+
+    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+        """Return the ids of those that the store has."""
+        ...
+
+    def add_contexts(
+        self, contexts: Sequence[Context], said: Sequence[Sequence[Said]], values: Sequence[Any]
+    ) -> None:
+        """Add contexts that are not there, with the messages and the values of each."""
+        ...
+
+    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
+        """Add receipts that are not there."""
+        ...
+
+    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
+        """Add tasks that are not there, in this order. Nobody holds them."""
+        ...
+
+    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
+        """Add records to the logs of tasks that were added, with the task's id each."""
+        ...
+
+    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
+        """Add configurations to tasks that were added, with the task's id and their own."""
+        ...
+
+    def add_snapshots(self, snapshots: Sequence[tuple[str, int, int, Snapshot]]) -> None:
+        """Keep what the logs of tasks that were added make, up to a place (``seq``, ``sub``)."""
+        ...
+
+    def commit(self) -> None:
+        """Make what was added durable."""
+        ...
+
+
+def export_to(source: Source, write: Callable[[bytes], object], *, by: str) -> Counts:
+    """Write all that a store keeps. Memory is bounded by the longest records.
+
+    ``by`` is the version of Parley that does it, for those who cannot read it.
+    """
+    counts, digest = Counts(), hashlib.sha256()
+
+    def put(line: Line) -> None:
+        text = _encode(line) + b"\n"
+        digest.update(text)
+        write(text)
+
+    put(Header(format=FORMAT, by=by))
+    for line in source.lines():
+        counts.add(line)
+        put(line)
+    write(_encode(Trailer(counts=counts, sha256=digest.hexdigest())) + b"\n")
+    return counts
+
+
+def lines_in(file: IO[bytes]) -> Iterator[bytes]:
+    """Return the lines of a file. One that is absurdly long comes in pieces, none of them whole."""
+    yield file.readline(LONGEST_HEADER)
+    while line := file.readline(LONGEST_LINE):
+        yield line
+
+
+class Made(msgspec.Struct, frozen=True):
+    """Stands where a task's lines end: what its log makes."""
+
+    task: KeptTask
+    snapshot: Snapshot
+
+
+def checked(lines: Iterable[bytes]) -> Iterator[Line | Made]:
+    """Return what is between header and trailer, each line once it is known to be right.
+
+    A task's log obeys the rules of every log: it is folded (see ``fold``), its numbers have no
+    gap, and its head says what it says. ``Made`` comes after each task's last line. That nothing
+    is missing at the end is known only when all was read.
+
+    Raises ``TransferError``.
+    """
+    counts, digest = Counts(), hashlib.sha256()
+    checking: _Checking | None = None
+    number = 0
+    for number, text in enumerate(lines, 1):
+        try:
+            line = _read(text, number)
+            if checking is None:
+                checking = _Checking(line)
+            elif isinstance(line, Trailer):
+                yield from checking.end(line)
+                if line.counts != counts or line.sha256 != digest.hexdigest():
+                    raise ValueError(
+                        "the last line counts other things than there are before it: the file was "
+                        "changed after it was exported"
+                    )
+            else:
+                yield from checking.next(line)
+                counts.add(line)
+                yield line
+        except (ValueError, IllegalEvent) as error:
+            raise TransferError(f"line {number}: {error}") from None
+        digest.update(text)
+    if checking is None or not checking.is_over:
+        raise TransferError(
+            f"the file ends after line {number}, without the line that ends an export: it was cut; "
+            "export again, or take a whole copy of it"
+        )
+
+
+def _read(text: bytes, number: int) -> Any:
+    """Return a line as what it says. Raises ``ValueError``."""
+    try:
+        if text.endswith(b"\n"):
+            return _decode(text)
+    except msgspec.DecodeError as error:
+        if number > 1:
+            raise ValueError(f"this is no line of an export: {error}") from None
+    except UnicodeDecodeError:
+        pass
+    if number == 1:
+        raise ValueError("this is no export of a store: parley store export makes one")
+    raise ValueError("the file ends within this line: it was cut; take a whole copy of it")
+
+
+class _Checking:
+    """What the lines so far allow to come next."""
+
+    def __init__(self, header: Any) -> None:
+        if not isinstance(header, Header):
+            raise ValueError("an export begins with its header: the file's beginning is missing")
+        if header.format != FORMAT:
+            raise ValueError(
+                f"the file has format {header.format}, written by Parley {header.by}, and this "
+                f"version knows format {FORMAT}: take the one that wrote it"
+            )
+        self.is_over = False
+        self._stage = 0
+        self._context: Context | None = None
+        self._left = 0
+        self._task: _Task | None = None
+
+    def next(self, line: Any) -> Iterator[Made]:
+        """Check a line; return what ends before it. Raises ``ValueError``, ``IllegalEvent``."""
+        if self.is_over:
+            raise ValueError("there is more after the line that ends the export")
+        if isinstance(line, Header):
+            raise ValueError("there is a second header")
+        if isinstance(line, Said):
+            if self._context is None or self._left == 0:
+                raise ValueError("a message belongs to the context before it, and is one too many")
+            decode(line.message, Message)
+            self._left -= 1
+            return
+        if isinstance(line, Value):
+            if self._context is None:
+                raise ValueError("a value belongs to a context, and there is none before it")
+            return
+        if isinstance(line, Record | Push):
+            if self._task is None:
+                raise ValueError("a record belongs to a task, and there is none before it")
+            self._task.add(line)
+            return
+        yield from self._close()
+        stage = (Context, KeptReceipt, KeptTask).index(type(line))
+        if stage < self._stage:
+            raise ValueError("contexts come before receipts, and these before tasks")
+        self._stage = stage
+        if isinstance(line, Context):
+            if not 0 <= line.said <= HISTORY_KEPT:
+                raise ValueError(f"a context has up to {HISTORY_KEPT} messages, not {line.said}")
+            self._context, self._left = line, line.said
+        elif isinstance(line, KeptTask):
+            self._task = _Task(line)
+
+    def end(self, trailer: Trailer) -> Iterator[Made]:
+        """Check the last line."""
+        if self.is_over:
+            raise ValueError("there is more after the line that ends the export")
+        yield from self._close()
+        self.is_over = True
+
+    def _close(self) -> Iterator[Made]:
+        if self._left:
+            raise ValueError(f"{self._left} messages of the context before this line are missing")
+        self._context = None
+        if self._task is not None:
+            yield self._task.made()
+            self._task = None
+
+
+class _Task:
+    """A task whose lines are read."""
+
+    def __init__(self, head: KeptTask) -> None:
+        self._head = head
+        self._fold = Fold()
+        self._place = (0, 0)
+        self._received = 0
+        self._canceled = False
+        self._pushes: set[str] = set()
+
+    def add(self, line: Record | Push) -> None:
+        """Check a record, or a configuration. Raises ``ValueError``, ``IllegalEvent``."""
+        head = self._head
+        if isinstance(line, Push):
+            config = decode(line.config, TaskPushNotificationConfig)
+            if not config.id or config.id in self._pushes:
+                raise ValueError(f"task {head.task_id}: each webhook has an id of its own")
+            self._pushes.add(config.id)
+            if len(self._pushes) > MAX_PUSHES:
+                raise ValueError(f"task {head.task_id}: a task has up to {MAX_PUSHES} webhooks")
+            if not 0 <= line.cursor <= head.seq:
+                raise ValueError(
+                    f"task {head.task_id}: a webhook was told up to event {line.cursor}, and there "
+                    f"are {head.seq}"
+                )
+            return
+        if self._pushes:
+            raise ValueError(f"task {head.task_id}: its log comes before its webhooks")
+        seq, sub = self._place
+        follows = (seq + 1, 0) if line.kind.is_public else (seq, sub + 1)
+        if (line.seq, line.sub) != follows:
+            raise ValueError(
+                f"task {head.task_id}: the record after ({seq}, {sub}) is {follows}, "
+                f"not ({line.seq}, {line.sub})"
+            )
+        place = (line.seq, line.sub, line.turn, line.kind, line.at)
+        try:
+            record = logged(head.task_id, *place, bytes(line.payload))
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"task {head.task_id}: record {follows} is no {line.kind.value}: {error}"
+            ) from None
+        self._fold.apply(record.event)
+        if line.seq == 1 and self._fold.task.id != head.task_id:
+            raise ValueError(f"task {head.task_id}: its log is that of {self._fold.task.id}")
+        self._received += isinstance(record.event, Received)
+        self._canceled = self._canceled or line.kind is Kind.CANCEL
+        self._place = follows
+
+    def made(self) -> Made:
+        """Return what the log makes. Raises ``ValueError`` when the head says otherwise."""
+        head, task = self._head, self._fold.task
+        is_over = task.state.is_terminal
+        said = {
+            "its last record is another": self._place == (head.seq, head.sub),
+            "its log leaves it in another state": task.state is head.state,
+            "it ended, or did not": is_over == (head.ended_at is not None),
+            "it ended, and work is left": not is_over or not (head.turn_open or head.waiting),
+            "more messages wait than came": 0 <= head.waiting <= self._received,
+            "it was canceled, or not": self._canceled == head.cancel_requested,
+            "its context is another": task.context_id == head.context_id,
+            "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.place >= 0,
+        }
+        for wrong, is_right in said.items():
+            if not is_right:
+                raise ValueError(f"task {head.task_id} before this line is not whole: {wrong}")
+        return Made(head, Snapshot.of(task))

@@ -1,0 +1,110 @@
+"""HAProxy with the configuration of ``deploy/``, in front of replicas on this machine.
+
+What stands for the network of containers is a name server of our own, which knows the replicas by
+the addresses 127.0.0.1, 127.0.0.2, ... All listen on one port, as containers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
+HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
+
+
+class Names(asyncio.DatagramProtocol):
+    """A name server that knows one name; ``addresses`` are its answer to every question."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.addresses = list(addresses)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, address: object) -> None:
+        number, _, questions = struct.unpack("!HHH", data[:6])
+        at = 12
+        while data[at]:
+            at += data[at] + 1
+        question = data[12 : at + 5]
+        (kind,) = struct.unpack("!H", data[at + 1 : at + 3])
+        found = self.addresses if kind == 1 else []  # A; there are no others
+        answers = b"".join(
+            # The name of the question, A, IN, a second, four bytes.
+            struct.pack("!HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(each)
+            for each in found
+        )
+        head = struct.pack("!HHHHHH", number, 0x8180, questions, len(found), 0, 0)
+        self._transport.sendto(head + question + answers, address)  # type: ignore[attr-defined]
+
+
+@contextlib.asynccontextmanager
+async def names(addresses: Sequence[str]) -> AsyncIterator[tuple[Names, int]]:
+    """Answer all questions for an address with ``addresses``; yields the port too."""
+    transport, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: Names(addresses), local_addr=("127.0.0.1", 0)
+    )
+    try:
+        yield protocol, transport.get_extra_info("sockname")[1]
+    finally:
+        transport.close()
+
+
+def free_port(addresses: Sequence[str] = ("127.0.0.1",)) -> int:
+    """Return a port that nobody listens on, at any of the addresses."""
+    for _ in range(100):
+        with contextlib.ExitStack() as stack:
+            port = 0
+            try:
+                for address in addresses:
+                    probe = stack.enter_context(socket.socket())
+                    probe.bind((address, port))
+                    port = int(probe.getsockname()[1])
+            except OSError:
+                continue
+            return port
+    raise AssertionError("there is no free port")
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def haproxy(folder: Path, replicas_port: int, dns_port: int) -> Iterator[str]:
+    """Run HAProxy as ``deploy/`` has it, with ports of this machine; yields its address."""
+    assert HAPROXY
+    port = free_port()
+    text = CONFIGURATION.read_text("utf-8")
+    for there, here in (
+        ("bind :8080", f"bind 127.0.0.1:{port}"),
+        ("nameserver dns 127.0.0.11:53", f"nameserver dns 127.0.0.1:{dns_port}"),
+        ("agent 20 agent:9999", f"agent 20 agent:{replicas_port}"),
+    ):
+        assert text.count(there) == 1, f"{CONFIGURATION.name} does not say {there!r} once"
+        text = text.replace(there, here)
+    configuration = folder / "haproxy.cfg"
+    configuration.write_text(text, "utf-8")
+    with (folder / "haproxy.log").open("wb") as log:
+        process = subprocess.Popen(
+            [HAPROXY, "-db", "-f", str(configuration)], stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            while not listens(port):
+                assert process.poll() is None, Path(log.name).read_text("utf-8")
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()

@@ -1,0 +1,251 @@
+"""Callers with Parley's client, who write down all that they are told.
+
+Each does one thing with one task, whatever happens meanwhile; none gives up. What they may say of
+the outcome is in ``ledger.EXPECTED``: they only take down what came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+import parley
+from parley import RemoteAgent, Task, TaskState
+from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable
+from parley.client.retry import PASSING_STATUSES, Retry
+from parley.model.errors import OverloadedError, TaskNotCancelableError
+from tests.webhooks import Webhook
+
+from .book import Book
+
+PATIENT = Retry(calls=400, streams=400, first=0.05, limit=0.5)
+"""Goes on calling for some three minutes: longer than any fault lasts."""
+
+LONG = 180.0
+
+
+class World:
+    """What a caller has: the agent's address, a client, a book, a webhook and chance."""
+
+    def __init__(
+        self, url: str, agent: RemoteAgent, book: Book, hook: Webhook, chance: random.Random
+    ) -> None:
+        self.url = url
+        self.agent = agent
+        self.book = book
+        self.hook = hook
+        self.chance = chance
+
+    async def begin(self, skill: str, text: str, **options: Any) -> Task:
+        """Have the agent take a task, and return at once."""
+        answer = await self.agent.send(
+            text, message_metadata={"skill": skill}, return_immediately=True, **options
+        )
+        assert isinstance(answer, Task), answer
+        self.book.says(answer.id, text)
+        return answer
+
+    async def say(self, task_id: str, text: str, **options: Any) -> Task:
+        """Send a message to a task."""
+        answer = await self.agent.send(text, task_id=task_id, **options)
+        assert isinstance(answer, Task), answer
+        self.book.says(task_id, text)
+        return answer
+
+    async def cancel(self, task_id: str) -> Task:
+        """Cancel a task, and ask again when the answer was lost, which the client does not."""
+        while True:
+            try:
+                return await self.agent.cancel(task_id)
+            except TaskNotCancelableError:
+                return await self.agent.get(task_id)  # the call whose answer was lost did it
+            except (Disconnected, Unreachable, OverloadedError, UnexpectedStatus) as error:
+                if getattr(error, "status", 503) not in PASSING_STATUSES:
+                    raise
+                self.book.refused["canceler"] += 1
+                await asyncio.sleep(0.1)
+
+    async def follow(self, task_id: str) -> None:
+        """Read all events of a task, with Parley's client."""
+        await self.take_down("subscriber", self.agent.subscribe(task_id, after=0))
+
+    async def take_down(self, who: str, stream: Any) -> None:
+        """Read a stream to its end."""
+        numbered = [(stream.seq, event) async for event in stream]
+        self.book.read(who, stream.task_id, numbered)
+
+    async def watch(self, task_id: str) -> None:
+        """Read all events of a task without Parley's client, which would forgive repetitions.
+
+        Each connection has to begin with the event that follows the last one seen.
+        """
+        numbered: list[tuple[int, Any]] = []
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
+        async with aiohttp.ClientSession() as session:
+            while not (numbered and is_end(numbered[-1][1])):
+                last = numbered[-1][0] if numbered else 0
+                headers = {"A2A-Version": "1.0", "Last-Event-ID": str(last)}
+                try:
+                    async with session.post(self.url, json=body, headers=headers) as answer:
+                        if answer.content_type == "text/event-stream":
+                            async for number, event in frames(answer):
+                                assert number == last + 1, f"event {number} came after {last}"
+                                last = number
+                                numbered.append((number, event))
+                        else:
+                            await refused(answer)
+                except (aiohttp.ClientError, OSError):
+                    self.book.refused["watcher"] += 1
+                    await asyncio.sleep(0.1)
+        self.book.read("watcher", task_id, numbered)
+
+
+async def refused(answer: aiohttp.ClientResponse) -> None:
+    """See that a refusal is one that asks for another try, and wait for it."""
+    text = await answer.text()
+    assert answer.status in PASSING_STATUSES, f"{answer.status} {text[:500]}"
+    await asyncio.sleep(0.1)
+
+
+async def frames(answer: aiohttp.ClientResponse) -> Any:
+    """Yield the events of a stream and their numbers."""
+    number, data = None, ""
+    async for raw in answer.content:
+        line = raw.decode().rstrip("\n")
+        if line.startswith("id:"):
+            number = int(line[3:])
+        elif line.startswith("data:"):
+            data += line[5:]
+        elif not line and data:
+            said = json.loads(data)
+            assert "result" in said, said
+            assert number is not None, said
+            yield number, said["result"]
+            number, data = None, ""
+
+
+def is_end(event: Any) -> bool:
+    """Whether an event, as JSON, tells of the end of a task."""
+    state = (event.get("statusUpdate") or event.get("task") or {}).get("status", {}).get("state")
+    return state in {f"TASK_STATE_{s}" for s in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")}
+
+
+# -- what callers do -------------------------------------------------------------------------------
+
+
+async def stream(world: World) -> None:
+    """Send a message and read what comes of it."""
+    text = f"{world.chance.randint(20, 80)} {world.chance.randint(1, 25)}"
+    events = world.agent.stream(text, message_metadata={"skill": "report"})
+    await world.take_down("streamer", events)
+    world.book.says(events.task_id, text)
+    world.book.answers.append(await world.agent.get(events.task_id))
+
+
+async def audience(world: World) -> None:
+    """Have several read one task, some of whom come late."""
+    task = await world.begin("report", f"{world.chance.randint(20, 60)} 15")
+    async with asyncio.TaskGroup() as readers:
+        readers.create_task(world.follow(task.id))
+        readers.create_task(world.watch(task.id))
+        await asyncio.sleep(world.chance.uniform(0, 0.3))
+        readers.create_task(world.watch(task.id))
+
+
+async def step(world: World) -> None:
+    """Wait for a task that does things outside the log."""
+    text = str(world.chance.randint(3, 12))
+    answer = await world.agent.send(text, message_metadata={"skill": "steps"})
+    assert isinstance(answer, Task)
+    world.book.says(answer.id, text)
+    world.book.answers.append(answer)
+    await world.watch(answer.id)
+
+
+async def many(world: World) -> None:
+    """Begin several small tasks at once, and wait for each."""
+
+    async def one() -> None:
+        answer = await world.agent.send("go", message_metadata={"skill": "quick"})
+        assert isinstance(answer, Task)
+        world.book.says(answer.id, "go")
+        world.book.answers.append(answer)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(world.chance.randint(2, 10)):
+            tasks.create_task(one())
+
+
+async def chat(world: World) -> None:
+    """Answer three questions."""
+    task = await world.agent.send("go", message_metadata={"skill": "chat"})
+    assert isinstance(task, Task)
+    world.book.says(task.id, "go")
+    for word in ("red", "green", "blue"):
+        assert task.state is TaskState.INPUT_REQUIRED, task
+        task = await world.say(task.id, word)
+    world.book.answers.append(task)
+    await world.watch(task.id)
+
+
+async def mail(world: World) -> None:
+    """Tell a task things while it works, and then to end."""
+    task = await world.begin("inbox", "go")
+    for word in ("one", "two", "three"):
+        await asyncio.sleep(world.chance.uniform(0, 0.2))
+        await world.say(task.id, word, return_immediately=True)
+    answer = await world.say(task.id, "end")
+    world.book.answers.append(answer)
+    await world.watch(task.id)
+
+
+async def patience(world: World) -> None:
+    """Wait for a task that takes its time."""
+    text = str(world.chance.randint(5, 25))
+    answer = await world.agent.send(text, message_metadata={"skill": "slow"})
+    assert isinstance(answer, Task)
+    world.book.says(answer.id, text)
+    world.book.answers.append(answer)
+
+
+async def failure(world: World) -> None:
+    """Begin what fails, and read how."""
+    task = await world.begin(world.chance.choice(("fail", "crash")), "go")
+    await world.watch(task.id)
+
+
+async def cancel(world: World) -> None:
+    """Cancel a task that runs for ever, and read how it ends."""
+    task = await world.begin("forever", "go")
+    async with asyncio.TaskGroup() as readers:
+        readers.create_task(world.watch(task.id))
+        await asyncio.sleep(world.chance.uniform(0, 0.4))
+        ended = await world.cancel(task.id)
+        assert ended.state is TaskState.CANCELED, ended.state
+        world.book.answers.append(ended)
+
+
+async def hooked(world: World) -> None:
+    """Have a webhook told of a task."""
+    path = f"/{world.chance.getrandbits(64):x}"
+    text = f"{world.chance.randint(10, 40)} 10"
+    url = world.hook.url.removesuffix("/hook") + path
+    task = await world.begin("report", text, push=url)
+    world.book.hooked[task.id] = path
+    await world.watch(task.id)
+
+
+Caller = Callable[[World], Awaitable[None]]
+CALLERS: tuple[Caller, ...] = (
+    stream, audience, step, many, chat, mail, patience, failure, cancel, hooked,
+)  # fmt: skip
+
+
+def client(url: str) -> Any:
+    """Return a connection that does not give up."""
+    return parley.connect(url, retries=PATIENT, timeout=20.0, stream_idle_timeout=40.0)

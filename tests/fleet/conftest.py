@@ -1,0 +1,83 @@
+"""Fleets on services of their own, which tests may kill."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.services import postgres as postgresql
+from tests.services.postgres import PostgresServer
+from tests.services.proxy import Line, line
+
+from . import fleet
+from .fleet import Fleet
+from .load import Load
+from .official import official_processes, official_readers
+
+FleetOf = Callable[..., AbstractAsyncContextManager[Fleet]]
+Officials = Callable[[Fleet, Load, int], AbstractAsyncContextManager[None]]
+
+
+@pytest.fixture(scope="session")
+async def officials() -> AsyncIterator[Officials]:
+    """Sets the official clients on a fleet."""
+    async with official_processes() as processes:
+        yield partial(official_readers, processes)
+
+
+@pytest.fixture(scope="session")
+def mortal_postgres() -> Iterator[PostgresServer]:
+    """A server that tests may kill, if they start it again."""
+    with postgresql.running() as server:
+        yield server
+
+
+@pytest.fixture
+def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
+    """Makes a fleet on PostgreSQL: so many replicas, with hints by PostgreSQL or by Redis.
+
+    ``lines`` puts one between the replicas and each service, and one between callers and the door.
+    """
+
+    @asynccontextmanager
+    async def made(
+        count: int,
+        *,
+        store: str = "",
+        bus: str = "postgres",
+        lines: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> AsyncIterator[Fleet]:
+        async with AsyncExitStack() as stack:
+            put: list[Line] = []
+
+            async def through(url: str, port: int) -> str:
+                if not lines:
+                    return url
+                put.append(await stack.enter_async_context(line(port)))
+                assert f":{port}" in url
+                return url.replace(f":{port}", f":{put[-1].port}", 1)
+
+            store = store or mortal_postgres.new_database()
+            options["through"] = await through(store, mortal_postgres.port)
+            redis = None
+            if bus == "redis":
+                from tests.services.redis import running
+
+                redis = stack.enter_context(running())
+                options["bus"] = await through(redis.url, redis.port)
+            one = await stack.enter_async_context(
+                fleet.fleet_of(count, tmp_path, store=store, seed=seed, **options)
+            )
+            one.postgres, one.redis = mortal_postgres, redis
+            one.url = await through(one.door.url, one.door.port)
+            one.lines = put
+            yield one
+
+    return made

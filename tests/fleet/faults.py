@@ -1,0 +1,156 @@
+"""What goes wrong with a fleet. Each leaves it as it found it, so that callers can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+
+from .fleet import Fleet
+
+Fault = Callable[[Fleet, random.Random], Awaitable[None]]
+
+
+async def kill(fleet: Fleet, chance: random.Random) -> None:
+    """End a replica in the middle of whatever it does, and start it again."""
+    replica = fleet.one(chance)
+    await replica.end()
+    await asyncio.sleep(chance.uniform(0.0, 1.5 * fleet.lease))
+    await replica.start()
+
+
+async def freeze(fleet: Fleet, chance: random.Random) -> None:
+    """Let a replica stand still for longer than its lease: it wakes up and knows nothing of it."""
+    replica = fleet.one(chance)
+    replica.tell(signal.SIGSTOP)
+    await asyncio.sleep(fleet.lease * chance.uniform(1.2, 2.0))
+    replica.tell(signal.SIGCONT)
+
+
+async def hiccup(fleet: Fleet, chance: random.Random) -> None:
+    """Let a replica stand still for less than its lease."""
+    replica = fleet.one(chance)
+    replica.tell(signal.SIGSTOP)
+    await asyncio.sleep(fleet.lease * chance.uniform(0.1, 0.5))
+    replica.tell(signal.SIGCONT)
+
+
+async def replace(fleet: Fleet, chance: random.Random) -> None:
+    """Stop a replica as a deploy does, and start the next."""
+    replica = fleet.one(chance)
+    status = await replica.end(signal.SIGTERM)
+    assert status in (0, -signal.SIGTERM), (status, fleet.logs())
+    await replica.start()
+
+
+async def roll(fleet: Fleet, chance: random.Random) -> None:
+    """Replace all replicas, one after the other."""
+    for replica in fleet.replicas:
+        status = await replica.end(signal.SIGTERM)
+        assert status in (0, -signal.SIGTERM), (status, fleet.logs())
+        await replica.start()
+
+
+async def kill_all(fleet: Fleet, chance: random.Random) -> None:
+    """End all replicas at once: nobody is there to take anything over."""
+    await asyncio.gather(*(each.end() for each in fleet.replicas))
+    await asyncio.gather(*(each.start() for each in fleet.replicas))
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+async def cut(fleet: Fleet, chance: random.Random) -> None:
+    """Break all connections of one of the lines."""
+    for _ in range(chance.randint(1, 4)):
+        fleet.line(chance).cut()
+        await asyncio.sleep(chance.uniform(0.0, 0.3))
+
+
+async def refuse(fleet: Fleet, chance: random.Random) -> None:
+    """Take one of the lines away for a while."""
+    line = fleet.line(chance)
+    line.refuse()
+    line.cut()
+    await asyncio.sleep(chance.uniform(0.1, 1.2 * fleet.lease))
+    await line.accept()
+
+
+async def silence(fleet: Fleet, chance: random.Random) -> None:
+    """Let nothing pass one of the lines for a while; nobody is told."""
+    line = fleet.line(chance)
+    line.freeze()
+    await asyncio.sleep(chance.uniform(0.1, 1.5 * fleet.lease))
+    line.thaw()
+
+
+async def cut_in_answers(fleet: Fleet, chance: random.Random) -> None:
+    """Have connections of one of the lines break in the middle of what they are told."""
+    line = fleet.line(chance)
+    line.drop_after = chance.randint(200, 20_000)
+    line.cut()
+    await asyncio.sleep(chance.uniform(0.2, 1.5))
+    line.drop_after = None
+    line.cut()
+
+
+async def slow(fleet: Fleet, chance: random.Random) -> None:
+    """Make one of the lines slow for a while."""
+    line = fleet.line(chance)
+    line.delay = chance.uniform(0.005, 0.05)
+    await asyncio.sleep(chance.uniform(0.5, 1.5))
+    line.heal()
+
+
+LINES: tuple[Fault, ...] = (cut, refuse, silence, cut_in_answers, slow)
+REPLICAS: tuple[Fault, ...] = (kill, freeze, hiccup, replace)
+
+
+# -- services --------------------------------------------------------------------------------------
+
+
+async def kill_store(fleet: Fleet, chance: random.Random) -> None:
+    """End the database in the middle of whatever it does, and start it again."""
+    await asyncio.to_thread(fleet.postgres.kill)
+    await asyncio.sleep(chance.uniform(0.0, 1.2 * fleet.lease))
+    await asyncio.to_thread(fleet.postgres.start)
+
+
+async def restart_store(fleet: Fleet, chance: random.Random) -> None:
+    """Restart the database as whoever keeps it does."""
+    await asyncio.to_thread(fleet.postgres.stop)
+    await asyncio.sleep(chance.uniform(0.0, 0.5))
+    await asyncio.to_thread(fleet.postgres.start)
+
+
+async def pause_store(fleet: Fleet, chance: random.Random) -> None:
+    """Let the database stand still for longer than a lease: nobody is dead for that."""
+    await asyncio.to_thread(fleet.postgres.pause)
+    await asyncio.sleep(fleet.lease * chance.uniform(0.5, 1.5))
+    await asyncio.to_thread(fleet.postgres.go_on)
+
+
+async def cut_store(fleet: Fleet, chance: random.Random) -> None:
+    """End every connection to the database, whatever it does."""
+    for _ in range(chance.randint(1, 3)):
+        await asyncio.to_thread(fleet.postgres.cut_connections)
+        await asyncio.sleep(chance.uniform(0.0, 0.3))
+
+
+async def kill_bus(fleet: Fleet, chance: random.Random) -> None:
+    """End Redis, and start it again later."""
+    await asyncio.to_thread(fleet.redis.kill)
+    await asyncio.sleep(chance.uniform(0.0, 2.0))
+    await asyncio.to_thread(fleet.redis.start)
+
+
+async def pause_bus(fleet: Fleet, chance: random.Random) -> None:
+    """Let Redis stand still for a while."""
+    fleet.redis.pause()
+    await asyncio.sleep(chance.uniform(0.5, 2.0))
+    fleet.redis.go_on()
+
+
+STORE: tuple[Fault, ...] = (kill_store, restart_store, pause_store, cut_store)
+BUS: tuple[Fault, ...] = (kill_bus, pause_bus)

@@ -1,0 +1,142 @@
+"""Several replicas, each in a process of its own, behind a door that spreads requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.services.front_door import FrontDoor, front_door
+from tests.services.proxy import Line, free_port
+
+SERVED = Path(__file__).with_name("served.py")
+START_SECONDS = 60.0
+END_SECONDS = 30.0
+
+
+class Replica:
+    """One server process; its port stays the same over its deaths."""
+
+    def __init__(self, name: str, options: dict[str, Any], home: Path) -> None:
+        self.name = name
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.options = options
+        self.log = home / f"{name}.log"
+        self.acts = home / "acts"
+        self.process: asyncio.subprocess.Process | None = None
+        self.is_stopped = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the process is there and runs."""
+        running = self.process is not None and self.process.returncode is None
+        return running and not self.is_stopped
+
+    async def start(self) -> None:
+        """Start the process and wait until it takes connections."""
+        options = json.dumps({**self.options, "port": self.port})
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, SERVED, options,
+                stdout=log, stderr=log, env={**os.environ, "FLEET_ACTS": str(self.acts)},
+            )  # fmt: skip
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                assert self.process.returncode is None, self.log.read_text()[-3000:]
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    writer.close()
+                    return
+                await asyncio.sleep(0.02)
+
+    def tell(self, number: int) -> None:
+        """Send the process a signal, if there is one."""
+        if self.process is not None and self.process.returncode is None:
+            self.process.send_signal(number)
+            self.is_stopped = number == signal.SIGSTOP
+
+    async def end(self, how: int = signal.SIGKILL) -> int:
+        """End the process by a signal; its exit status."""
+        assert self.process is not None
+        self.tell(how)
+        return await asyncio.wait_for(self.process.wait(), END_SECONDS)
+
+
+class Fleet:
+    """Replicas on one store, which is at ``store`` past all lines that faults are made in.
+
+    ``url`` is where callers find the agent. ``lines`` are between the replicas and the services,
+    and between callers and the door.
+    """
+
+    def __init__(
+        self, replicas: list[Replica], door: FrontDoor, home: Path, store: str, lease: float
+    ) -> None:
+        self.replicas = replicas
+        self.door = door
+        self.home = home
+        self.store = store
+        self.lease = lease
+        self.url = door.url
+        self.lines: list[Line] = []
+        self.postgres: Any = None
+        self.redis: Any = None
+
+    def one(self, chance: random.Random) -> Replica:
+        """Return any of the replicas that are up."""
+        return chance.choice([each for each in self.replicas if each.is_up])
+
+    def line(self, chance: random.Random) -> Line:
+        """Return any of the lines between the replicas and what they use."""
+        return chance.choice(self.lines)
+
+    def logs(self) -> str:
+        """Return what the replicas said last."""
+        return "\n".join(f"--- {r.name}\n{r.log.read_text()[-2000:]}" for r in self.replicas)
+
+
+@asynccontextmanager
+async def fleet_of(
+    count: int,
+    home: Path,
+    *,
+    store: str,
+    through: str = "",
+    roles: Sequence[str] = (),
+    seed: int = 0,
+    lease: float = 1.0,
+    **options: Any,
+) -> AsyncIterator[Fleet]:
+    """A fleet that lives as long as the context. The options are those of ``parley.serve``.
+
+    ``through`` is the address by which replicas reach the store, where it is another. ``roles``
+    say what each is for; requests go to those that answer any.
+    """
+    given = {"store": through or store, **options}
+    if not store.startswith("sqlite:"):
+        given["lease"] = lease
+    replicas = [
+        Replica(f"replica-{n}", {**given, **({"role": roles[n]} if roles else {})}, home)
+        for n in range(count)
+    ]
+    answering = [each.url for each in replicas if each.options.get("role") != "worker"]
+    async with front_door(answering, random.Random(seed)) as door:
+        try:
+            # The first alone, as whoever comes first makes the tables.
+            for each in replicas:
+                await each.start()
+            yield Fleet(replicas, door, home, store, lease)
+        finally:
+            for each in replicas:
+                if each.process is not None and each.process.returncode is None:
+                    each.tell(signal.SIGCONT)
+                    await each.end()

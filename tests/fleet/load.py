@@ -1,0 +1,125 @@
+"""A load of callers on a fleet, from before its troubles until after them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from parley import TaskState
+from parley.agent.host import open_store
+from parley.log.store import TaskStore
+from tests.webhooks import Webhook, webhook
+
+from .book import Book
+from .callers import CALLERS, LONG, Caller, World, client
+from .fleet import Fleet
+from .ledger import (
+    at_rest,
+    check_acts,
+    check_book,
+    check_log,
+    check_outcome,
+    check_webhooks,
+    has_heard_all,
+)
+
+HOOK_SECONDS = 60.0
+
+
+class Load:
+    """Callers who go on until they are told to stop, and then end what they have begun."""
+
+    def __init__(self, fleet: Fleet, hook: Webhook) -> None:
+        self.fleet = fleet
+        self.hook = hook
+        self.book = Book()
+        self.over = asyncio.Event()
+
+    async def work(self, world: World, callers: Sequence[Caller]) -> None:
+        """Be one caller after the other."""
+        while not self.over.is_set():
+            caller = world.chance.choice(callers)
+            try:
+                async with asyncio.timeout(LONG):
+                    await caller(world)
+            except Exception as error:
+                error.add_note(f"caller: {caller.__name__}\n{self.fleet.logs()}")
+                raise
+            self.book.done[caller.__name__] += 1
+
+    async def until(self, done: int, seconds: float = 60.0) -> None:
+        """Wait until callers have come to an end so often in all."""
+        async with asyncio.timeout(seconds):
+            while self.book.done.total() < done:
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def load(
+    fleet: Fleet, seed: int, *, callers: Sequence[Caller] = CALLERS, at_once: int = 6
+) -> AsyncIterator[Load]:
+    """Callers on a fleet for as long as the context lasts, and until they have ended."""
+    async with AsyncExitStack() as stack:
+        made = Load(fleet, await stack.enter_async_context(webhook()))
+        worlds = []
+        for n in range(at_once):
+            agent = await stack.enter_async_context(client(fleet.url))
+            chance = random.Random(f"{seed} {n}")
+            worlds.append(World(fleet.url, agent, made.book, made.hook, chance))
+        async with asyncio.TaskGroup() as working:
+            for world in worlds:
+                working.create_task(made.work(world, callers))
+            try:
+                yield made
+            finally:
+                made.over.set()
+        await reckon(made)
+
+
+@asynccontextmanager
+async def opened(fleet: Fleet) -> AsyncIterator[TaskStore]:
+    """The store of a fleet, as one more replica has it."""
+    store = open_store(fleet.store)
+    await store.open(lambda _: None)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def reckon(load: Load) -> None:
+    """Compare everything that anybody was told with what the store holds."""
+    fleet = load.fleet
+    if fleet.store.startswith("sqlite:"):
+        # The file is one process's: what it has left to do it does before it gives it up.
+        async with client(fleet.url) as agent, asyncio.timeout(HOOK_SECONDS):
+            for state in (TaskState.SUBMITTED, TaskState.WORKING):
+                while (await agent.list(status=state)).total_size:
+                    await asyncio.sleep(0.1)
+        await fleet.replicas[0].end(signal.SIGTERM)
+    async with opened(fleet) as store:
+        await check_all(store, load)
+
+
+async def check_all(store: TaskStore, load: Load) -> None:
+    """Wait until nothing is left to do, then check every task, stream, act and webhook."""
+    fleet, book = load.fleet, load.book
+    tasks = await at_rest(store, fleet.logs)
+    for each in tasks.values():
+        check_log(each)
+        check_outcome(each)
+    check_book(tasks, book)
+    check_acts(tasks, fleet.home / "acts")
+    with contextlib.suppress(TimeoutError):  # what was not told is then said by the check
+        await load.hook.until(lambda told: has_heard_all(tasks, book, told), HOOK_SECONDS)
+    check_webhooks(tasks, book, load.hook.told)
+    # Every replica says the same.
+    for replica in fleet.replicas:
+        if replica.is_up and replica.options.get("role") != "worker":
+            async with client(replica.url) as agent:
+                for each in random.Random(0).sample(list(tasks.values()), min(20, len(tasks))):
+                    assert await agent.get(each.task.id) == each.task

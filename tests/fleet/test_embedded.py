@@ -1,0 +1,34 @@
+"""One replica on SQLite, for comparison: the same callers, the same reckoning."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from .conftest import Officials
+from .faults import kill, replace
+from .fleet import fleet_of
+from .load import load
+from .settings import schedules
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.peer]
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_a_single_replica_loses_nothing_either(
+    tmp_path: Path, officials: Officials, seed: int
+) -> None:
+    chance = random.Random(seed)
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with (
+        fleet_of(1, tmp_path, store=store, seed=seed) as fleet,
+        load(fleet, seed) as callers,
+        officials(fleet, callers, seed),
+    ):
+        for _ in range(2):
+            await asyncio.sleep(chance.uniform(0.2, 0.8))
+            await chance.choice((kill, replace))(fleet, chance)
+        await callers.until(12)

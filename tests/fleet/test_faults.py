@@ -1,0 +1,143 @@
+"""Whatever dies, stands still or is cut: no event is lost, doubled, or told in another order.
+
+Every test puts a load of callers on a fleet, does something to it, and when the callers have ended
+reckons up all that they were told with what the store holds (``ledger``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from . import faults
+from .conftest import FleetOf, Officials
+from .load import load
+from .settings import schedules
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
+
+BUSES = ("postgres", "redis")
+"""Which carries the hints; where a test is not run over both, its schedules alternate."""
+
+
+async def trouble(
+    fleet: faults.Fleet, chance: random.Random, kinds: tuple[faults.Fault, ...], times: int
+) -> None:
+    """Do so many things to a fleet, one after the other."""
+    for _ in range(times):
+        await asyncio.sleep(chance.uniform(0.2, 1.0))
+        await chance.choice(kinds)(fleet, chance)
+
+
+@pytest.mark.parametrize("bus", BUSES)
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_replicas_die_and_stand_still(
+    fleet_of: FleetOf, officials: Officials, bus: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(3, bus=bus, seed=seed) as fleet,
+        load(fleet, seed) as callers,
+        officials(fleet, callers, seed),
+    ):
+        await faults.freeze(fleet, chance)
+        await faults.kill(fleet, chance)
+        await trouble(fleet, chance, faults.REPLICAS, 2)
+        await callers.until(20)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_all_replicas_die_at_once(fleet_of: FleetOf, seed: int) -> None:
+    chance = random.Random(seed)
+    async with fleet_of(3, seed=seed) as fleet, load(fleet, seed) as callers:
+        await trouble(fleet, chance, (faults.kill_all,), 2)
+        await callers.until(20)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_a_new_version_is_put_in_place(
+    fleet_of: FleetOf, officials: Officials, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(2, bus=BUSES[seed % 2], seed=seed) as fleet,
+        load(fleet, seed) as callers,
+        officials(fleet, callers, seed),
+    ):
+        await callers.until(8)
+        await faults.roll(fleet, chance)
+        await callers.until(callers.book.done.total() + 8)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_the_database_dies_stands_still_and_is_restarted(
+    fleet_of: FleetOf, officials: Officials, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(2, bus=BUSES[seed % 2], seed=seed) as fleet,
+        load(fleet, seed) as callers,
+        officials(fleet, callers, seed),
+    ):
+        for fault in chance.sample(faults.STORE, len(faults.STORE)):
+            await callers.until(callers.book.done.total() + 5)
+            await fault(fleet, chance)
+        await callers.until(callers.book.done.total() + 5)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_those_who_work_die_behind_those_who_answer(fleet_of: FleetOf, seed: int) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(4, seed=seed, roles=("api", "api", "worker", "worker")) as fleet,
+        load(fleet, seed) as callers,
+    ):
+        await trouble(fleet, chance, faults.REPLICAS, 4)
+        await callers.until(20)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_redis_dies_stands_still_and_is_gone(fleet_of: FleetOf, seed: int) -> None:
+    chance = random.Random(seed)
+    async with fleet_of(2, bus="redis", seed=seed) as fleet, load(fleet, seed) as callers:
+        await callers.until(5)
+        await faults.kill_bus(fleet, chance)
+        await faults.pause_bus(fleet, chance)
+        # For good: the fleet is slower then, and as right as before.
+        await asyncio.to_thread(fleet.redis.kill)
+        await callers.until(callers.book.done.total() + 10)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_lines_are_cut_silent_and_slow(fleet_of: FleetOf, seed: int) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(2, bus=BUSES[1 - seed % 2], seed=seed, lines=True) as fleet,
+        load(fleet, seed) as callers,
+    ):
+        await trouble(fleet, chance, faults.LINES, 5)
+        for line in fleet.lines:
+            line.heal()
+        await callers.until(20)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_everything_goes_wrong_at_once(
+    fleet_of: FleetOf, officials: Officials, seed: int
+) -> None:
+    chance = random.Random(seed)
+    services = (*faults.STORE, *faults.BUS)
+    async with (
+        fleet_of(3, bus="redis", seed=seed, lines=True) as fleet,
+        load(fleet, seed) as callers,
+        officials(fleet, callers, seed),
+    ):
+        async with asyncio.TaskGroup() as troubles:
+            for kinds in (faults.REPLICAS, faults.LINES, services):
+                own = random.Random(chance.random())
+                troubles.create_task(trouble(fleet, own, kinds, 3))
+        for line in fleet.lines:
+            line.heal()
+        await callers.until(callers.book.done.total() + 10)

@@ -1,0 +1,148 @@
+"""A disk of the database that is full, and readers who take their time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import parley
+from parley.model.errors import OverloadedError
+from tests.services.postgres import PostgresServer
+from tests.services.proxy import line
+
+from .callers import World, client
+from .conftest import FleetOf
+from .fleet import Fleet
+from .load import load
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+DISK_MB = 48
+
+
+class Disk:
+    """A small disk, which can be filled up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ballast = folder / "ballast"
+
+    def fill(self) -> None:
+        """Leave no room at all."""
+        with self._ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def free(self) -> None:
+        """Give back the room."""
+        self._ballast.unlink()
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """A disk of a few megabytes, for PostgreSQL to keep a database on."""
+    place = Path(tempfile.mkdtemp(prefix="parley-disk-", dir="/tmp"))
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=777", "parley-disk", str(place)]
+    try:
+        if shutil.which("mount") is None or os.geteuid() != 0:
+            pytest.skip("only root can make a small disk")
+        done = subprocess.run(mount, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no small disk can be made here: {done.stderr.strip()}")
+        try:
+            yield Disk(place)
+        finally:
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
+    finally:
+        place.rmdir()
+
+
+def database_on(server: PostgresServer, disk: Disk) -> str:
+    """Make a database whose tables, but not whose journal, are on a disk; its address."""
+    folder = disk.folder / "tables"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        shutil.chown(folder, "nobody", "nogroup")
+    name = f"small_{os.getpid()}"
+    server.execute(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
+    server.execute(f"CREATE DATABASE {name} TABLESPACE {name}")
+    return server.url(name)
+
+
+def drop(server: PostgresServer) -> None:
+    """Have the server forget what was on the disk."""
+    name = f"small_{os.getpid()}"
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    server.execute(f"DROP TABLESPACE {name}")
+
+
+# Not marked as needing a service: it may be skipped where nobody may make a disk.
+async def test_a_full_disk_refuses_and_loses_nothing(
+    fleet_of: FleetOf, mortal_postgres: PostgresServer, disk: Disk
+) -> None:
+    store = await asyncio.to_thread(database_on, mortal_postgres, disk)
+    try:
+        async with (
+            asyncio.timeout(180),
+            fleet_of(2, store=store) as fleet,
+            load(fleet, 1, at_once=4) as callers,
+        ):
+            await callers.until(5)
+            await asyncio.to_thread(disk.fill)
+            await until_refused(fleet)
+            await asyncio.to_thread(disk.free)
+            await callers.until(callers.book.done.total() + 10)
+    finally:
+        await asyncio.to_thread(drop, mortal_postgres)
+
+
+async def until_refused(fleet: Fleet) -> None:
+    """Send large messages until one is refused for want of room, with a time to come again."""
+    async with parley.connect(fleet.url, retries=0, idempotent=False) as agent:
+        for _ in range(2000):
+            try:
+                await agent.send(
+                    "go",
+                    data="." * 20_000,
+                    message_metadata={"skill": "quick"},
+                    return_immediately=True,
+                )
+            except OverloadedError as refusal:
+                error = refusal
+                break
+        else:
+            raise AssertionError("a full disk took everything")
+    assert error.retry_after
+
+
+@pytest.mark.service
+async def test_slow_readers_get_everything_and_hold_nobody_up(fleet_of: FleetOf) -> None:
+    """Also when the replica that they read from dies in the middle of it."""
+    async with (
+        asyncio.timeout(180),
+        fleet_of(2) as fleet,
+        line(fleet.door.port) as slow,
+        client(fleet.url) as agent,
+        client(there := f"http://127.0.0.1:{slow.port}") as sluggish,
+        load(fleet, 2, at_once=1) as callers,
+    ):
+        quick = World(fleet.url, agent, callers.book, callers.hook, random.Random(1))
+        snail = World(there, sluggish, callers.book, callers.hook, quick.chance)
+        task = await quick.begin("flood", "600 2000")
+        slow.rate = 500_000
+        snails = [asyncio.create_task(snail.follow(task.id)) for _ in range(3)]
+        await quick.watch(task.id)
+        assert not any(each.done() for each in snails)
+        await fleet.replicas[0].end()
+        await fleet.replicas[0].start()
+        slow.heal()
+        await asyncio.gather(*snails)

@@ -1,0 +1,134 @@
+"""What a replica leaves behind is taken over, and what it says too late is not heard."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+import parley
+from parley import Task, TaskState
+
+from .callers import PATIENT, client
+from .conftest import FleetOf
+from .fleet import Fleet, Replica
+from .ledger import check_acts, check_log, kept, numbers
+from .load import opened
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
+
+BOUND = 60.0
+
+
+async def begin(replica: Replica, skill: str, text: str) -> Task:
+    """Have one replica take a task."""
+    async with client(replica.url) as agent:
+        task = await agent.send(text, message_metadata={"skill": skill}, return_immediately=True)
+    assert isinstance(task, Task)
+    return task
+
+
+async def holder_of(fleet: Fleet, task_id: str) -> str:
+    """Return which replica the store says holds a task."""
+    async with opened(fleet) as store:
+        record = await store.load(task_id)
+        assert record is not None
+        return record.holder
+
+
+async def until_held_by_another(fleet: Fleet, task_id: str, holder: str) -> None:
+    """Wait until a task is somebody else's."""
+    async with opened(fleet) as store, asyncio.timeout(BOUND):
+        while True:
+            record = await store.load(task_id)
+            assert record is not None
+            if record.holder not in ("", holder) or record.task.state.is_terminal:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def read_all(fleet: Fleet, replica: Replica, task_id: str) -> list[Any]:
+    """Read a task from its first event to its last, from one replica."""
+    async with client(replica.url) as agent:
+        return [event async for event in agent.subscribe(task_id, after=0)]
+
+
+async def test_a_task_goes_on_elsewhere_and_so_does_its_stream(fleet_of: FleetOf) -> None:
+    async with fleet_of(2) as fleet, asyncio.timeout(BOUND):
+        one, other = fleet.replicas
+        task = await begin(one, "report", "100 20")
+        reader = asyncio.create_task(read_all(fleet, other, task.id))
+        await asyncio.sleep(0.5)
+        await one.end()
+        events = await reader
+        assert events[-1].status.state is TaskState.COMPLETED
+        async with opened(fleet) as store:
+            check_log(found := await kept(store, task.id))
+        assert len(found.events) == len(events)
+        assert "".join(a.text for a in found.task.artifacts) == numbers(100)
+
+
+async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:
+    async with fleet_of(2) as fleet, asyncio.timeout(BOUND):
+        one, other = fleet.replicas
+        report = await begin(one, "report", "150 20")
+        steps = await begin(one, "steps", "50")
+        await asyncio.sleep(0.3)
+        holder = await holder_of(fleet, report.id)
+        assert holder
+        one.tell(signal.SIGSTOP)
+        await until_held_by_another(fleet, report.id, holder)
+        one.tell(signal.SIGCONT)  # and goes on writing, as if nothing had been
+        async with client(other.url) as agent:
+            for task, text in ((report, numbers(150)), (steps, numbers(50).strip())):
+                done = await agent.wait(task.id)
+                assert (done.state, "".join(a.text for a in done.artifacts)) == (
+                    TaskState.COMPLETED,
+                    text,
+                )
+        async with opened(fleet) as store:
+            found = {id: await kept(store, id) for id in (report.id, steps.id)}
+        for each in found.values():
+            check_log(each)
+        check_acts(found, fleet.home / "acts")
+        # Both replicas tell the same story, from the beginning.
+        assert await read_all(fleet, one, report.id) == await read_all(fleet, other, report.id)
+        async with client(one.url) as agent:
+            assert (await agent.get(report.id)).state is TaskState.COMPLETED
+
+
+async def test_whoever_waits_for_a_task_is_answered_by_another_replica(fleet_of: FleetOf) -> None:
+    async with (
+        asyncio.timeout(BOUND),
+        fleet_of(2) as fleet,
+        parley.connect(fleet.url, retries=PATIENT) as agent,
+    ):
+        waiting = [
+            asyncio.create_task(agent.send("15", message_metadata={"skill": "slow"}))
+            for _ in range(10)
+        ]
+        await asyncio.sleep(0.4)
+        await fleet.replicas[0].end()
+        for answer in await asyncio.gather(*waiting):
+            assert isinstance(answer, Task)
+            assert answer.state is TaskState.COMPLETED
+        # Each message was taken once, however often it was sent.
+        assert (await agent.list()).total_size == 10
+
+
+async def test_a_task_is_canceled_from_any_replica(fleet_of: FleetOf) -> None:
+    async with fleet_of(3) as fleet, asyncio.timeout(BOUND):
+        for runner, canceler in ((0, 1), (1, 2), (2, 0)):
+            task = await begin(fleet.replicas[runner], "forever", "go")
+            async with client(fleet.replicas[canceler].url) as agent:
+                assert (await agent.cancel(task.id)).state is TaskState.CANCELED
+        # One whose holder is gone is canceled too, by whoever takes it over.
+        task = await begin(fleet.replicas[0], "forever", "go")
+        await fleet.replicas[0].end()
+        async with client(fleet.replicas[1].url) as agent:
+            assert (await agent.cancel(task.id)).state is TaskState.CANCELED
+        async with opened(fleet) as store:
+            check_log(await kept(store, task.id))
+            assert not await store.unclaimed()

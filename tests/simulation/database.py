@@ -1,0 +1,364 @@
+"""The store that replicas share in a simulation: a server of its own, at the end of a wire.
+
+What a replica asks for happens in the database's process, so it happens also while the replica
+stands still, and after its death when it was on its way. What is kept is a ``MemoryLogs``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from parley.log.events import LoggedEvent
+from parley.log.head import payloads_of
+from parley.log.lease import Lease, Touch
+from parley.log.memory import MemoryLogs, MemoryTaskStore
+from parley.log.store import (
+    Append,
+    Committed,
+    Conflict,
+    PushRecord,
+    Receipt,
+    Scope,
+    StoreError,
+    StoreUnavailable,
+    TaskQuery,
+)
+from parley.model.parts import Message
+from tests.simulation.checks import LogChecker
+from tests.simulation.loop import Process
+from tests.simulation.world import World
+
+EPOCH = 1_700_000_000_000
+
+
+class Database:
+    """What all replicas keep, and how it can be reached."""
+
+    def __init__(self, world: World, checker: LogChecker) -> None:
+        self.world = world
+        self.checker = checker
+        self.process = Process(world.loop, "database")
+        self.memory = MemoryLogs(self.clock)
+        self.is_up = True
+        self.slow = 1.0
+        checker.logs = self.memory.logs
+
+    def clock(self) -> int:
+        """Return the moment in ms, which is the same for all replicas."""
+        return EPOCH + int(self.world.loop.time() * 1000)
+
+
+class _Session(MemoryTaskStore):
+    """What the database does for one replica; signs of life come over the wire as well."""
+
+    async def _beat(self) -> None:
+        pass
+
+    def see(self) -> None:
+        self._shared.seen[self._replica] = self._clock()
+
+    def bury(self) -> None:
+        seen, now = self._shared.seen, self._clock()
+        for replica, at in list(seen.items()):
+            if now - at > self._lease.time_to_live * 1000:
+                del seen[replica]
+        self._free_what_the_dead_held()
+
+
+class SimulatedStore:
+    """A ``TaskStore`` at the end of a wire to the database.
+
+    What it is asked takes a while, there and back. While there is no way to the database it fails,
+    and also when the answer is lost: the caller is told that nothing was done although it was. An
+    embedded store has no wire on which an answer could be lost; it fails without doing anything.
+    Appends of a replica stay in order.
+    """
+
+    def __init__(self, database: Database, *, lease: Lease, is_shared: bool) -> None:
+        self._database = database
+        self._world = database.world
+        self._random = database.world.random
+        self._inner = _Session(logs=database.memory, lease=lease)
+        self._inner._is_shared = is_shared
+        self._lease = lease
+        self._is_shared = is_shared
+        self._process: Process | None = None
+        self.committed: Committed | None = None
+        self._records: list[Any] = []
+        self._beating: asyncio.Task[None] | None = None
+        self._last_there = self._last_back = 0.0
+        self._broken: dict[tuple[str, int], int] = {}
+        self._told: dict[tuple[str, int], int] = {}
+        self._error = self._random.uniform(-0.05, 0.05) if is_shared else 0.0
+        self.is_cut = False
+
+    @property
+    def replica(self) -> str:
+        return self._inner.replica
+
+    @property
+    def is_shared(self) -> bool:
+        return self._is_shared
+
+    def now(self) -> int:
+        return self._database.clock() + int(self._error * 1000)
+
+    async def open(self, committed: Committed) -> None:
+        assert self._world.here is not None
+        self._process = self._world.here
+        self.committed = committed
+
+        async def open_session() -> None:
+            self._world.opening = str(self._process)
+            await self._inner.open(self._records.append)
+            if self._inner._beating is not None:
+                self._inner._beating.cancel()
+                self._inner._beating = None
+
+        await self._ask("open", open_session)
+        if self._is_shared:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    async def close(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        if self.committed is not None:
+            with contextlib.suppress(StoreUnavailable):
+                await self._ask("close", self._inner.close)
+            self.committed = None
+
+    async def _beat(self) -> None:
+        touch = Touch(self._lease)
+        while True:
+            try:
+                await self._ask("beat", self._see)
+                if touch.felt(self._world.loop.time()):
+                    await self._ask("bury", self._bury)
+            except StoreUnavailable:
+                touch.lost()
+            await asyncio.sleep(self._lease.beat)
+
+    async def _see(self) -> None:
+        self._inner.see()
+
+    async def _bury(self) -> None:
+        self._inner.bury()
+
+    # -- the wire ------------------------------------------------------------------------------
+
+    def _delay(self) -> float:
+        return self._world.delay(self._world.plan.store_delay * self._database.slow)
+
+    def _ask(
+        self, what: str, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Have the database do something; what is asked may overtake what was asked before."""
+        world, database, process = self._world, self._database, self._process
+        assert process is not None
+        future = world.loop.create_future()
+
+        def answer(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return  # its caller went away
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def arrive() -> None:
+            back = self._delay()
+            result, error = None, self._unreachable()
+            forgets = error is None and world.forgets(f"{what} of {process}")
+            if error is None and (self._is_shared or not forgets):
+                try:
+                    result = _result(work(*args))
+                except (StoreError, ValueError) as raised:
+                    error = raised
+            if forgets:
+                error = StoreUnavailable("the database did not answer")
+            process.after(back, answer, result, error)
+
+        if self.is_cut:
+            process.after(self._delay(), answer, None, self._unreachable())
+        else:
+            database.process.after(self._delay(), arrive)
+        return future
+
+    def _unreachable(self) -> Exception | None:
+        if not self._is_shared and self._process is not None and self._process.is_dead:
+            return StoreUnavailable("an embedded store dies with its process")
+        if self.is_cut or not self._database.is_up:
+            return StoreUnavailable("the database cannot be reached")
+        return None
+
+    def append(self, append: Append) -> asyncio.Future[int]:
+        world, process = self._world, self._process
+        if self.committed is None or process is None:
+            raise StoreUnavailable("the store is closed")
+        key = (append.task_id, append.epoch)
+        known, chained = self._told.get(key, 0), append.expected_seq is not None
+        payloads_of(append)
+        world.mutation.sent(self, append)
+        future: asyncio.Future[int] = world.loop.create_future()
+
+        def answer(seq: int, records: Sequence[LoggedEvent], error: Exception | None) -> None:
+            if error is not None:
+                if chained:
+                    self._told[key] = self._broken.get(key, 0)
+                if not future.done():
+                    future.set_exception(error)
+                return
+            if not future.done():
+                future.set_result(seq)
+            if self.committed is not None:
+                self.committed(records)
+
+        def arrive() -> None:
+            seq, records = 0, ()
+            error = self._unreachable()
+            if chained and self._broken.get(key, 0) != known:
+                error = Conflict(append.task_id, append.expected_seq or 0, None)
+            elif error is None:
+                try:
+                    seq, records = self._commit(append)
+                except (StoreError, ValueError) as raised:
+                    error = raised
+                if self._is_shared and world.forgets(f"append of {process}"):
+                    error = StoreUnavailable("the database did not answer")
+            if error is not None and chained and self._broken.get(key, 0) == known:
+                self._broken[key] = known + 1
+            self._last_back = max(self._last_back, world.loop.time() + self._delay()) + 1e-6
+            process.after(self._last_back - world.loop.time(), answer, seq, records, error)
+
+        there = world.loop.time() + self._delay()
+        if world.random.random() < world.plan.late_append:
+            there += world.random.uniform(0, 1.5 * self._lease.seconds)
+        self._last_there = max(self._last_there, there) + 1e-6
+        self._database.process.after(self._last_there - world.loop.time(), arrive)
+        return future
+
+    def _commit(self, append: Append) -> tuple[int, Sequence[LoggedEvent]]:
+        database = self._database
+        log = database.memory.logs.get(append.task_id)
+        before = log.head if log else None
+        self._records.clear()
+        done = self._inner.append(self._world.mutation.append(append, before))
+        seq = _result(done)
+        records = [record for batch in self._records for record in batch]
+        database.checker.committed(append, before, records, self.replica)
+        return seq, records
+
+    # -- what only asks ------------------------------------------------------------------------
+
+    async def load(self, task_id: str) -> Any:
+        return await self._ask("load", self._inner.load, task_id)
+
+    async def memory(self, task_id: str) -> Any:
+        return await self._ask("memory", self._inner.memory, task_id)
+
+    async def events(self, task_id: str, after: int, limit: int) -> Any:
+        # Small pages, so that readers turn them.
+        return await self._ask("events", self._inner.events, task_id, after, limit)
+
+    async def list(self, query: TaskQuery) -> Any:
+        return await self._ask("list", self._inner.list, query)
+
+    async def unclaimed(self) -> Any:
+        return await self._ask("unclaimed", self._inner.unclaimed)
+
+    async def first_in_line(self, agent: str) -> Any:
+        return await self._ask("first_in_line", self._inner.first_in_line, agent)
+
+    async def holding(self) -> Any:
+        return await self._ask("holding", self._inner.holding)
+
+    async def places(self, task_ids: Sequence[str]) -> Any:
+        return await self._ask("places", self._inner.places, task_ids)
+
+    async def replicas(self) -> Any:
+        return await self._ask("replicas", self._inner.replicas)
+
+    async def parked(self, agent: str, since: int, limit: int) -> Any:
+        return await self._ask("parked", self._inner.parked, agent, since, limit)
+
+    async def receipt(self, scope: Scope, message_id: str) -> Any:
+        return await self._ask("receipt", self._inner.receipt, scope, message_id)
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Any:
+        return await self._ask("history", self._inner.history, scope, context_id, limit)
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> Any:
+        return await self._ask("get_value", self._inner.get_value, scope, context_id, key)
+
+    async def pushes(self, task_id: str) -> Any:
+        return await self._ask("pushes", self._inner.pushes, task_id)
+
+    # -- what changes something ----------------------------------------------------------------
+
+    async def claim(self, task_id: str) -> Any:
+        async def claim() -> int:
+            log = self._database.memory.logs.get(task_id)
+            before = log.head if log else None
+            epoch = await self._inner.claim(task_id)
+            self._database.checker.claimed(task_id, before, self.replica)
+            return epoch
+
+        return await self._ask("claim", claim)
+
+    async def adopt(self, agent: str, limit: int) -> Any:
+        async def adopt() -> Sequence[Any]:
+            logs = self._database.memory.logs
+            before = {task_id: log.head for task_id, log in logs.items()}
+            adopted = await self._inner.adopt(agent, limit)
+            for one in adopted:
+                self._database.checker.claimed(one.task_id, before[one.task_id], self.replica)
+            return adopted
+
+        return await self._ask("adopt", adopt)
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        async def keep() -> None:
+            await self._inner.keep(scope, context_id, receipt=receipt, exchange=exchange)
+
+        await self._ask("keep", keep)
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        await self._ask("set_value", self._inner.set_value, scope, context_id, key, value)
+
+    async def put_push(self, task_id: str, push: PushRecord) -> Any:
+        return await self._ask("put_push", self._inner.put_push, task_id, push)
+
+    async def move_push(self, task_id: str, push: PushRecord) -> Any:
+        return await self._ask("move_push", self._inner.move_push, task_id, push)
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        await self._ask("remove_push", self._inner.remove_push, task_id, push_id)
+
+    async def adopt_pushes(self, agent: str, limit: int) -> Any:
+        return await self._ask("adopt_pushes", self._inner.adopt_pushes, agent, limit)
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> Any:
+        return await self._ask("prune", self._inner.prune, agent, ended_before, limit)
+
+
+def _result(work: Any) -> Any:
+    """Return what something that never waits comes to."""
+    if isinstance(work, asyncio.Future):
+        return work.result()
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the store in memory waits for something")

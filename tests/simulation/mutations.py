@@ -1,0 +1,217 @@
+"""Ways to break the engine on purpose, which show whether the simulation would notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from parley.agent.adoption import Adoption
+from parley.agent.lane import Lane
+from parley.agent.run import Run
+from parley.agent.senders import Senders
+from parley.agent.writer import TaskWriter
+from parley.log import follow, memory
+from parley.log.events import logged
+from parley.log.head import Head
+from parley.log.hints import LocalHints
+from parley.log.store import Append
+
+if TYPE_CHECKING:
+    from tests.simulation.database import SimulatedStore
+
+
+class Mutation:
+    """Nothing is broken."""
+
+    def append(self, append: Append, before: Head | None) -> Append:
+        """Return what the database is made to write for an append."""
+        return append
+
+    def sent(self, store: SimulatedStore, append: Append) -> None:
+        """Take note of an append on its way to the database."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Break something while the context lasts."""
+        yield
+
+
+NONE = Mutation()
+
+
+@contextmanager
+def _instead(where: Any, name: str, what: Any) -> Iterator[None]:
+    before = where.__dict__[name]
+    setattr(where, name, what)
+    try:
+        yield
+    finally:
+        setattr(where, name, before)
+
+
+class NoFencing(Mutation):
+    """The database writes what an executor sends that has lost its task."""
+
+    def append(self, append: Append, before: Head | None) -> Append:
+        if before is None or append.expected_seq in (None, 0):
+            return append
+        return replace(append, epoch=before.epoch)
+
+
+class HintBeforeCommit(Mutation):
+    """Readers are told of events before these are in the log."""
+
+    def sent(self, store: SimulatedStore, append: Append) -> None:
+        seq, records = append.expected_seq, []
+        if seq is None or store.committed is None:
+            return
+        for event, payload in zip(append.events, memory.payloads_of(append), strict=True):
+            kind = memory.Kind(_KINDS[type(event).__name__])
+            if kind.is_public:
+                seq += 1
+                records.append(
+                    logged(append.task_id, seq, 0, append.turn, kind, store.now(), payload)
+                )
+        if records:
+            store.committed(records)
+
+
+_KINDS = {
+    "Task": "task",
+    "TaskStatusUpdateEvent": "status",
+    "TaskArtifactUpdateEvent": "artifact",
+    "TurnStarted": "turn",
+    "Received": "received",
+    "Remembered": "remembered",
+    "CancelRequested": "cancel",
+}
+
+
+class ClaimsWhatIsHeld(Mutation):
+    """A claim takes a task from whoever holds it."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        claimed = memory.claimed
+
+        def take(head: Head | None, task_id: str, replica: str) -> Head:
+            return claimed(head and replace(head, holder=""), task_id, replica)
+
+        with _instead(memory, "claimed", take):
+            yield
+
+
+class LostWakeUp(Mutation):
+    """A lane does not hear of what the log has for it while its function runs."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        def wake(lane: Lane) -> None:
+            lane.woken = True
+
+        with _instead(Lane, "wake", wake):
+            yield
+
+
+class NobodyLooks(Mutation):
+    """What the store has, and no hint told of, is not passed on."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with _instead(LocalHints, "moved", lambda hints, place: None):
+            yield
+
+
+class ForgetsToAdopt(Mutation):
+    """What there is to adopt is forgotten when there is no room for it at once."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        go_on = Adoption.go_on
+
+        def once(adoption: Adoption) -> None:
+            if not adoption.is_running:
+                go_on(adoption)
+            adoption.is_wanted = False
+
+        with _instead(Adoption, "go_on", once):
+            yield
+
+
+class StepsAgain(Mutation):
+    """A further run does not know what the steps before it returned."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        recall = Run.recall
+
+        def forget(run: Run, past: Any) -> None:
+            recall(run, past)
+            run.past.remembered.clear()
+
+        with _instead(Run, "recall", forget):
+            yield
+
+
+class SeesTwice(Mutation):
+    """A reader does not tell what it has seen from what is new."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with _instead(follow, "_after", lambda events, position: events):
+            yield
+
+
+class DoublesArtifacts(Mutation):
+    """A further run adds to what the one before it made."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        def another(run: Run) -> str:
+            run.artifacts += 1
+            return f"{run.turn}.{run.attempt}.{run.artifacts}"
+
+        with _instead(Run, "next_artifact_id", another):
+            yield
+
+
+class RepliesOfAnothersTurn(Mutation):
+    """The reply of a turn goes to everyone who waits."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        resolve = Senders.resolve
+
+        def resolve_all(senders: Senders, reply: Any) -> None:
+            senders.present += senders.waiting.values()
+            resolve(senders, reply)
+
+        with _instead(Senders, "resolve", resolve_all):
+            yield
+
+
+class AnswersBeforeTheStore(Mutation):
+    """Nobody waits until what was written is durable."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        async def flush(writer: TaskWriter) -> None:
+            if writer.error is not None:
+                raise writer.error
+
+        with _instead(TaskWriter, "flush", flush):
+            yield
+
+
+ALL = tuple(Mutation.__subclasses__())
+
+
+def named(name: str) -> Mutation:
+    """Return a way to break the engine by its name. Raises ``ValueError``."""
+    for kind in ALL:
+        if kind.__name__ == name:
+            return kind()
+    raise ValueError(f"there is no {name!r}; there are {', '.join(k.__name__ for k in ALL)}")

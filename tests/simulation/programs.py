@@ -1,0 +1,156 @@
+"""What the agents of a simulation do: little programs, which their messages bring along.
+
+A program is words: ``z30`` sleeps 0.3 s, ``w`` says that it works, ``s`` does a step, ``c4``
+streams an artifact of four chunks, ``a`` makes an artifact, ``q`` asks, ``l2`` takes two messages
+in passing, ``r`` rejects, ``f`` fails, ``x`` raises, ``u30`` ignores a cancellation for 0.3 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from tests.simulation.loop import PROCESS
+from tests.simulation.world import World
+
+LIVE_SECONDS = 10.0
+
+PATIENCE = 1000.0
+"""How long a request may take at most once nothing goes wrong any more: longer than any line."""
+
+
+def program_of(random: Random) -> str:
+    """Draw a program."""
+    words = []
+    for _ in range(random.choice([0, 1, 2, 3, 5])):
+        word = random.choice("zzzwsssccaaqqlu")
+        if word == "z":
+            word = f"z{random.choice([0, 1, 10, 50, 200])}"
+        elif word == "c":
+            word = f"c{random.choice([1, 2, 5, 30])}"
+        elif word == "l":
+            word = f"l{random.choice([1, 2])}"
+        elif word == "u":
+            word = f"u{random.choice([5, 50, 300])}"
+        words.append(word)
+    if random.random() < 0.12:
+        words.append(random.choice("rfx"))
+    return " ".join(words)
+
+
+def expected_artifacts(program: str) -> list[str | None]:
+    """Return the texts of the artifacts of a finished task; ``None`` for one that is not known."""
+    artifacts: list[str | None] = []
+    for at, word in enumerate(program.split()):
+        match word[0]:
+            case "c":
+                artifacts.append("".join(f"{i}." for i in range(int(word[1:]))))
+            case "a":
+                artifacts.append(f"made {at}")
+            case "s":
+                artifacts.append(f"step {at}")
+            case "q" | "l":
+                artifacts.append(None)
+    artifacts.append("done")
+    return artifacts
+
+
+class Programs:
+    """The agent of one replica, and what its functions may not do."""
+
+    def __init__(self, world: World, checker: Any) -> None:
+        self._world = world
+        self._checker = checker
+
+    def agent(self) -> Agent:
+        """Return an agent, as every replica has one of its own."""
+        plan = self._world.plan
+        span = lambda seconds: None if seconds is None else timedelta(seconds=seconds)  # noqa: E731
+        agent = Agent(
+            "Programs",
+            moment=plan.moment,
+            cancel_grace=plan.cancel_grace,
+            max_running=plan.max_running,
+            max_queued=plan.max_queued,
+            max_attempts=plan.max_attempts,
+            on_crash=plan.on_crash,  # type: ignore[arg-type]
+            push_notifications=plan.has_webhooks,
+            wait_ceiling=2 * PATIENCE,
+            turn_timeout=span(plan.turn_timeout),
+            task_timeout=span(plan.task_timeout),
+        )
+        agent.skill(id="run", default=True)(self._run)
+        agent.skill(id="task", replies="task")(self._run)
+        agent.skill(id="reply", replies="message")(self._reply)
+        return agent
+
+    async def _reply(self, turn: Turn) -> str:
+        await asyncio.sleep(0.02)
+        return f"reply to {turn.text}"
+
+    async def _run(self, turn: Turn) -> str:
+        self._checker.runs(turn, PROCESS.get())
+        for at, word in enumerate(turn.text.split()):
+            await self._do(turn, at, word)
+        return "done"
+
+    async def _do(self, turn: Turn, at: int, word: str) -> None:
+        number = int(word[1:] or 0)
+        match word[0]:
+            case "z":
+                await asyncio.sleep(number / 100)
+            case "w":
+                await turn.working(f"at {at}")
+            case "s":
+                await turn.artifact(await turn.step(f"s{at}", self._step, turn, at))
+            case "a":
+                await turn.artifact(f"made {at}")
+            case "c":
+                async with turn.stream() as out:
+                    for i in range(number):
+                        await out.write(f"{i}.")
+                        await asyncio.sleep(self._world.random.choice([0, 0, 0.001, 0.03]))
+            case "q":
+                answer = await turn.ask(f"question {at}")
+                await turn.artifact(f"answer {at} {answer.message_id}")
+            case "l":
+                await turn.artifact(f"passed {at} {await self._pass(turn, number)}")
+            case "u":
+                await self._unwilling(number / 100)
+            case "r":
+                turn.reject("not this")
+            case "f":
+                turn.fail("it went wrong")
+            case "x":
+                raise RuntimeError("a bug of the agent")
+
+    async def _step(self, turn: Turn, at: int) -> str:
+        self._checker.steps(turn, f"step:s{at}", PROCESS.get())
+        await asyncio.sleep(self._world.random.choice([0, 0.01, 0.2]))
+        return f"step {at}"
+
+    async def _pass(self, turn: Turn, number: int) -> str:
+        taken: list[str] = []
+        try:
+            async with asyncio.timeout(LIVE_SECONDS):
+                async for message in turn.messages():
+                    taken.append(message.message_id)
+                    if len(taken) == number:
+                        break
+        except TimeoutError:
+            self._checker.hears_nothing(turn)
+            taken.append("timeout")
+        return " ".join(taken)
+
+    async def _unwilling(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            try:
+                await asyncio.sleep(end - loop.time())
+            except asyncio.CancelledError:
+                self._world.trace("does not mind")

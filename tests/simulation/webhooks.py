@@ -1,0 +1,96 @@
+"""The webhooks of a simulation: what they are told, and that they are told all of it in order."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from parley.agent.push_post import Failure
+from parley.log.store import PushRecord, PushState
+from tests.simulation.checks import LogChecker
+from tests.simulation.world import World
+
+URL = "https://hooks.example/told"
+
+
+class Webhooks:
+    """All receivers of notifications. ``told`` has how far each was told, by task and id."""
+
+    def __init__(self, world: World, checker: LogChecker) -> None:
+        self._world = world
+        self._checker = checker
+        self.told: dict[tuple[str, str], int] = {}
+
+    def poster(self, *_: Any, **__: Any) -> Poster:
+        """Return what a replica sends notifications with."""
+        return Poster(self._world, self)
+
+    def receive(self, body: bytes, notification_id: str) -> None:
+        """Look at a notification: each event once it is in the log, in order, or again."""
+        if notification_id.count("/") != 2:
+            return  # of a direct reply, which is in no log
+        task_id, push_id, number = (unquote(part) for part in notification_id.split("/"))
+        name, seq = self._world.name("t", task_id), int(number)
+        self._world.trace("webhook is told", name, seq)
+        kept = self._checker.tasks.get(task_id)
+        record = kept.event(seq) if kept is not None else None
+        if record is None:
+            self._world.violated("L2", name, f"its webhook is told of {seq}, not in the log")
+            return
+        said = next(iter(msgspec.json.decode(body).values()))
+        if said != msgspec.json.decode(record.payload):
+            self._world.violated("L4", name, f"its webhook is told of another {seq}")
+        before = self.told.get((task_id, push_id), 0)
+        if seq > before + 1:
+            self._world.violated("L6", name, f"its webhook is told of {seq} after {before}")
+        self.told[task_id, push_id] = max(before, seq)
+
+    def at_rest(self) -> list[str]:
+        """Return which webhooks are not told what there is to tell."""
+        behind = []
+        for task_id, log in self._checker.logs.items():
+            for push in log.pushes.values():
+                told = self.told.get((task_id, push.id), 0)
+                seq, done = log.head.seq, log.head.ended_at is not None
+                state = PushState.DONE if done else PushState.ACTIVE
+                if (told, push.cursor, push.state) != (seq, seq, state):
+                    name = self._world.name("t", task_id)
+                    behind.append(
+                        f"{name}'s webhook was told {told} of {seq}, its cursor is "
+                        f"{push.cursor}, {push.state.value}, held by {push.holder or 'nobody'}"
+                    )
+        return behind
+
+
+class Poster:
+    """Sends notifications for one replica. Some are not taken, of some it is not told so."""
+
+    def __init__(self, world: World, webhooks: Webhooks) -> None:
+        self._world = world
+        self._webhooks = webhooks
+
+    async def post(self, push: PushRecord, body: bytes, notification_id: str) -> Failure | None:
+        """Send a body to a webhook; return nothing once it was taken."""
+        world, process = self._world, self._world.here
+        assert process is not None
+        future: asyncio.Future[Failure | None] = world.loop.create_future()
+
+        def answer(failure: Failure | None) -> None:
+            if not future.done():
+                future.set_result(failure)
+
+        def arrive() -> None:
+            drawn = 1.0 if world.is_quiet else world.random.random()
+            if drawn >= 0.05:
+                self._webhooks.receive(body, notification_id)
+            failure = Failure("it does not answer") if drawn < 0.1 else None
+            process.after(world.delay(world.plan.net_delay), answer, failure)
+
+        world.loop.world.after(world.delay(world.plan.net_delay), arrive)
+        return await future
+
+    async def close(self) -> None:
+        """Close nothing."""
