@@ -82,7 +82,8 @@ def answers(name: str) -> Target:
             check_told(error, body)
             return
         check_logged(value)
-        if is_old and proto and "/" in getattr(value, "task_id", ""):
+        webhooks = getattr(value, "configs", (value,))
+        if is_old and proto and any("/" in getattr(hook, "task_id", "") for hook in webhooks):
             return  # 0.3 names a webhook by a path, in which such an id is not to be told apart
         left = left_of(value, proto=proto) if is_old else value
         try:
