@@ -16,7 +16,6 @@ import pytest
 
 import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn
-from parley.agent import host
 from parley.log.sqlite import SqliteTaskStore
 from parley.model.errors import OverloadedError
 from parley.server.run import serving
@@ -189,7 +188,7 @@ def locked(path: Path) -> Iterator[None]:
 async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("parley.agent.sweep.SWEEP_SECONDS", 0.05)
     agent = Agent("Locked out")
     go_on = asyncio.Event()
 

@@ -18,6 +18,8 @@ from parley.log.store import StoreError, TaskStore
 
 log = logging.getLogger("parley.agent")
 
+_jitter = random.Random()  # of its own: an agent may have seeded the module's, or test with it
+
 LOOK_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 PRUNE_SECONDS = 60.0
@@ -73,7 +75,7 @@ class Sweep:
         sweep_at = prune_at = 0.0
         while True:
             # Not all replicas at the same moment.
-            await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * random.uniform(0.8, 1.2))
+            await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * _jitter.uniform(0.8, 1.2))
             now = time.monotonic()
             if self._has_to_look:
                 await self._try(self._look())

@@ -48,8 +48,8 @@ Examples:
   parley serve agent.py --store postgresql://user@host/database
 
 \b
---store and --bus are read from PARLEY_STORE and PARLEY_BUS too, where other users
-of the machine do not see the passwords in them."""
+--store and --bus are read from PARLEY_STORE and PARLEY_BUS too, where other
+users of the machine do not see the passwords in them."""
 
 
 def register(app: typer.Typer) -> None:
