@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random as random_module
 import sys
 import time
 import traceback
@@ -17,7 +16,7 @@ import msgspec
 
 from parley.agent import host, push_delivery
 from parley.agent.lane import Lane
-from parley.log import hints
+from parley.log import hints, jitter
 from tests.simulation.clients import Client
 from tests.simulation.fleet import Fleet, Replica
 from tests.simulation.loop import Process, Stuck, numbered
@@ -268,8 +267,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (time, "monotonic", world.loop.time),
         (time, "time_ns", lambda: world.milliseconds() * 1_000_000),
         (os, "urandom", world.random.randbytes),
-        (random_module, "uniform", world.random.uniform),
-        (random_module, "random", world.random.random),
+        (jitter, "uniform", world.random.uniform),
         (host, "Watchdog", _NoWatchdog),
         (push_delivery, "Poster", simulation.webhooks.poster),
         (hints, "Subscription", _Subscription),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from parley.agent.push_post import Failure, Poster, notification_id
 from parley.agent.push_queue import Call, Destination, PushQueue, Room
 from parley.agent.push_reader import EventReader, Notice, TaskReader
+from parley.log import jitter
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
 from parley.log.store import Place, PushRecord, PushState, StoreError, TaskStore
@@ -395,7 +395,7 @@ class PushDelivery:
 
     def _delay(self, failures: int) -> float:
         doubled: float = self._pace.first_delay * 2 ** (failures - 1)
-        return min(doubled, self._pace.longest_delay) * random.uniform(0.75, 1.25)
+        return min(doubled, self._pace.longest_delay) * jitter.uniform(0.75, 1.25)
 
     async def _found_nothing(self, webhook: _Webhook) -> None:
         """See whether there will be anything: the task may have ended before, or be gone."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
@@ -14,11 +13,10 @@ from datetime import timedelta
 from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
 from parley.agent.push_delivery import PushDelivery
+from parley.log import jitter
 from parley.log.store import StoreError, TaskStore
 
 log = logging.getLogger("parley.agent")
-
-_jitter = random.Random()  # of its own: an agent may have seeded the module's, or test with it
 
 LOOK_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
@@ -75,7 +73,7 @@ class Sweep:
         sweep_at = prune_at = 0.0
         while True:
             # Not all replicas at the same moment.
-            await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * _jitter.uniform(0.8, 1.2))
+            await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * jitter.uniform(0.8, 1.2))
             now = time.monotonic()
             if self._has_to_look:
                 await self._try(self._look())

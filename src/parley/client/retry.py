@@ -16,6 +16,7 @@ from parley.model.errors import OverloadedError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+_chance = random.Random()  # of its own: the program may have seeded the module's
 
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 # A server that wants to be left alone for longer is told on to the caller instead of waited for.
@@ -38,7 +39,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     def pause(self, nth: int) -> float:
         """Return the pause before the ``nth`` repetition (from 0), in seconds."""
         full = min(self.limit, self.first * 2.0 ** min(nth, 32))
-        return full * random.uniform(0.5, 1.0)
+        return full * _chance.uniform(0.5, 1.0)
 
 
 def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | None:

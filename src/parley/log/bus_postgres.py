@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any
 
 import psycopg
 
+from parley.log import jitter
 from parley.log.bus_frames import Outbox, Reader
 from parley.log.ending import end
 from parley.log.events import LoggedEvent
@@ -149,7 +149,7 @@ class PostgresBus:
                 return
             if loop.time() - began > LONGEST_PAUSE:
                 pause = 0.1
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * jitter.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _connect(self) -> Connection:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import MovedError, RedisError
 
+from parley.log import jitter
 from parley.log.bus_frames import Outbox, Reader
 from parley.log.ending import check_cancelled, end
 from parley.log.events import LoggedEvent
@@ -118,7 +118,7 @@ class _Link:
                 logger.exception("the bus at %s failed", self._address.name)
             if loop.time() - began > LONGEST_PAUSE:
                 pause = 0.1
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * jitter.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _live(self) -> None:
@@ -396,7 +396,7 @@ class RedisBus:
                 self._tried.set()
                 self._find_again.set()
             # About twice a second at most, however often servers say that they are not the one.
-            await asyncio.sleep(random.uniform(0.3, 0.7))
+            await asyncio.sleep(jitter.uniform(0.3, 0.7))
             with suppress(TimeoutError):
                 async with asyncio.timeout(RENEWAL):
                     await self._find_again.wait()

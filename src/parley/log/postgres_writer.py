@@ -22,7 +22,6 @@ append alone takes 0.35 ms of the server's processor, and 0.64 when its plan is 
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +29,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from parley.log import jitter
 from parley.log.batch import Job, WriterId
 from parley.log.events import LoggedEvent
 from parley.log.fold import IllegalEvent
@@ -189,7 +189,7 @@ class PostgresDesk:
                     return self._one_by_one(jobs, outcomes)
                 jobs = self._in_time(jobs, outcomes, error)
                 if jobs:
-                    time.sleep(pause * random.uniform(0.5, 1.0))
+                    time.sleep(pause * jitter.uniform(0.5, 1.0))
                     pause = min(LONGEST_PAUSE, pause * 2)
             except Exception:
                 logger.exception("%s: a group failed", self._address.name)
