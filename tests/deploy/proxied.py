@@ -92,7 +92,7 @@ def haproxy(folder: Path, replicas_port: int, dns_port: int) -> Iterator[str]:
         ("nameserver dns 127.0.0.11:53", f"nameserver dns 127.0.0.1:{dns_port}"),
         ("agent 20 agent:9999", f"agent 20 agent:{replicas_port}"),
     ):
-        assert text.count(there) == 1, f"{CONFIGURATION.name} does not say {there!r} once"
+        assert there in text, f"{CONFIGURATION.name} does not say {there!r}"
         text = text.replace(there, here)
     configuration = folder / "haproxy.cfg"
     configuration.write_text(text, "utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -48,15 +49,15 @@ def new_bus(url: str) -> Bus:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice within a second or two that a server says nothing."""
-    from parley.log import bus_postgres, bus_redis, redis_link
+    from parley.log import bus_postgres, bus_redis, redis_line, redis_link
 
     monkeypatch.setattr(bus_postgres, "BEAT", 0.1)
     monkeypatch.setattr(bus_postgres, "SILENCE", 1.0)
     monkeypatch.setattr(bus_postgres, "PATIENCE", 1.0)
-    monkeypatch.setattr(bus_redis, "BEAT", 0.1)
+    monkeypatch.setattr(redis_line, "BEAT", 0.1)
     monkeypatch.setattr(redis_link, "SILENCE", 1.0)
     monkeypatch.setattr(redis_link, "CONNECT_SECONDS", 1.0)
-    for module in (bus_postgres, bus_redis):
+    for module in (bus_postgres, bus_redis, redis_line):
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.5)
 
 
@@ -379,6 +380,53 @@ async def test_a_server_that_dies_is_told_of_once_and_found_again(
     said = [record.getMessage() for record in caplog.records if "parley" in record.name]
     assert sum("does not work" in line for line in said) == 4
     assert sum("works again" in line for line in said) == 4
+
+
+async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    from parley.log.bus_postgres import PostgresBus
+
+    impatient(monkeypatch)
+    take_in = PostgresBus._take_in
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    others: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
+
+    def take_in_and_replace(self: PostgresBus, connection: Any) -> None:
+        number = connection.fileno()
+        try:
+            take_in(self, connection)
+        except psycopg.Error:
+            # Somebody calls at this very moment, and gets the first descriptor that is free.
+            while not any(number == each.fileno() for pair in pairs for each in pair):
+                pairs.append(socket.socketpair())
+            for one, other in pairs:
+                near = one if number == one.fileno() else other
+                if number == near.fileno():
+                    others.append(asyncio.create_task(asyncio.open_connection(sock=near)))
+            raise
+
+    monkeypatch.setattr(PostgresBus, "_take_in", take_in_and_replace)
+    with server_of("postgres") as server, contextlib.ExitStack() as sockets:
+        assert isinstance(server, PostgresServer)
+        async with ends(server.url()) as [end]:
+            server.cut_connections()
+            await until(lambda: bool(others) and end.bus.is_up)
+            monkeypatch.undo()
+            impatient(monkeypatch)
+        for pair in pairs:
+            for each in pair:
+                sockets.callback(each.close)
+        for other in others:
+            reader, writer = await other
+            number = writer.get_extra_info("socket").fileno()
+            [(one, two)] = [pair for pair in pairs if number in [each.fileno() for each in pair]]
+            (two if number == one.fileno() else one).sendall(b"hello")
+            assert await asyncio.wait_for(reader.readexactly(5), WAIT) == b"hello"
+            writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 async def test_it_comes_up_when_the_server_does(

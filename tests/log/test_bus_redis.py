@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis.asyncio.connection import Connection
+from redis.exceptions import ConnectionError
 
 from parley.log.redis_link import RedisAddress
-from tests.log.hinting import event
+from tests.log.hinting import Ear, event
 from tests.log.test_bus import End, arrives, ends, impatient, until
 from tests.services import redis as redis_service
 from tests.services.redis import RedisServer
@@ -120,6 +124,50 @@ async def test_a_socket_will_do(redis: RedisServer) -> None:
     async with ends(url, redis.url) as (a, b):
         await arrives(a, b)
         assert repr(a.bus) == f"<RedisBus redis+unix://{redis.socket}>"
+
+
+async def test_what_is_over_at_once_costs_the_server_nothing(redis: RedisServer) -> None:
+    async with ends(redis.url) as [end]:
+        for n in range(1000):
+            with end.hints.subscribe(f"task {n}"), end.hints.listen(f"task {n}", Ear()):
+                pass
+        with end.hints.subscribe("last"):
+            await until(lambda: "task:last" in redis.ask("PUBSUB", "CHANNELS", "*:last"))
+            assert "task" not in redis.ask("PUBSUB", "CHANNELS", "*:task *")
+
+
+async def test_the_store_is_asked_about_what_was_told_before_a_task_was_heard(
+    redis: RedisServer,
+) -> None:
+    asked: list[str | None] = []
+    async with ends(redis.url) as [end]:
+        end.hints.look = asked.append
+        with end.hints.subscribe("followed"), end.hints.listen("worked on", Ear()):
+            await until(lambda: {"followed", "worked on"} <= {*asked})
+
+
+async def lose_at_once() -> None:
+    """Connect to a server, and lose the connection before anything is said."""
+    listening = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        address = RedisAddress.of(f"redis://127.0.0.1:{port}")
+        await address.connect(address.nodes[0])
+
+
+def test_a_connection_that_is_lost_at_once_is_trouble_of_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uvloop = pytest.importorskip("uvloop")
+    connect: Any = Connection._connect
+
+    async def connect_and_lose(self: Any) -> None:
+        await connect(self)
+        self._writer.transport.abort()
+
+    monkeypatch.setattr(Connection, "_connect", connect_and_lose)
+    with pytest.raises(ConnectionError):
+        uvloop.run(lose_at_once())
 
 
 async def test_a_user_needs_no_more_than_the_channels(caplog: pytest.LogCaptureFixture) -> None:

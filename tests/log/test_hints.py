@@ -208,3 +208,37 @@ async def test_an_idle_subscription_is_small(hints: LocalHints) -> None:
     await asyncio.gather(*waits, return_exceptions=True)
     assert each < 5000
     assert received("a")
+
+
+class Looker:
+    """Somebody who looks into the logs of tasks."""
+
+    def __init__(self) -> None:
+        self.looks: list[str] = []
+
+    def has_news(self, task_id: str) -> None:
+        self.looks.append(task_id)
+
+
+def test_a_follower_hears_of_all_that_may_be_public() -> None:
+    hints, looker = LocalHints(), Looker()
+    asked: list[tuple[str, bool]] = []
+    hints.interest = lambda task_id, cares: asked.append((task_id, cares))
+    hints.follow("t", looker)
+    assert hints.is_watched("t")
+    assert not hints.is_idle
+    assert set(hints.watched) == {"t"}
+    hints.publish([event(1)])
+    hints.publish([private(1, 1)])
+    hints.publish([event(1, task_id="u")])
+    hints.news("t", 2)
+    hints.gone("t")
+    assert looker.looks == ["t", "t", "t"]
+    with hints.subscribe("t"):
+        hints.unfollow("t")
+        assert asked == [("t", True)]
+    hints.unfollow("t")
+    assert asked == [("t", True), ("t", False)]
+    hints.news("t", 3)
+    assert looker.looks == ["t", "t", "t"]
+    assert hints.is_idle

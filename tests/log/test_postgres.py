@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import os
 import random
+import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+import psycopg
 import pytest
 
 from parley.log.events import Kind, LoggedEvent, now_ms
+from parley.log.lease import Lease, Touch
 from parley.log.postgres import PostgresTaskStore
-from parley.log.postgres_link import Address
+from parley.log.postgres_link import Address, explain
 from parley.log.postgres_schema import migrate
+from parley.log.postgres_writer import PostgresDesk
 from parley.log.store import Conflict, Scope, StoreUnavailable, TaskQuery
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from tests.log.making import (
@@ -287,6 +295,80 @@ async def test_a_server_that_is_away_fails_what_waited_long_enough(mortal: Postg
         assert await _append_at_the_head(store, "t") == 2
 
 
+async def test_writers_that_failed_are_forgiven_though_the_server_stays_away(
+    mortal: PostgresServer,
+) -> None:
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+    async with opened(mortal.new_url(), patience=0.3) as store:
+        assert store._writing is not None
+        desk = store._writing.desk
+        assert isinstance(desk, PostgresDesk)
+        for name in "abc":
+            await store.append(creation(name))
+        await asyncio.to_thread(mortal.stop)
+        for name in "ab":  # the second waits in line behind the pardon of the first, which fails
+            with pytest.raises(StoreUnavailable):
+                await store.append(addition(name, 1, chunk(name, "x")))
+        await asyncio.to_thread(mortal.start)
+        async with asyncio.timeout(60):
+            for name in "abc":
+                assert await _append_at_the_head(store, name) == 2
+            # The next failure brings the pardon of all.
+            with pytest.raises(Conflict):
+                await store.append(addition("c", 1, chunk("c", "y")))
+            while desk._broken:
+                await asyncio.sleep(0.01)
+    gc.collect()
+    assert unseen == []
+
+
+async def test_however_many_read_none_waits_longer_than_was_said(postgres: PostgresServer) -> None:
+    """Those in line behind others that wait in vain do not wait again when it is their turn."""
+    async with line(postgres.port) as between:
+        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
+        async with opened(url, patience=2.0) as store:
+            await store.append(creation("t"))
+            between.freeze()
+            async with asyncio.timeout(60):  # one after the other it were 250 s at the least
+                failures = await asyncio.gather(
+                    *[store.load("t") for _ in range(1000)], return_exceptions=True
+                )
+            assert {type(failure) for failure in failures} == {StoreUnavailable}
+            between.thaw()
+            async with asyncio.timeout(60):
+                record = None
+                while record is None:
+                    with contextlib.suppress(StoreUnavailable):
+                        record = await store.load("t")
+
+
+@pytest.mark.parametrize("fault", ["stopped", "paused", "cut off"])
+async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fault: str) -> None:
+    async with line(mortal.port) as between:
+        url = mortal.new_url().replace(f":{mortal.port}/", f":{between.port}/")
+        async with opened(url, lease=Lease(0.5), patience=0.5) as store, asyncio.timeout(60):
+            assert store.trouble == ""
+            if fault == "stopped":
+                await asyncio.to_thread(mortal.stop)
+            elif fault == "paused":
+                mortal.pause()
+            else:
+                between.freeze()
+            try:
+                while not store.trouble:
+                    await asyncio.sleep(0.05)
+                assert re.fullmatch(r"the store was not heard of for \d+ seconds", store.trouble)
+            finally:
+                if fault == "stopped":
+                    await asyncio.to_thread(mortal.start)
+                elif fault == "paused":
+                    mortal.go_on()
+                between.thaw()
+            while store.trouble:
+                await asyncio.sleep(0.05)
+
+
 async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
     """One text that it cannot keep, in the middle of a group."""
     async with opened(postgres_url) as store:
@@ -352,6 +434,71 @@ async def test_the_clock_is_the_databases(postgres_url: str) -> None:
         assert [replica.alive for replica in await right.replicas()] == [True] * 3
 
 
+async def test_the_time_does_not_jump_with_the_clock_of_the_machine(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url, lease=Lease(3600)) as store:  # the next beat is far away
+        before, real = store.now(), time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
+        assert 0 <= store.now() - before < 1_800_000
+
+
+async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was_set_back(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    schema = postgres_url.partition("?schema=")[2]
+    lease = Lease(0.5)
+    async with (
+        opened(postgres_url, lease=lease) as one,
+        opened(postgres_url, lease=lease) as other,
+        asyncio.timeout(60),
+    ):
+        await one.append(creation("t"))
+        assert one._heart is not None
+        await asyncio.to_thread(one._heart.stop)
+        later = f"UPDATE {schema}.replicas SET seen_at = seen_at + 3600000 WHERE id = '{{}}'"
+        await asyncio.to_thread(postgres.execute, later.format(one.replica))
+        while not await other.unclaimed():
+            await asyncio.sleep(0.05)
+        assert [a.task_id for a in await other.adopt(SCOPE.agent, 10)] == ["t"]
+
+
+async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forward(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    schema = postgres_url.partition("?schema=")[2]
+    behind = 0
+    async with (
+        opened(postgres_url, lease=Lease(3600), clock=lambda: now_ms() - behind) as one,
+        opened(postgres_url, lease=Lease(3600)) as other,
+    ):
+        await other.append(creation("t"))
+        heart = one._heart
+        assert heart is not None
+        heart.stop()
+        heart._touch = TouchesAtOnce(Lease(3600))
+        await asyncio.to_thread(heart._beat)
+        # As it looks when the database's clock went on by hours between two beats of each.
+        behind = 7_200_000
+        before = f"UPDATE {schema}.replicas SET seen_at = seen_at - {behind}"
+        await asyncio.to_thread(postgres.execute, before)
+        await asyncio.to_thread(heart._beat)
+        assert not await one.unclaimed()
+        await other.append(addition("t", 1, chunk("t", "x")))
+        # By the next beat that is as it was, and silence is silence.
+        await asyncio.to_thread(heart._beat)
+        assert await one.unclaimed()
+
+
+class TouchesAtOnce(Touch):
+    """Lets a replica judge others from its second beat on."""
+
+    def felt(self, now: float) -> bool:
+        is_first = self._since is None
+        super().felt(now)
+        return not is_first
+
+
 async def test_replicas_that_start_at_once_make_the_schema_once(postgres_url: str) -> None:
     stores = [PostgresTaskStore(postgres_url) for _ in range(5)]
     await asyncio.gather(*[store.open(lambda records: None) for store in stores])
@@ -402,8 +549,8 @@ async def test_a_database_that_keeps_other_texts_is_refused(postgres: PostgresSe
     ("url", "said"),
     [
         ("postgresql://me:secret-word@127.0.0.1:1/tasks", "cannot be reached"),
-        ("postgresql://me:secret-word@127.0.0.1:{port}/none", "does not exist"),
-        ("postgresql://none:secret-word@127.0.0.1:{port}/postgres", "cannot be reached|not use"),
+        ("postgresql://me:secret-word@127.0.0.1:{port}/none", "no such database; create it"),
+        ("postgresql://none:secret-word@127.0.0.1:{port}/postgres", "the user may not use it"),
     ],
 )
 async def test_what_cannot_be_opened_is_said_without_the_password(
@@ -417,6 +564,25 @@ async def test_what_cannot_be_opened_is_said_without_the_password(
     shown = str(failure.value) + repr(Address.of(url)) + caplog.text
     assert "secret" not in shown
     assert "127.0.0.1" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ('FATAL: password authentication failed for user "p"', "user or the password is wrong"),
+        ("fe_sendauth: no password supplied", "user or the password is wrong"),
+        ('FATAL: database "x" does not exist', "no such database; create it"),
+        ('FATAL: role "p" does not exist', "the user may not use it"),
+        ('FATAL: no pg_hba.conf entry for host "10.0.0.1"', "the user may not use it"),
+        ("FATAL: sorry, too many clients already", "raise max_connections"),
+        ("Connection refused", "cannot be reached"),
+    ],
+)
+def test_why_a_server_takes_no_connection_is_understood(told: str, said: str) -> None:
+    error = psycopg.OperationalError(f"connection failed: {told}\n\tand more")
+    explained = str(explain(error, Address.of("postgresql://p@db/x")))
+    assert said in explained
+    assert "\n" not in explained
 
 
 @pytest.mark.parametrize(

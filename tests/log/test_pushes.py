@@ -163,6 +163,22 @@ async def test_removing_is_idempotent(store: TaskStore) -> None:
     assert list(await store.pushes("t")) == []
 
 
+async def test_a_store_says_which_webhooks_are_told_from_here(store: TaskStore) -> None:
+    for n in range(10):
+        await store.append(creation(f"t{n}"))
+        for m in range(3):
+            await store.put_push(f"t{n}", push(f"p{m}", revision=f"{n}.{m}"))
+    await store.move_push("t0", replace(push("p0", revision="0.0"), state=PushState.PARKED))
+    await store.remove_push("t0", "p1")
+    whole = await store.telling([SCOPE.agent], 0, 100)
+    assert (whole.free, whole.next, len(whole.held)) == (False, 0, 28)
+    assert ("t0", "0.2") in whole.held
+    first = await store.telling([SCOPE.agent], 0, 25)
+    second = await store.telling([SCOPE.agent], first.next, 25)
+    assert (len(first.held), second.next) == (25, 0)
+    assert {*first.held, *second.held} == set(whole.held)
+
+
 async def test_a_task_has_a_bounded_number_however_they_come(store: TaskStore) -> None:
     await store.append(creation("t"))
     puts = [store.put_push("t", push(f"{n:02}")) for n in range(MAX_PUSHES + 3)]

@@ -306,6 +306,47 @@ async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> No
     assert (after["u"].ended, after["u"].holder) == (True, "")
 
 
+async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t"))
+    made = [await one.put_push("t", push(f"push-{n}")) for n in range(2)]
+    theirs = await two.put_push("t", push("theirs"))
+    done = await one.put_push("t", push("done"))
+    assert await one.move_push("t", replace(done, state=PushState.DONE))
+    found = await one.telling([AGENT], 0, 100)
+    assert (found.free, found.next) == (False, 0)
+    assert set(found.held) == {("t", each.revision) for each in made}
+    assert (await two.telling([AGENT], 0, 100)).held == (("t", theirs.revision),)
+    await silence(one)
+    async with asyncio.timeout(20):
+        while not (await two.telling([AGENT], 0, 100)).free:
+            await asyncio.sleep(0.01)
+    assert not (await two.telling(["another agent"], 0, 100)).free
+    assert not (await one.telling([AGENT], 0, 100)).held
+    await two.adopt_pushes(AGENT, 10)
+    found = await two.telling([AGENT], 0, 100)
+    assert (found.free, len(found.held)) == (False, 3)
+
+
+async def test_webhooks_that_a_replica_tells_come_page_by_page(one: TaskStore) -> None:
+    made = set()
+    for n in range(30):
+        await one.append(creation(f"t{n}"))
+        for m in range(3):
+            made.add((f"t{n}", (await one.put_push(f"t{n}", push(f"push-{m}"))).revision))
+    found, place = set(), 0
+    for _ in range(5):
+        page = await one.telling([AGENT], place, 25)
+        assert len(page.held) <= 25
+        found |= set(page.held)
+        place = page.next
+        if not place:
+            break
+    assert place == 0
+    assert found == made
+
+
 async def test_a_webhook_has_one_teller(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t"))
     mine = await one.put_push("t", push("a"))

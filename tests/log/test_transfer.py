@@ -310,6 +310,28 @@ def test_what_breaks_the_rules_of_a_log_is_refused(
         list(checked([json.dumps(line).encode() + b"\n" for line in lines]))
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("task", "task task-[01] is in the file twice"),
+        ("context", "context context-1 is in the file twice"),
+        ("receipt", "the receipt for message .* is there twice"),
+        ("value", "has two values 'key "),
+    ],
+)
+def test_what_is_in_the_file_twice_is_refused(file: bytes, kind: str, words: str) -> None:
+    parts: list[list[bytes]] = []  # each begins with what the lines after it belong to
+    for line in file.splitlines(keepends=True):
+        if json.loads(line)["is"] in ("said", "record", "webhook", *{"value"} - {kind}):
+            parts[-1].append(line)
+        else:
+            parts.append([line])
+    [*_, n] = [n for n, part in enumerate(parts) if json.loads(part[0])["is"] == kind]
+    twice = [line for part in (*parts[: n + 1], *parts[n:]) for line in part]
+    with pytest.raises(TransferError, match=words):
+        list(checked(twice))
+
+
 def test_an_import_that_was_broken_off_goes_on(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,20 +70,25 @@ def _folder(name: str) -> Path:
 
 
 class PostgresServer:
-    """A server of our own on loopback. ``options`` are settings of it (``fsync="off"``)."""
+    """A server of our own on loopback. ``options`` are settings of it (``fsync="off"``).
 
-    def __init__(self, **options: str) -> None:
+    One that is a ``standby`` of another server, which runs, follows it until it is promoted.
+    """
+
+    def __init__(self, standby: PostgresServer | None = None, **options: str) -> None:
         self.user = "parley"
         self.port = _free_port()
         self._options = options
         self._folder = _folder("postgres")
         self._data = self._folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
+        if standby is not None:
+            making = ["pg_basebackup", "-d", standby.url(), "-R", "-c", "fast", "--no-sync"]
+        else:
+            making = ["initdb", "-U", self.user, "-A", "trust", "-E", "UTF8", "--no-locale"]
+            making += ["--no-sync", "--no-instructions"]
         subprocess.run(
-            [
-                *(_program("initdb"), "-D", self._data, "-U", self.user, "-A", "trust"),
-                *("-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"),
-            ],
+            [_program(making[0]), *making[1:], "-D", self._data],
             check=True,
             capture_output=True,
             cwd=self._folder,
@@ -124,6 +129,10 @@ class PostgresServer:
             cursor = connection.execute(sql)
             return cursor.fetchall() if cursor.description else []
 
+    def promote(self) -> None:
+        """Have a standby that has heard all that there was take its master's place."""
+        self.execute("SELECT pg_promote(true, 60)")
+
     def cut_connections(self, database: str = "postgres") -> int:
         """End all connections but this one, whatever they do; return how many."""
         [(count,)] = self.execute(
@@ -132,6 +141,14 @@ class PostgresServer:
             database,
         )
         return int(count)
+
+    def backends(self) -> list[int]:
+        """Return the processes that serve clients, but this one's."""
+        rows = self.execute(
+            "SELECT pid FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        return [pid for (pid,) in rows]
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -317,6 +334,19 @@ def running(**options: str) -> Iterator[PostgresServer]:
         yield server
     finally:
         server.remove()
+
+
+@contextmanager
+def standing_by(server: PostgresServer) -> Iterator[PostgresServer]:
+    """A standby of a server, which from then on acknowledges what the standby has taken."""
+    standby = PostgresServer(standby=server)
+    try:
+        standby.start()
+        server.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        server.execute("SELECT pg_reload_conf()")
+        yield standby
+    finally:
+        standby.remove()
 
 
 @contextmanager

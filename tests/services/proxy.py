@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 PIECE = 65536
@@ -31,7 +31,9 @@ class Line:
         self._held: socket.socket | None = None
         self._passing = asyncio.Event()
         self._passing.set()
-        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._pairs: dict[
+            tuple[asyncio.StreamWriter, asyncio.StreamWriter], tuple[asyncio.Event, asyncio.Event]
+        ] = {}
         self._serving: set[asyncio.Task[None]] = set()
 
     @property
@@ -68,6 +70,23 @@ class Line:
         """Let what waits pass, and what comes."""
         self._passing.set()
 
+    def hold(self, is_held: Callable[[], bool]) -> None:
+        """Let nothing pass some ways of some connections any more, and close nothing.
+
+        ``is_held`` says it of each way of each. New connections are as good as ever, so what is
+        held may come long after what was said later.
+        """
+        for ways in self._pairs.values():
+            for way in ways:
+                if is_held():
+                    way.clear()
+
+    def release(self) -> None:
+        """Let all that is held pass."""
+        for ways in self._pairs.values():
+            for way in ways:
+                way.set()
+
     def half_close(self) -> None:
         """Tell every client that its server has said all, while its server still listens."""
         for near, _ in list(self._pairs):
@@ -77,6 +96,7 @@ class Line:
     def heal(self) -> None:
         """End every fault but that of refusing."""
         self.delay, self.rate, self.drop_after = 0.0, None, None
+        self.release()
         self.thaw()
 
     async def close(self) -> None:
@@ -106,15 +126,17 @@ class Line:
                 _reset(near)
                 return
             pair = (near, far)
-            self._pairs.add(pair)
+            there, back = self._pairs[pair] = (asyncio.Event(), asyncio.Event())
+            there.set()
+            back.set()
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pass(reader, far, None))
-                    both.create_task(self._pass(far_reader, near, limit))
+                    both.create_task(self._pass(reader, far, None, there))
+                    both.create_task(self._pass(far_reader, near, limit, back))
             except* (OSError, RuntimeError):
                 pass
             finally:
-                self._pairs.discard(pair)
+                del self._pairs[pair]
                 for writer in pair:
                     _reset(writer)
         except asyncio.CancelledError:
@@ -123,12 +145,17 @@ class Line:
             self._serving.discard(task)
 
     async def _pass(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limit: int | None,
+        may_pass: asyncio.Event,
     ) -> None:
         """Pass on what one side says until it has said all; raises when the line is cut."""
         while True:
             piece = await reader.read(PIECE if limit is None else min(PIECE, limit))
             await self._passing.wait()
+            await may_pass.wait()
             if not piece:
                 writer.write_eof()
                 return

@@ -298,6 +298,9 @@ class SimulatedStore:
     async def pushes(self, task_id: str) -> Any:
         return await self._ask("pushes", self._inner.pushes, task_id)
 
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Any:
+        return await self._ask("telling", self._inner.telling, agents, after, limit)
+
     # -- what changes something ----------------------------------------------------------------
 
     async def claim(self, task_id: str) -> Any:

@@ -107,7 +107,5 @@ def plan_of(random: Random) -> Plan:
         plan.turn_timeout = random.choice([0.5, 3.0])
     if maybe() < 0.1:
         plan.task_timeout = random.choice([1.0, 6.0])
-    # A replica that never hears that it has taken a webhook over does not tell it: with answers
-    # that get lost there are none, unless --webhooks asks for them.
-    plan.has_webhooks = maybe() < 0.4 and not plan.forgets
+    plan.has_webhooks = maybe() < 0.4
     return plan

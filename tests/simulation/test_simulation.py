@@ -39,6 +39,14 @@ def test_whatever_goes_wrong_nothing_is_lost_doubled_or_left_behind(share: int) 
     assert f"{each} seeds from {share * each}, 0 failed" in done.stdout
 
 
+@pytest.mark.slow
+def test_whatever_goes_wrong_all_webhooks_are_told() -> None:
+    each = -(-SEEDS // SHARES)
+    done = _run("--webhooks", "--seeds", str(each), "--from", str(SEEDS), "--keep-going")
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-5_000:]
+    assert f"{each} seeds from {SEEDS}, 0 failed" in done.stdout
+
+
 @pytest.mark.parametrize("mutation", ALL, ids=lambda kind: kind.__name__)
 def test_an_engine_that_is_broken_on_purpose_is_found_out(mutation: type[Mutation]) -> None:
     done = _run("--seeds", str(ENOUGH), "--break", mutation.__name__)

@@ -62,11 +62,11 @@ class World:
 
     # -- names, times --------------------------------------------------------------------------
 
-    def new_id(self) -> str:
-        """Return an id as ours are: they begin with the moment by the clock of the process."""
+    def new_id(self, at: int | None = None) -> str:
+        """Return an id as ours are: they begin with the moment, by the clock of the process."""
         here = self.here or self.loop.world
         number = self._counters["id"] = self._counters.get("id", 0) + 1
-        moment = self.milliseconds()
+        moment = self.milliseconds() if at is None else at
         return f"{moment:012x}7{number & 0xFFF:03x}8{here.number & 0xFFF:03x}{number:012x}"
 
     def milliseconds(self) -> int:

@@ -24,7 +24,7 @@ from parley.log.bus_frames import Outbox, Reader
 from parley.log.ending import end
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
-from parley.log.postgres_link import Address
+from parley.log.postgres_link import Address, is_read_only
 
 logger = logging.getLogger(__name__)
 
@@ -161,6 +161,7 @@ class PostgresBus:
 
     async def _speak(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
+        began = loop.time()
         self._is_speaking = True
         self._beat_at = 0.0
         try:
@@ -175,6 +176,9 @@ class PostgresBus:
                     self._beat_at = now + BEAT
                     values = [self._channel, b"\n".join(frames).decode()]
                     await _in_time(connection, connection.execute(_NOTIFY, values))
+                    if is_read_only(connection) and loop.time() - began > LONGEST_PAUSE:
+                        # Others may be at the server that took its place.
+                        raise psycopg.OperationalError("the server takes no writes")
                 if not self._is_closing:
                     # Told at once after a quiet moment; in a busy one with what comes meanwhile.
                     await asyncio.sleep(max(0.0, now + self._tick - loop.time()))
@@ -196,17 +200,19 @@ class PostgresBus:
         loop = asyncio.get_running_loop()
         await _in_time(connection, connection.execute(f'LISTEN "{self._channel}"'))
         lost: asyncio.Future[None] = loop.create_future()
-        descriptor = connection.fileno()
+        # A descriptor of our own: that of a connection that is lost is closed at once, and its
+        # number may be another's before the loop is told to leave it alone.
+        line = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
         def readable() -> None:
             try:
                 self._take_in(connection)
             except Exception as error:
-                loop.remove_reader(descriptor)
+                loop.remove_reader(line)
                 if not lost.done():
                     lost.set_exception(error)
 
-        loop.add_reader(descriptor, readable)
+        loop.add_reader(line, readable)
         try:
             self._heard_at = loop.time()
             if self._hints is not None:
@@ -227,7 +233,8 @@ class PostgresBus:
                     self._is_heard = False
         finally:
             self._is_heard = False
-            loop.remove_reader(descriptor)
+            loop.remove_reader(line)
+            line.close()
             if not lost.cancel():
                 lost.exception()
 
@@ -257,7 +264,7 @@ class PostgresBus:
             logger.warning(
                 "the bus at %s does not work, hints come late until it does: %s",
                 self._address.name,
-                str(error).strip(),
+                " ".join(str(error).split()),
             )
 
 

@@ -8,6 +8,7 @@ number of the public event before it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -31,6 +32,8 @@ class Kind(Enum):
     TURN = "turn"
     REMEMBERED = "remembered"
     CANCEL = "cancel"
+
+    __hash__ = object.__hash__  # an enum's own is slow
 
     @property
     def is_public(self) -> bool:
@@ -136,6 +139,12 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
 def now_ms() -> int:
     """Return the present moment in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def steady_clock() -> Callable[[], int]:
+    """Return what tells the present moment in ms since 1970, and does not jump when that is set."""
+    ahead = now_ms() - int(time.monotonic() * 1000)
+    return lambda: int(time.monotonic() * 1000) + ahead
 
 
 def logged(

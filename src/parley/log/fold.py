@@ -17,7 +17,6 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 
-_TERMINAL = tuple(TERMINAL_STATES)  # found by identity; an enum's hash is slow
 _NEVER_ENTERED = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
 
@@ -37,7 +36,7 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
             raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
         if event.status.state is TaskState.UNSPECIFIED:
             raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
-    elif state in _TERMINAL:
+    elif state in TERMINAL_STATES:
         raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
     elif isinstance(event, TaskStatusUpdateEvent):
         if event.status.state in _NEVER_ENTERED:

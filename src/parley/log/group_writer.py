@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from parley.log import jobs as store_jobs
-from parley.log.batch import Job
+from parley.log.batch import Job, WriterId
 from parley.log.events import LoggedEvent
 from parley.log.lend import Lender
 from parley.log.store import Committed
@@ -57,6 +57,7 @@ class GroupWriter:
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
         self._gathered: list[Job] = []
+        self._unforgiven: set[WriterId] = set()
         self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._ended = self._loop.create_future()
         # A daemon: a program that forgot to close the store can end, and loses nothing that it
@@ -144,6 +145,19 @@ class GroupWriter:
         for _ in range(hands):
             self._lender.end()
         if told and not self._is_closing:
-            # What was submitted before now is ahead of this and fails; what comes after may pass.
-            forgive = partial(store_jobs.forgive, writers=told)
-            self.submit(Job(self._loop.create_future(), forgive))
+            self._forgive(told)
+
+    def _forgive(self, writers: set[WriterId]) -> None:
+        """Let writers that were told of a failure write again.
+
+        What was submitted before now is ahead of this and fails; what comes after may pass.
+        """
+        self._unforgiven |= writers
+        told, self._unforgiven = self._unforgiven, set()
+        job = Job(self._loop.create_future(), partial(store_jobs.forgive, writers=told))
+        job.future.add_done_callback(partial(self._forgiven, told))
+        self.submit(job)
+
+    def _forgiven(self, writers: set[WriterId], done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._unforgiven |= writers  # when the next are

@@ -70,12 +70,11 @@ def payloads_of(append: Append) -> list[bytes]:
         raise ValueError("an append of public events names the head that it expects")
     if append.expected_seq == 0 and append.scope is None:
         raise ValueError("an append that creates a task says whose it is: scope is missing")
-    return [_in_one_line(encode(event)) for event in append.events]
-
-
-def _in_one_line(payload: bytes) -> bytes:
-    """Return JSON without line breaks, which a value that was JSON already may have brought."""
-    return msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload
+    payloads = [encode(event) for event in append.events]
+    for n, payload in enumerate(payloads):
+        if b"\n" in payload:  # of a value that was JSON already
+            payloads[n] = msgspec.json.format(payload, indent=-1)
+    return payloads
 
 
 def advance(
@@ -102,18 +101,22 @@ def advance(
     records = []
     for event, payload in zip(append.events, payloads, strict=True):
         check(state, event)
+        status = None
         if isinstance(event, TaskArtifactUpdateEvent):
             owner, seq, sub = event.task_id, seq + 1, 0
-        elif isinstance(event, TaskStatusUpdateEvent | Task):
-            owner, seq, sub = event.id if isinstance(event, Task) else event.task_id, seq + 1, 0
-            state, stamp = event.status.state, event.status.timestamp
-            status_at = stamp.milliseconds if stamp else at
+        elif isinstance(event, TaskStatusUpdateEvent):
+            owner, seq, sub, status = event.task_id, seq + 1, 0, event.status
+        elif isinstance(event, Task):
+            owner, seq, sub, status = event.id, seq + 1, 0, event.status
         else:
             owner, sub = task_id, sub + 1
             if isinstance(event, Received):
                 waiting += 1
             elif isinstance(event, CancelRequested):
                 canceling = True
+        if status is not None:
+            state, stamp = status.state, status.timestamp
+            status_at = stamp.milliseconds if stamp else at
         if owner != task_id:
             raise IllegalEvent(f"an event of task {owner} is not part of task {task_id}")
         record = LoggedEvent(task_id, seq, append.turn, kind_of(event), payload, event, at, sub)

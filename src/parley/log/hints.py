@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from parley.log.events import LoggedEvent
@@ -36,6 +36,17 @@ class Listener(Protocol):
 
     def moved(self, place: Place) -> None:
         """Somebody looked into the store: the log stands at ``place``."""
+        ...
+
+
+class Follower(Protocol):
+    """Somebody who looks into a task's log for himself, and wants to know when: webhooks."""
+
+    def has_news(self, task_id: str) -> None:
+        """There may be public events in the log that were not there before.
+
+        Must be quick and must not raise; may be called when there is nothing.
+        """
         ...
 
 
@@ -192,12 +203,13 @@ class LocalHints:
         self.look: Callable[[str | None], None] | None = None
         self._readers: dict[str, set[Subscription]] = {}
         self._listeners: dict[str, list[Listener]] = {}
+        self._followers: dict[str, Follower] = {}
         self._workers: list[WorkListener] = []
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody subscribes or listens to a task."""
-        return not (self._readers or self._listeners)
+        """Whether nobody cares about any task."""
+        return not (self._readers or self._listeners or self._followers)
 
     @property
     def held(self) -> int:
@@ -207,14 +219,18 @@ class LocalHints:
     @property
     def watched(self) -> Collection[str]:
         """The tasks that somebody here cares about, as of now."""
-        return self._readers.keys() | self._listeners.keys()
+        return self._readers.keys() | self._listeners.keys() | self._followers.keys()
 
     def is_watched(self, task_id: str) -> bool:
         """Whether somebody here cares about a task."""
-        return task_id in self._readers or task_id in self._listeners
+        return task_id in self._readers or task_id in self._listeners or task_id in self._followers
+
+    def is_worked_on(self, task_id: str) -> bool:
+        """Whether a lane here works on a task, so that what is committed to it mostly is here."""
+        return task_id in self._listeners
 
     def publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Pass on records of one task. Costs two look-ups when nobody asked for them."""
+        """Pass on records of one task. Costs three look-ups when nobody asked for them."""
         if not records:
             return
         task_id = records[0].task_id
@@ -234,6 +250,8 @@ class LocalHints:
                             listener.heard(record)
                         except Exception:
                             logger.exception("a listener of task %s failed", task_id)
+        if task_id in self._followers and any([record.sub == 0 for record in records]):
+            self._followers[task_id].has_news(task_id)
 
     def moved(self, place: Place) -> None:
         """Pass on where a task's log stands: whoever does not know looks into the store."""
@@ -244,11 +262,13 @@ class LocalHints:
                 listener.moved(place)
             except Exception:
                 logger.exception("a listener of task %s failed", place.task_id)
+        self._has_news(place.task_id)
 
     def news(self, task_id: str, seq: int) -> None:
         """Pass on that a task's log has reached event ``seq``, and not all of it came."""
         for reader in self._readers.get(task_id, ()):
             reader.moved(seq)
+        self._has_news(task_id)
         if self.look is not None and task_id in self._listeners:
             self.look(task_id)
 
@@ -256,11 +276,19 @@ class LocalHints:
         """Pass on that the store has no such task: who follows it looks, and finds that out."""
         for reader in self._readers.get(task_id, ()):
             reader.lost()
+        self._has_news(task_id)
 
-    def missed(self) -> None:
-        """Say that hints of any task may have been lost: the store is asked about all."""
+    def _has_news(self, task_id: str) -> None:
+        follower = self._followers.get(task_id)
+        if follower is not None:
+            follower.has_news(task_id)
+
+    def missed(self, task_id: str | None = None) -> None:
+        """Say that hints of a task, or of any, may have been lost: the store is asked about it, or
+        about all.
+        """
         if self.look is not None:
-            self.look(None)
+            self.look(task_id)
 
     def work(self, agent: str) -> None:
         """Pass on that there is unclaimed work of an agent."""
@@ -276,7 +304,7 @@ class LocalHints:
         subscription = Subscription()
         readers = self._readers.get(task_id)
         if readers is None:
-            is_first = task_id not in self._listeners
+            is_first = not self.is_watched(task_id)
             readers = self._readers[task_id] = set()
             if is_first and self.interest is not None:
                 self.interest(task_id, True)
@@ -287,27 +315,48 @@ class LocalHints:
             readers.discard(subscription)
             if not readers:
                 del self._readers[task_id]
-                if self.interest is not None and task_id not in self._listeners:
-                    self.interest(task_id, False)
+                self._left(task_id)
 
-    @contextmanager
-    def listen(self, task_id: str, listener: Listener) -> Iterator[None]:
+    def listen(self, task_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Tell ``listener`` of a task's private records, as long as the context lasts."""
+        return _Listening(self, task_id, listener)
+
+    def begin(self, task_id: str, listener: Listener) -> None:
+        """Tell ``listener`` of a task's private records, until ``end``."""
         listeners = self._listeners.get(task_id)
         if listeners is None:
-            is_first = task_id not in self._readers
+            is_first = not self.is_watched(task_id)
             listeners = self._listeners[task_id] = []
             if is_first and self.interest is not None:
                 self.interest(task_id, True)
         listeners.append(listener)
-        try:
-            yield
-        finally:
-            listeners.remove(listener)
-            if not listeners:
-                del self._listeners[task_id]
-                if self.interest is not None and task_id not in self._readers:
-                    self.interest(task_id, False)
+
+    def end(self, task_id: str, listener: Listener) -> None:
+        """Tell ``listener`` of the task no more."""
+        listeners = self._listeners[task_id]
+        listeners.remove(listener)
+        if not listeners:
+            del self._listeners[task_id]
+            self._left(task_id)
+
+    def follow(self, task_id: str, follower: Follower) -> None:
+        """Tell ``follower`` whenever there may be more in a task's log, until ``unfollow``.
+
+        A task has one such: there may be very many tasks of which nothing else is known here.
+        """
+        is_first = not self.is_watched(task_id)
+        self._followers[task_id] = follower
+        if is_first and self.interest is not None:
+            self.interest(task_id, True)
+
+    def unfollow(self, task_id: str) -> None:
+        """Tell nobody any more who follows a task. Idempotent."""
+        if self._followers.pop(task_id, None) is not None:
+            self._left(task_id)
+
+    def _left(self, task_id: str) -> None:
+        if self.interest is not None and not self.is_watched(task_id):
+            self.interest(task_id, False)
 
     @contextmanager
     def listen_work(self, listener: WorkListener) -> Iterator[None]:
@@ -317,3 +366,20 @@ class LocalHints:
             yield
         finally:
             self._workers.remove(listener)
+
+
+class _Listening:
+    """Tells a listener of a task while the context lasts."""
+
+    __slots__ = ("_hints", "_listener", "_task_id")
+
+    def __init__(self, hints: LocalHints, task_id: str, listener: Listener) -> None:
+        self._hints = hints
+        self._task_id = task_id
+        self._listener = listener
+
+    def __enter__(self) -> None:
+        self._hints.begin(self._task_id, self._listener)
+
+    def __exit__(self, *error: object) -> None:
+        self._hints.end(self._task_id, self._listener)

@@ -6,6 +6,7 @@ import msgspec
 
 LEASE_SECONDS = 15.0
 SHORTEST_LEASE = 0.5
+LONGEST_BEAT = 5.0
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ class Lease(msgspec.Struct, frozen=True):
     @property
     def beat(self) -> float:
         """Seconds between two signs of life."""
-        return self.seconds / 10
+        return min(self.seconds / 10, LONGEST_BEAT)
 
     @property
     def time_to_live(self) -> float:

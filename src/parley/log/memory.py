@@ -27,7 +27,7 @@ from parley.log.head import (
     unknown,
 )
 from parley.log.lease import Lease, Touch
-from parley.log.pushes import placed
+from parley.log.pushes import placed, telling_of
 from parley.log.snapshot import Snapshot
 from parley.log.store import (
     COUNTED,
@@ -49,6 +49,7 @@ from parley.log.store import (
     TaskPage,
     TaskQuery,
     TaskRecord,
+    Telling,
     memory_of,
 )
 from parley.model.encoding import decode, encode
@@ -152,6 +153,11 @@ class MemoryTaskStore:
     def is_shared(self) -> bool:
         """Whether other replicas may use what the store keeps at the same time."""
         return self._is_shared
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be reached: memory always can."""
+        return ""
 
     def now(self) -> int:
         """Return the present moment by the store's clock, in ms."""
@@ -489,6 +495,20 @@ class MemoryTaskStore:
                 log.pushes |= {push.id: replace(push, holder=self._replica) for push in active}
                 found.append((task_id, any([push.cursor < log.head.seq for push in active])))
         return found
+
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+        self._opened()
+        found: list[tuple[int, str, str]] = []
+        is_free = False
+        for place, (task_id, log) in enumerate(self._logs.items(), start=1):
+            for push in log.pushes.values():
+                if push.state is not PushState.ACTIVE:
+                    continue
+                is_free = is_free or (not push.holder and log.head.scope.agent in agents)
+                if push.holder == self._replica and place > after and len(found) < limit:
+                    found.append((place, task_id, push.revision))
+        return telling_of(is_free, found, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs."""

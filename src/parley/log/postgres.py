@@ -13,7 +13,7 @@ import psycopg
 
 from parley.log.batch import columns, head_of, pushes_of
 from parley.log.database import DatabaseTaskStore, places_of
-from parley.log.events import LoggedEvent, now_ms
+from parley.log.events import LoggedEvent, steady_clock
 from parley.log.group_writer import GroupWriter
 from parley.log.lease import Lease
 from parley.log.lend import Lender
@@ -22,6 +22,7 @@ from parley.log.postgres_lease import Heart
 from parley.log.postgres_link import Address, Link, explain, may_pass, texts
 from parley.log.postgres_schema import look, migrate, sql_for
 from parley.log.postgres_writer import Errand, Fence, PostgresDesk
+from parley.log.pushes import telling_of
 from parley.log.reader_threads import Readers, task_in
 from parley.log.sql import queries
 from parley.log.store import (
@@ -34,6 +35,7 @@ from parley.log.store import (
     StoreUnavailable,
     TaskPage,
     TaskQuery,
+    Telling,
 )
 from parley.model.tasks import TaskState
 
@@ -61,7 +63,8 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
     replica of which nothing is heard for ``lease`` loses its tasks to others. ``patience`` is for
     how many seconds a read or a write waits while the database is away. With ``migrates`` the
     schema is brought up to date when the store is opened, else one that is older is refused.
-    ``clock`` returns milliseconds since 1970; it is corrected by the database's.
+    ``clock`` returns milliseconds since 1970; it is corrected by the database's. The usual one goes
+    on steadily when the machine's is set.
 
     Raises ``ValueError`` for what is no such URL.
     """
@@ -73,7 +76,7 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         lease: Lease | None = None,
         patience: float = PATIENCE,
         migrates: bool = True,
-        clock: Callable[[], int] = now_ms,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         if not patience > 0:
             raise ValueError(f"patience is a number of seconds above 0, not {patience!r}")
@@ -83,13 +86,19 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         self._lease = lease or Lease()
         self._patience = patience
         self._migrates = migrates
-        self._clock = clock
+        self._clock = clock or steady_clock()
         self._heart: Heart | None = None
 
     @property
     def is_shared(self) -> bool:
         """Whether other replicas may use what the store keeps at the same time."""
         return True
+
+    @property
+    def trouble(self) -> str:
+        """Why the database cannot be reached just now, empty while it can be."""
+        silence = self._heart.silence if self._heart is not None else 0
+        return f"the store was not heard of for {silence:.0f} seconds" if silence else ""
 
     def now(self) -> int:
         """Return the present moment by the database's clock, in ms."""
@@ -206,6 +215,13 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         )
         return found
 
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+        values = {"agents": texts(agents), "replica": self._replica}
+        rows = await self._rows("telling", values | {"after": after, "limit": limit})
+        found = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
+        return telling_of(bool(rows[0][0]), found, limit)
+
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
 
@@ -250,24 +266,37 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
 
 
 class _Source:
-    """A connection to read by. What is read is read again when the connection was lost."""
+    """A connection to read by. What is read is read again when the connection was lost.
+
+    Nobody waits longer than for ``patience`` seconds while the database is away, however many wait:
+    those who have are refused without a further try.
+    """
 
     def __init__(self, address: Address, patience: float) -> None:
         self.name = address.name
         self._address = address
         self._patience = patience
         self._link = Link(address, patience=patience)
+        self._failure: StoreUnavailable | None = None
 
-    def read(self, function: Callable[[Link], T]) -> T:
-        deadline = time.monotonic() + self._patience
+    def read(self, function: Callable[[Link], T], asked_at: float) -> T:
+        deadline = asked_at + self._patience
         pause = 0.02
+        if self._failure is not None and time.monotonic() > deadline:
+            raise StoreUnavailable(*self._failure.args)
         while True:
             self._link.patience = max(1.0, deadline - time.monotonic())
             try:
-                return function(self._link)
+                result = function(self._link)
             except psycopg.Error as error:
-                if not may_pass(error) or time.monotonic() + pause > deadline:
+                if not may_pass(error):
                     raise explain(error, self._address) from None
+                if time.monotonic() + pause > deadline:
+                    self._failure = explain(error, self._address)
+                    raise self._failure from None
+            else:
+                self._failure = None
+                return result
             time.sleep(pause)
             pause = min(0.5, pause * 2)
 

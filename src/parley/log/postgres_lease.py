@@ -20,6 +20,10 @@ from parley.log.postgres_schema import lock_number
 logger = logging.getLogger(__name__)
 
 
+MOMENT = 2.0
+"""How many seconds longer than two beats the database may be silent before that is trouble."""
+
+
 class Heart:
     """Beats from ``start`` to ``stop``. ``offset`` is how many ms the database's clock is ahead."""
 
@@ -42,7 +46,14 @@ class Heart:
         self._touch = Touch(lease)
         self._is_over = threading.Event()
         self._is_away = False
+        self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="parley-heart", daemon=True)
+
+    @property
+    def silence(self) -> float:
+        """For how many seconds nothing was heard of the database, 0 if that is as it should be."""
+        silence = time.monotonic() - self._heard
+        return silence if silence > 2 * self._lease.beat + MOMENT else 0
 
     def set_clock(self) -> None:
         """Learn the database's time. Raises ``psycopg.Error``."""
@@ -83,6 +94,8 @@ class Heart:
             except psycopg.Error as error:
                 self._touch.lost()
                 self._link.drop()
+                if isinstance(error, psycopg.errors.DiskFull):
+                    self._heard = time.monotonic()  # it is there, and can be read
                 if not self._is_away:
                     logger.warning("%s", explain(error, self._address))
                     self._is_away = True
@@ -95,9 +108,14 @@ class Heart:
     def _beat(self) -> None:
         before = self._clock()
         rows = self._link.rows(self._sql["beat"], (self._replica,))
+        self._heard = time.monotonic()
         if rows:
             there, is_buried = rows[0]
+            known = self.offset
             self._compare(before, there)
+            if abs(self.offset - known) > self._lease.time_to_live * 1000 / 4:
+                # Others look dead, or alive, until they have beaten by the clock as it is now.
+                self._touch.lost()
             if is_buried:
                 logger.warning(
                     "%s: this replica was not heard of for so long that others took its tasks",

@@ -9,7 +9,7 @@ import logging
 import re
 import struct
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 from uuid import uuid4
@@ -27,6 +27,9 @@ SCHEMA = "parley"
 
 OLDEST = 13
 CONNECT_SECONDS = 5
+
+STALE_SECONDS = 1.0
+"""How long a connection to a server that takes no writes is used: by then another may take them."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -118,6 +121,7 @@ class Link:
         self._address = address
         self.patience = patience
         self._connection: _Bounded | None = None
+        self._stale_at = 0.0
 
     @property
     def is_up(self) -> bool:
@@ -149,17 +153,22 @@ class Link:
             connection.close()
             raise
         self._connection = connection
+        self._stale_at = time.monotonic() + STALE_SECONDS if is_read_only(connection) else 0.0
 
     def execute(self, sql: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
         """Execute a statement. A connection that is no longer of use is dropped.
 
-        Raises ``psycopg.Error``.
+        So is one whose server has come to take no writes: what it tells may be old, as others write
+        to the server that took its place. Raises ``psycopg.Error``.
         """
         self.connect()
         assert self._connection is not None
         self._connection.patience = self.patience
         try:
-            return self._connection.execute(sql, values, binary=True)
+            found = self._connection.execute(sql, values, binary=True)
+            if is_read_only(self._connection) and time.monotonic() > self._stale_at:
+                raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes any more")
+            return found
         except BaseException as error:
             status = self._connection.pgconn.transaction_status
             state = getattr(error, "sqlstate", None) or ""
@@ -191,6 +200,12 @@ class Link:
         if self._connection is not None:
             self._connection.pgconn.finish()
             self._connection = None
+
+
+def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether the server takes no writes, as it said with its last answer (since 14)."""
+    told = connection.pgconn.parameter_status
+    return b"on" in (told(b"default_transaction_read_only"), told(b"in_hot_standby"))
 
 
 def _is_direct(connection: Connection) -> bool:
@@ -241,19 +256,34 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, _PASSING) and not isinstance(error, _FINAL)
 
 
+_SAID = (
+    ("does not exist", "database ", "3D000"),
+    ("does not exist", "role ", "28000"),
+    ("password authentication failed", "", "28P01"),
+    ("no password supplied", "", "28P01"),
+    ("no pg_hba.conf entry", "", "28000"),
+    ("too many clients already", "", "53300"),
+    ("connection slots are reserved", "", "53300"),
+)
+"""What a server says, in English, that takes no connection: libpq tells no code of it."""
+
+
 def explain(error: BaseException, address: Address) -> StoreUnavailable:
     """Return what is wrong with the database in words that say what to do about it."""
     said = " ".join(str(error).split()) or type(error).__name__
     state = getattr(error, "sqlstate", None) or ""
     reasons = {
         "53100": "the disk is full; make room on it",
-        "25006": "the server is read only (a standby?); name the primary server",
+        "25006": "the server is read only (a standby?); name the primary server, or all "
+        "of them: postgresql://one,other/database?target_session_attrs=read-write",
         "28P01": "the user or the password is wrong",
         "28000": "the user may not use it",
         "3D000": "there is no such database; create it",
         "42501": "the user has no right to do this; grant it",
         "53300": "the server has too many connections; raise max_connections, or use a pooler",
     }
+    if not state:
+        state = next((code for a, b, code in _SAID if a in said and b in said), "")
     reason = reasons.get(state)
     if reason is None:
         is_away = isinstance(error, psycopg.OperationalError)
@@ -291,6 +321,9 @@ def _dumper(oid: int) -> type[adapt.Dumper]:
 _DUMPERS = {Ints: _dumper(1016), Texts: _dumper(1009), Blobs: _dumper(1001), Flags: _dumper(1000)}
 
 
+_SIZE = struct.Struct(">i").pack
+
+
 def ints(values: Sequence[int | None]) -> Ints:
     """Return integers as one parameter. An array of Python's would take ten times as long."""
     count = len(values)
@@ -301,7 +334,9 @@ def ints(values: Sequence[int | None]) -> Ints:
         )
     else:
         has_null = False
-        body = struct.pack(">" + "iq" * count, *[x for v in values for x in (8, v)])
+        pairs: list[Any] = [8] * (2 * count)
+        pairs[1::2] = values
+        body = struct.pack(">" + "iq" * count, *pairs)
     return Ints(_header(20, count, has_null) + body)
 
 
@@ -321,8 +356,11 @@ def blobs(values: Sequence[bytes]) -> Blobs:
     return Blobs(_header(17, len(values)) + _sized(values))
 
 
-def _sized(values: Iterable[bytes]) -> bytes:
-    return b"".join([part for v in values for part in (len(v).to_bytes(4, "big"), v)])
+def _sized(values: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(values))
+    parts[::2] = map(_SIZE, map(len, values))
+    parts[1::2] = values
+    return b"".join(parts)
 
 
 def _header(oid: int, count: int, has_null: bool = False) -> bytes:

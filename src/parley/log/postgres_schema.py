@@ -124,7 +124,9 @@ def _migrate(link: Link, address: Address) -> list[Migration]:
             missing = _look(link, address).missing
             if missing:
                 version, name, sql = missing[0]
-                logger.info("%s: bringing the schema to version %d (%s)", address, version, name)
+                logger.info(
+                    "%s: bringing the schema to version %d (%s)", address.name, version, name
+                )
                 link.execute_script(sql.replace("{schema}", schema))
                 link.execute(
                     f"INSERT INTO {schema}.schema_versions VALUES (%s, %s, %s, now())",

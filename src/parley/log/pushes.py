@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from parley.log.head import Head
-from parley.log.store import MAX_PUSHES, PushRecord, PushState, TooManyPushes
+from parley.log.store import MAX_PUSHES, PushRecord, PushState, Telling, TooManyPushes
 
 FIRST_ID = "default"
 """The id of a configuration that came without one, when it is the first such of its task."""
@@ -66,3 +66,11 @@ def _id_for(url: str, revision: str, among: Iterable[PushRecord]) -> str:
             return other.id
         ids.append(other.id)
     return revision if FIRST_ID in ids else FIRST_ID
+
+
+def telling_of(is_free: bool, found: Sequence[tuple[int, str, str]], limit: int) -> Telling:
+    """Return what was found of the webhooks that a replica tells: the place of each one's task, in
+    order, the task's id, and the revision. A page that is full may have cut its last task's.
+    """
+    held = tuple([(task_id, revision) for _, task_id, revision in found])
+    return Telling(is_free, held, found[-1][0] - 1 if len(found) >= limit else 0)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ C_co = TypeVar("C_co", covariant=True)
 T = TypeVar("T")
 
 _KINDS = {kind.value.encode(): kind for kind in Kind}
-_Work = tuple[Callable[[Any], Any], asyncio.Future[Any]]
+_Work = tuple[Callable[[Any], Any], asyncio.Future[Any], float]
 
 
 class Source(Protocol[C_co]):
@@ -31,8 +32,12 @@ class Source(Protocol[C_co]):
 
     name: str
 
-    def read(self, function: Callable[[C_co], T]) -> T:
-        """Return what a function makes of the connection. Raises ``StoreUnavailable``."""
+    def read(self, function: Callable[[C_co], T], asked_at: float) -> T:
+        """Return what a function makes of the connection.
+
+        ``asked_at`` is when somebody began to wait for it (``time.monotonic``).
+        Raises ``StoreUnavailable``.
+        """
         ...
 
     def close(self) -> None:
@@ -56,7 +61,7 @@ class Readers(Generic[C]):
     async def run(self, function: Callable[[C], T]) -> T:
         """Return what ``function`` returns, called on one of the threads."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put((function, future))
+        self._queue.put((function, future, time.monotonic()))
         self._lender.begin()
         try:
             return await future
@@ -72,11 +77,13 @@ class Readers(Generic[C]):
     def _run(self, source: Source[C], ended: asyncio.Future[None]) -> None:
         try:
             while (work := self._queue.get()) is not None:
-                function, future = work
+                function, future, asked_at = work
+                if future.cancelled():
+                    continue  # whoever asked has gone
                 result: Any = None
                 error: Exception | None = None
                 try:
-                    result = source.read(function)
+                    result = source.read(function, asked_at)
                 except StoreUnavailable as failure:
                     error = failure.with_traceback(None)
                 except Exception:

@@ -155,6 +155,9 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
                 role = await connection.read_response()
                 if role[0] != b"master":
                     raise ConnectionError("the server is a replica of another by now")
+        except RuntimeError as error:  # what uvloop says of a line that was cut by then
+            await connection.disconnect(nowait=True)
+            raise ConnectionError("the connection was lost at once") from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

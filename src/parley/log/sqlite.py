@@ -19,6 +19,7 @@ from parley.log.database import DatabaseTaskStore, places_of
 from parley.log.events import now_ms
 from parley.log.group_writer import GroupWriter
 from parley.log.lend import Lender
+from parley.log.pushes import telling_of
 from parley.log.reader_threads import Readers, task_in
 from parley.log.sqlite_file import SQL, SqliteFile
 from parley.log.sqlite_reader import SqliteSource
@@ -32,6 +33,7 @@ from parley.log.store import (
     Scope,
     TaskPage,
     TaskQuery,
+    Telling,
 )
 from parley.model.tasks import TaskState
 
@@ -80,6 +82,11 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
     def is_shared(self) -> bool:
         """Whether other replicas may use what the store keeps at the same time: none can."""
         return False
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be reached: there is nothing between it and its file."""
+        return ""
 
     def now(self) -> int:
         """Return the present moment by the store's clock, in ms."""
@@ -161,6 +168,13 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
             partial(sqlite_jobs.adopt_pushes, agent=agent, limit=limit)
         )
         return found
+
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+        names = msgspec.json.encode(list(agents)).decode()
+        rows = await self._rows("telling", (names, self._replica, after, limit))
+        found = [(task, task_id, revision) for task, task_id, revision in rows[1:]]
+        return telling_of(bool(rows[0][0]), found, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.

@@ -131,18 +131,20 @@ class SqliteBatch(Batch):
                 place = (head.seq, head.sub, head.turn, *_work(head)[:3], head.epoch)
                 added.append((*name, *place, head.ended_at, head.holder, head.place))
                 continue
-            if head.state is not before.state:
-                counts[*columns(head.scope), state] += 1
-                counts[*columns(head.scope), before.state.value] -= 1
-            is_changed = head.state is not before.state or head.status_at != before.status_at
-            is_turned = _work(head) != _work(before)
+            has_moved_on = head.state is not before.state
+            if has_moved_on:
+                scope = columns(head.scope)
+                counts[*scope, state] += 1
+                counts[*scope, before.state.value] -= 1
             row = (head.key, head.seq, head.sub, head.turn, head.epoch)
-            if head.ended_at is not None or (is_changed and is_turned):
-                rewritten.append((*row, *_work(head), *status, head.ended_at))
+            work = _work(head)
+            is_changed = has_moved_on or head.status_at != before.status_at
+            if head.ended_at is not None or (is_changed and work != _work(before)):
+                rewritten.append((*row, *work, *status, head.ended_at))
             elif is_changed:
                 changed.append((*row, *status))
-            elif is_turned:
-                turned.append((*row, *_work(head)))
+            elif work != _work(before):
+                turned.append((*row, *work))
             else:
                 moved.append(row)
         _write_rows(connection, "add_heads", added)

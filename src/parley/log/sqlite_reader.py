@@ -24,8 +24,11 @@ class SqliteSource:
         self._connection = connection
         self._path = path
 
-    def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what a function makes of the connection. Raises ``StoreUnavailable``."""
+    def read(self, function: Callable[[sqlite3.Connection], T], asked_at: float) -> T:
+        """Return what a function makes of the connection, however long ago it was asked for.
+
+        Raises ``StoreUnavailable``.
+        """
         try:
             return function(self._connection)
         except sqlite3.Error as error:

@@ -136,6 +136,19 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.config.id
 
 
+class Telling(msgspec.Struct, frozen=True):
+    """Who tells webhooks, as the store has it: what a replica must know to leave none untold.
+
+    ``free`` is whether there are some that nobody tells; ``held`` has some of those that the
+    replica tells, each by its task's id and its revision. ``next`` is where those go on, 0 when
+    there are no more.
+    """
+
+    free: bool
+    held: tuple[tuple[str, str], ...]
+    next: int = 0
+
+
 class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Records to be added to one task's log, all or none.
 
@@ -288,6 +301,14 @@ class TaskStore(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether other replicas may use what the store keeps at the same time."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be reached just now, empty while it can be.
+
+        It is known without asking, and says nothing that is not for everybody.
+        """
         ...
 
     def now(self) -> int:
@@ -444,6 +465,14 @@ class TaskStore(Protocol):
         tasks that nobody holds; return the tasks' ids, the oldest first.
 
         Each with whether there are events that one of them has not delivered.
+        """
+        ...
+
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some active webhook of the agents' tasks, and up to about
+        ``limit`` (more than ``MAX_PUSHES``) that this replica tells of any, from a place on.
+
+        It costs the same however many there are.
         """
         ...
 

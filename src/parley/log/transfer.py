@@ -233,9 +233,17 @@ class Target(Protocol):
         ...
 
 
-def export_to(source: Source, write: Callable[[bytes], object], *, by: str) -> Counts:
-    """Write all that a store keeps. Memory is bounded by the longest records.
+def export_to(
+    source: Source,
+    write: Callable[[bytes], object],
+    *,
+    by: str,
+    agent: str = "",
+    tenant: str = "",
+) -> Counts:
+    """Write all that a store keeps, or what it keeps of one agent, of one tenant, or of both.
 
+    Memory is bounded by the longest records.
     ``by`` is the version of Parley that does it, for those who cannot read it.
     """
     counts, digest = Counts(), hashlib.sha256()
@@ -246,11 +254,23 @@ def export_to(source: Source, write: Callable[[bytes], object], *, by: str) -> C
         write(text)
 
     put(Header(format=FORMAT, by=by))
-    for line in source.lines():
+    for line in only(source.lines(), agent=agent, tenant=tenant):
         counts.add(line)
         put(line)
     write(_encode(Trailer(counts=counts, sha256=digest.hexdigest())) + b"\n")
     return counts
+
+
+def only(lines: Iterable[Line], *, agent: str = "", tenant: str = "") -> Iterator[Line]:
+    """Return what of a store is of one agent, of one tenant, or of both."""
+    is_wanted = False
+    for line in lines:
+        if isinstance(line, Context | KeptReceipt | KeptTask):
+            is_wanted = line.agent == (agent or line.agent) and line.tenant == (
+                tenant or line.tenant
+            )
+        if is_wanted:  # what follows belongs to it
+            yield line
 
 
 def lines_in(file: IO[bytes]) -> Iterator[bytes]:
@@ -335,7 +355,11 @@ class _Checking:
         self._stage = 0
         self._context: Context | None = None
         self._left = 0
+        self._keys: set[str] = set()
+        self._receipt: KeptReceipt | None = None
         self._task: _Task | None = None
+        # Hashes, as there may be millions of names.
+        self._named: set[int] = set()
 
     def next(self, line: Any) -> Iterator[Made]:
         """Check a line; return what ends before it. Raises ``ValueError``, ``IllegalEvent``."""
@@ -352,6 +376,9 @@ class _Checking:
         if isinstance(line, Value):
             if self._context is None:
                 raise ValueError("a value belongs to a context, and there is none before it")
+            if line.key in self._keys:
+                raise ValueError(f"the context before this line has two values {line.key!r}")
+            self._keys.add(line.key)
             return
         if isinstance(line, Record | Push):
             if self._task is None:
@@ -366,9 +393,25 @@ class _Checking:
         if isinstance(line, Context):
             if not 0 <= line.said <= HISTORY_KEPT:
                 raise ValueError(f"a context has up to {HISTORY_KEPT} messages, not {line.said}")
-            self._context, self._left = line, line.said
+            self._once(line.name, f"context {line.context_id}")
+            self._context, self._left, self._keys = line, line.said, set()
+        elif isinstance(line, KeptReceipt):
+            if self._receipt is not None and line.name <= self._receipt.name:
+                raise ValueError(
+                    f"the receipt for message {line.message_id} is there twice, or is not in the "
+                    "order of receipts"
+                )
+            self._receipt = line
         elif isinstance(line, KeptTask):
+            self._once((line.task_id,), f"task {line.task_id}")
             self._task = _Task(line)
+
+    def _once(self, name: tuple[str, ...], what: str) -> None:
+        """See that nothing of that name came before. Raises ``ValueError``."""
+        number = hash(name)
+        if number in self._named:
+            raise ValueError(f"{what} is in the file twice")
+        self._named.add(number)
 
     def end(self, trailer: Trailer) -> Iterator[Made]:
         """Check the last line."""

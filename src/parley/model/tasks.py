@@ -22,6 +22,8 @@ class TaskState(Enum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
+    __hash__ = object.__hash__  # an enum's own is slow
+
     def __str__(self) -> str:
         return self.value
 

@@ -268,6 +268,21 @@ FROM me LEFT JOIN (
     GROUP BY t.key, t.task_id) tasks ON true
 ORDER BY tasks.key;
 
+-- name: telling
+-- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
+SELECT EXISTS (
+    SELECT 1 FROM {schema}.pushes p JOIN {schema}.tasks t ON t.key = p.task
+    WHERE p.state = 'active' AND p.holder = '' AND t.agent = ANY(%(agents)s)) AS is_free,
+    0::bigint AS task, '' AS task_id, '' AS revision
+UNION ALL
+SELECT false, held.task, t.task_id, held.revision
+FROM (
+    SELECT p.task, p.revision FROM {schema}.pushes p
+    WHERE p.state = 'active' AND p.holder = %(replica)s AND p.task > %(after)s
+    ORDER BY p.task LIMIT %(limit)s) held
+JOIN {schema}.tasks t ON t.key = held.task
+ORDER BY task;
+
 -- name: adopted_pushes
 SELECT task_id FROM {schema}.tasks WHERE key = ANY(%s) ORDER BY key;
 
@@ -353,7 +368,16 @@ UPDATE {schema}.replicas SET
 WHERE id = %s AND buried_at IS NOT NULL;
 
 -- name: bury
--- Mark those that were not heard of for longer than they live. Their writers are fenced by it.
+-- Mark those that were not heard of for longer than they live. Their writers are fenced by it. Who
+-- was heard of at a moment that is yet to come was so by a clock that was set back since then, or by
+-- that of a server whose place another took: that counts as now.
+WITH ahead AS (
+    UPDATE {schema}.replicas SET seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    WHERE id IN (
+        SELECT id FROM {schema}.replicas
+        WHERE buried_at IS NULL
+            AND seen_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000
+        ORDER BY id FOR UPDATE SKIP LOCKED))
 UPDATE {schema}.replicas SET
     buried_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, freed = false,
     generation = nextval('{schema}.generations')

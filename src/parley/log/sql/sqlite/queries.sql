@@ -320,6 +320,19 @@ FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
 WHERE p.state = 'active' AND p.holder = '' AND t.agent = ?
 GROUP BY p.task ORDER BY p.task LIMIT ?;
 
+-- name: telling
+-- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
+SELECT EXISTS (
+    SELECT 1 FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
+    WHERE p.state = 'active' AND p.holder = ''
+        AND t.agent IN (SELECT value FROM json_each(?))), '', ''
+UNION ALL
+SELECT task, task_id, revision FROM (
+    SELECT p.task, t.task_id, p.revision
+    FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
+    WHERE p.state = 'active' AND p.holder = ? AND p.task > ?
+    ORDER BY p.task LIMIT ?);
+
 -- name: take_pushes
 UPDATE pushes SET holder = ? WHERE task = ? AND state = 'active' AND holder = '';
 

@@ -1,0 +1,24 @@
+"""What an id may be: of a task, a context, a message, a tenant, a caller.
+
+The specification sets no bounds, but every store has some. These are such that all of them keep the
+same ids, and several of one fit into a key.
+"""
+
+from __future__ import annotations
+
+LONGEST_ID = 512
+"""In bytes of UTF-8."""
+
+RIGHT_ID = f"at most {LONGEST_ID} bytes in UTF-8, and no character U+0000 in it"
+
+
+def may_be_id(text: str) -> bool:
+    """Return whether a text can be an id; whatever cannot names nothing that there is."""
+    if len(text) > LONGEST_ID or "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        return len(text.encode()) <= LONGEST_ID
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False

@@ -1,0 +1,73 @@
+"""The load balancer of the compose file, in front of replicas whose database is away."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from parley.server.run import serving
+from tests.server.http import call, post
+from tests.server.scripted import Scripted, app_of
+
+from .proxied import HAPROXY, free_port
+from .test_proxy import ADDRESSES, front
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.service,
+    pytest.mark.skipif(not HAPROXY, reason="HAProxy is not installed"),
+]
+
+BOUND = 60.0
+
+
+async def statuses(url: str) -> set[int]:
+    """What some requests are answered with; 0 when there is nobody yet."""
+    found = set()
+    for _ in range(6):
+        try:
+            found.add((await post(url, call())).status)
+        except OSError:
+            found.add(0)
+    return found
+
+
+async def until(url: str, wanted: set[int]) -> None:
+    async with asyncio.timeout(BOUND):
+        while await statuses(url) != wanted:
+            await asyncio.sleep(0.1)
+
+
+async def test_requests_go_where_the_database_is_reached_or_are_answered_by_an_agent(
+    tmp_path: Path,
+) -> None:
+    troubles = ["", ""]
+    services = [Scripted(), Scripted()]
+    async with AsyncExitStack() as stack:
+        port = free_port(ADDRESSES)
+        for n, address in enumerate(ADDRESSES):
+            app = app_of(services[n], trouble=lambda n=n: troubles[n])
+            await stack.enter_async_context(serving(app, host=address, port=port))
+        url = await stack.enter_async_context(front(tmp_path, port))
+        await until(url, {200})
+        troubles[0] = "the store was not heard of"
+        async with asyncio.timeout(BOUND):
+            while True:
+                services[0].forget()
+                await statuses(url)
+                if not services[0].asked:
+                    break
+                await asyncio.sleep(0.1)
+        assert await statuses(url) == {200}
+        assert services[0].asked == []
+        # When none is ready, there is still somebody who knows what to say.
+        troubles[1] = troubles[0]
+        services[0].forget()
+        async with asyncio.timeout(BOUND):
+            while not services[0].asked:
+                assert await statuses(url) == {200}
+        troubles[:] = ["", ""]
+        await until(url, {200})
