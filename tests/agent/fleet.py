@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from parley import CallContext, Task, TaskState, Turn
 from parley.agent.agent import Agent
 from parley.agent.host import Host, Role, placed
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import StoreUnavailable, TaskStore
+from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.service import StreamItem
+from parley.model.tasks import TaskStatusUpdateEvent
 from parley.security.egress import Egress
 from tests.agent.talk import Talk
 
@@ -113,21 +117,23 @@ class Fleet:
     loses = 0.0
 
     def __init__(self, new_replica: Callable[[], TaskStore]) -> None:
-        self._new_replica = new_replica
+        self.new_replica = new_replica
         generator = random.Random(7)
         self._network = Network(lambda: generator.random() < self.loses)
         self.replicas: list[Replica] = []
 
-    async def add(self, agent: Agent, *, role: Role = "both", drain: float = 0.0) -> Replica:
+    async def add(
+        self, agent: Agent, *, role: Role = "both", drain: float = 0.0, poll: float = 0.1
+    ) -> Replica:
         """Start a further replica."""
-        store, bus = self._new_replica(), MemoryBus(self._network)
+        store, bus = self.new_replica(), MemoryBus(self._network)
         host = Host(
             placed(agent),
             store,
             drain=drain,
             bus=bus,
             role=role,
-            poll=0.1,
+            poll=poll,
             webhooks=Egress.allowing(True),
         )
         await host.start()
@@ -154,3 +160,58 @@ class Fleet:
 def where(turn: Any) -> str:
     """Return what the store calls the replica that a turn runs on."""
     return str(turn.run.lane.executor.store.replica)
+
+
+async def get(replica: Replica, task_id: str) -> Task:
+    return await replica.service.get_task(GetTaskRequest(id=task_id), replica.context)
+
+
+async def collect(items: AsyncIterator[StreamItem]) -> list[StreamItem]:
+    return [item async for item in items]
+
+
+async def events_of(replica: Replica, task_id: str) -> list[StreamItem]:
+    """Return all events of a task, to its end."""
+    request = SubscribeToTaskRequest(id=task_id)
+    stream = replica.service.subscribe_to_task(request, CallContext(last_event_id="0"))
+    return await asyncio.wait_for(collect(stream), 20)
+
+
+def states(items: list[StreamItem]) -> list[TaskState]:
+    events = [item.event for item in items]
+    return [event.status.state for event in events if isinstance(event, TaskStatusUpdateEvent)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+async def until_state(replica: Replica, task_id: str, state: TaskState) -> Task:
+    async with asyncio.timeout(20):
+        while (task := await get(replica, task_id)).state is not state:
+            await asyncio.sleep(0.005)
+    return task
+
+
+class Gate:
+    """An agent whose turns wait until they are let on, and say where they run."""
+
+    def __init__(self, **options: Any) -> None:
+        self.agent = Agent("Gate", cancel_grace=0.1, **options)
+        self.runs: list[tuple[str, int, str]] = []
+        self.open = asyncio.Event()
+        self.only: str | None = None
+
+        @self.agent.skill(replies="task")
+        async def wait(turn: Turn) -> str:
+            self.runs.append((turn.text, turn.attempt, where(turn)))
+            await turn.working(f"attempt {turn.attempt}")
+            while not self.open.is_set() or (self.only and where(turn) != self.only):
+                await asyncio.sleep(0.005)
+            return turn.text
+
+        @self.agent.skill(replies="message")
+        async def quick(turn: Turn) -> str:
+            return f"quick {turn.text}"

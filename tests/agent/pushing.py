@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, Turn
 from parley.agent.host import Host, placed
-from parley.agent.push_delivery import Pace
+from parley.agent.push_webhook import Pace
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import PushRecord, PushState, TaskStore
 from parley.model.push import TaskPushNotificationConfig

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from parley import Agent, Message, Task, TaskState, Turn
+from parley.log.events import now_ms
+from parley.log.memory import MemoryTaskStore
 from parley.model.errors import InternalError, UnsupportedOperationError
-from tests.agent.fleet import Fleet
-from tests.agent.test_fleet import events_of, get, states, until, until_state
+from tests.agent.fleet import Fleet, events_of, get, states, until, until_state
 
 pytestmark = pytest.mark.anyio
 
@@ -90,6 +91,21 @@ async def test_each_turn_has_its_own_time_and_a_task_one_for_all(talk: Any) -> N
         with pytest.raises(UnsupportedOperationError):
             await caller.task("answer", task_id=task.id)
         assert states(await events_of(caller, task.id)).count(TaskState.FAILED) == 1
+
+
+async def test_a_task_at_rest_has_its_time_by_the_clock_of_the_store(talk: Any) -> None:
+    agent = Agent("Asker", task_timeout=SOON)
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("?")).text
+
+    # As on a machine whose clock is ahead of the database's by an hour.
+    store = MemoryTaskStore(clock=lambda: now_ms() - 3_600_000)
+    async with talk(agent, store) as caller:
+        task = await caller.task("go")
+        if task.state is not TaskState.FAILED:
+            await until_state(caller, task.id, TaskState.FAILED)
 
 
 async def test_a_task_in_time_is_left_alone(talk: Any) -> None:

@@ -3,64 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from parley import Agent, CallContext, Message, Task, TaskState, Turn
 from parley.agent.host import Host, placed
-from parley.agent.next_turn import ATTEMPT_KEY
 from parley.log.memory import MemoryLogs, MemoryTaskStore
 from parley.log.store import StoreUnavailable
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
-from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
-from parley.model.service import StreamItem
+from parley.model.requests import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
-from tests.agent.fleet import Fleet, MortalStore, Replica, where
+from tests.agent.fleet import (
+    Fleet,
+    Gate,
+    Replica,
+    collect,
+    events_of,
+    get,
+    states,
+    until,
+    until_state,
+    where,
+)
 
 pytestmark = pytest.mark.anyio
 
 ONCE = CallContext(extensions=frozenset({IDEMPOTENT_SEND}))
 
 
-async def get(replica: Replica, task_id: str) -> Task:
-    return await replica.service.get_task(GetTaskRequest(id=task_id), replica.context)
-
-
 async def cancel(replica: Replica, task_id: str) -> Task:
     request = CancelTaskRequest(id=task_id)
     return await asyncio.wait_for(replica.service.cancel_task(request, replica.context), 20)
-
-
-async def collect(items: AsyncIterator[StreamItem]) -> list[StreamItem]:
-    return [item async for item in items]
-
-
-async def events_of(replica: Replica, task_id: str) -> list[StreamItem]:
-    """Return all events of a task, to its end."""
-    request = SubscribeToTaskRequest(id=task_id)
-    stream = replica.service.subscribe_to_task(request, CallContext(last_event_id="0"))
-    return await asyncio.wait_for(collect(stream), 20)
-
-
-def states(items: list[StreamItem]) -> list[TaskState]:
-    events = [item.event for item in items]
-    return [event.status.state for event in events if isinstance(event, TaskStatusUpdateEvent)]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
-async def until_state(replica: Replica, task_id: str, state: TaskState) -> Task:
-    async with asyncio.timeout(20):
-        while (task := await get(replica, task_id)).state is not state:
-            await asyncio.sleep(0.005)
-    return task
 
 
 def quiz(questions: int = 3) -> Agent:
@@ -71,28 +46,6 @@ def quiz(questions: int = 3) -> Agent:
         return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(questions)])
 
     return agent
-
-
-class Gate:
-    """An agent whose turns wait until they are let on, and say where they run."""
-
-    def __init__(self, **options: Any) -> None:
-        self.agent = Agent("Gate", cancel_grace=0.1, **options)
-        self.runs: list[tuple[str, int, str]] = []
-        self.open = asyncio.Event()
-        self.only: str | None = None
-
-        @self.agent.skill(replies="task")
-        async def wait(turn: Turn) -> str:
-            self.runs.append((turn.text, turn.attempt, where(turn)))
-            await turn.working(f"attempt {turn.attempt}")
-            while not self.open.is_set() or (self.only and where(turn) != self.only):
-                await asyncio.sleep(0.005)
-            return turn.text
-
-        @self.agent.skill(replies="message")
-        async def quick(turn: Turn) -> str:
-            return f"quick {turn.text}"
 
 
 # -- messages (E2) -------------------------------------------------------------------------------
@@ -295,7 +248,7 @@ async def test_any_replica_cancels_what_nobody_holds(fleet: Fleet) -> None:
     task = await one.task("go")
     assert (await cancel(two, task.id)).state is TaskState.CANCELED
     gate = Gate(max_running=1)
-    narrow = Fleet(fleet._new_replica)
+    narrow = Fleet(fleet.new_replica)
     try:
         three = await narrow.add(gate.agent)
         api = await narrow.add(gate.agent, role="api")
@@ -337,176 +290,6 @@ async def test_cancelling_elsewhere_races_completion_and_all_agree(
             told = TaskState.COMPLETED
         items = await events_of(two, task.id)
         assert [state for state in states(items) if state.is_terminal] == [told]
-
-
-# -- dying (E1, E3) --------------------------------------------------------------------------------
-
-
-async def test_what_a_killed_replica_ran_is_run_again_by_another(mortal_fleet: Fleet) -> None:
-    gate = Gate()
-    one, two = await mortal_fleet.add(gate.agent), await mortal_fleet.add(gate.agent)
-    task = await one.task("go", return_immediately=True)
-    await until(lambda: bool(gate.runs))
-    sender = asyncio.create_task(two.task("hello?", task_id=task.id))
-    watcher = asyncio.create_task(events_of(two, task.id))
-    await until(lambda: two.executor.elsewhere.waiting == 1)
-    await mortal_fleet.kill(one)
-    await until(lambda: len(gate.runs) == 2)
-    assert gate.runs[1] == ("go", 2, two.name)
-    gate.open.set()
-    items = await asyncio.wait_for(watcher, 20)
-    assert [item.seq for item in items] == list(range(1, len(items) + 1))
-    assert states(items)[-1] is TaskState.COMPLETED
-    with pytest.raises(UnsupportedOperationError):
-        await sender
-    again = [
-        item.event.metadata
-        for item in items
-        if isinstance(item.event, TaskStatusUpdateEvent) and item.event.metadata
-    ]
-    assert again == [{ATTEMPT_KEY: 2}]
-
-
-async def test_a_replica_that_was_silent_too_long_is_fenced_and_its_senders_are_answered(
-    mortal_fleet: Fleet,
-) -> None:
-    gate = Gate()
-    one = await mortal_fleet.add(gate.agent)
-    sender = asyncio.create_task(one.task("go"))
-    await until(lambda: bool(gate.runs))
-    two = await mortal_fleet.add(gate.agent)
-    gate.only = two.name
-    one.fall_silent()  # it goes on, and does not know that it counts as dead
-    await until(lambda: len(gate.runs) == 2)
-    assert gate.runs[1] == ("go", 2, two.name)
-    await until(lambda: not one.executor.running)  # its function was stopped
-    gate.open.set()
-    task = await asyncio.wait_for(sender, 20)
-    assert (task.state, task.text) == (TaskState.COMPLETED, "go")
-    assert states(await events_of(two, task.id)).count(TaskState.COMPLETED) == 1
-
-
-async def test_a_function_that_ignores_that_its_task_is_anothers_is_left_behind(
-    mortal_fleet: Fleet,
-) -> None:
-    agent = Agent("Stubborn", cancel_grace=0.1)
-    runs: list[Turn] = []
-    finish = asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def stubborn(turn: Turn) -> str:
-        runs.append(turn)
-        while turn.attempt == 1 and not finish.is_set():
-            try:
-                await finish.wait()
-            except asyncio.CancelledError:
-                continue
-        return f"attempt {turn.attempt}"
-
-    one = await mortal_fleet.add(agent)
-    sender = asyncio.create_task(one.task("go"))
-    await until(lambda: len(runs) == 1)
-    two = await mortal_fleet.add(agent)
-    one.fall_silent()
-    task = await asyncio.wait_for(sender, 20)
-    assert task.text == "attempt 2"
-    assert where(runs[1]) == two.name
-    finish.set()
-    await until(lambda: not one.executor.running)
-    assert (await get(two, task.id)).text == "attempt 2"
-
-
-async def test_steps_and_answers_are_remembered_on_another_replica(mortal_fleet: Fleet) -> None:
-    agent = Agent("Shop")
-    done: list[str] = []
-    reached = asyncio.Event()
-    go_on = asyncio.Event()
-
-    @agent.skill
-    async def shop(turn: Turn) -> str:
-        cost = await turn.step("price", lambda: done.append(where(turn)) or 100)
-        answer = (await turn.ask("Buy?")).text
-        reached.set()
-        await go_on.wait()
-        return f"{answer} {cost}"
-
-    one, two = await mortal_fleet.add(agent), await mortal_fleet.add(agent)
-    task = await one.task("go")
-    await one.task("yes", task_id=task.id, return_immediately=True)
-    await asyncio.wait_for(reached.wait(), 20)
-    await mortal_fleet.kill(one)
-    go_on.set()
-    final = await until_state(two, task.id, TaskState.COMPLETED)
-    assert final.text == "yes 100"
-    assert done == [one.name]
-
-
-async def test_a_task_that_kills_every_replica_fails_after_so_many(mortal_fleet: Fleet) -> None:
-    agent = Agent("Poison", max_attempts=3)
-    runs: list[str] = []
-
-    @agent.skill(replies="task")
-    async def poison(turn: Turn) -> None:
-        runs.append(where(turn))
-        await asyncio.Event().wait()
-
-    first = await mortal_fleet.add(agent)
-    task = await first.task("go", return_immediately=True)
-    for attempt in range(3):
-        await until(lambda attempt=attempt: len(runs) == attempt + 1)  # type: ignore[misc]
-        successor = await mortal_fleet.add(agent)
-        victim = next(r for r in mortal_fleet.replicas if r.name == runs[-1])
-        await mortal_fleet.kill(victim)
-    final = await until_state(successor, task.id, TaskState.FAILED)
-    assert final.status.message is not None
-    assert "did not survive 3 attempts" in final.status.message.text
-    assert len(set(runs)) == 3
-
-
-async def test_a_turn_that_may_not_begin_twice_fails_when_its_replica_dies(
-    mortal_fleet: Fleet,
-) -> None:
-    gate = Gate(on_crash="fail", max_running=1)
-    one = await mortal_fleet.add(gate.agent)
-    task = await one.task("go", return_immediately=True)
-    in_line = await one.task("next", return_immediately=True)
-    await until(lambda: bool(gate.runs))
-    two = await mortal_fleet.add(gate.agent, role="api")
-    await mortal_fleet.kill(one)
-    three = await mortal_fleet.add(gate.agent)
-    gate.open.set()
-    failed = await until_state(two, task.id, TaskState.FAILED)
-    assert failed.status.message is not None
-    assert "stopped while it worked" in failed.status.message.text
-    # What was not begun is begun.
-    assert (await until_state(three, in_line.id, TaskState.COMPLETED)).text == "next"
-
-
-async def test_what_a_store_that_failed_interrupted_is_taken_up_when_it_works(
-    mortal_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("parley.agent.sweep.SWEEP_SECONDS", 0.05)
-    gate = Gate(max_attempts=2)
-    one = await mortal_fleet.add(gate.agent)
-    sender = asyncio.create_task(one.task("go"))
-    store = one.store
-    assert isinstance(store, MortalStore)
-    for n in range(3):  # more often than an attempt may fail by its own fault
-        await until(lambda n=n: len(gate.runs) == n + 1)  # type: ignore[misc]
-        store.is_down = True
-        (lane,) = one.executor._lanes.values()
-        assert lane.run is not None
-        lane.run.working().status(TaskState.WORKING)
-        await until(lambda: not one.executor.running)
-        store.is_down = False
-    with pytest.raises(OverloadedError, match="does not work"):
-        await asyncio.wait_for(sender, 20)
-    await until(lambda: len(gate.runs) == 4)
-    (task_id,) = await store.holding()
-    gate.open.set()
-    final = await until_state(one, task_id, TaskState.COMPLETED)
-    assert final.text == "go"
-    assert [attempt for _, attempt, _ in gate.runs] == [1, 2, 3, 4]
 
 
 # -- lines, roles ----------------------------------------------------------------------------------
@@ -611,6 +394,31 @@ async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line
     gate.open.set()
     await fleet.add(gate.agent, role="worker")
     assert (await until_state(api, task.id, TaskState.COMPLETED)).text == "go"
+
+
+async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
+    fleet: Fleet,
+) -> None:
+    agent = Agent("Quiz", wait_ceiling=0.05)
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("Which?")).text
+
+    one = await fleet.add(agent)
+    task = await one.task("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    api = await fleet.add(agent, role="api")
+    await fleet.stop(one)
+    answer = api.request("this", task_id=task.id)
+    for _ in range(2):
+        with pytest.raises(OverloadedError, match="waits for its turn"):
+            await asyncio.wait_for(api.service.send_message(answer, ONCE), 20)
+    worker = await fleet.add(agent)
+    await until_state(worker, task.id, TaskState.COMPLETED)
+    done = await api.service.send_message(answer, ONCE)
+    assert isinstance(done, Task)
+    assert (done.state, done.text) == (TaskState.COMPLETED, "this")
 
 
 async def test_a_status_is_never_stamped_before_the_one_before_it() -> None:

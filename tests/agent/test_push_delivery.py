@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from parley import Agent, Message, Task, Turn
-from parley.agent.push_delivery import Pace
 from parley.agent.push_queue import Call, PushQueue, Room
+from parley.agent.push_webhook import Pace
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import PushState, StoreUnavailable, TaskStore
 from parley.model.encoding import encode
@@ -136,10 +136,19 @@ async def test_the_same_webhook_with_every_message_is_told_everything_once() -> 
 
 
 async def test_several_webhooks_of_a_task_are_each_told_all() -> None:
-    async with webhook() as one, webhook() as two, pushing(writer(20)) as caller:
+    agent, gate = Agent("Writer"), asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def write(turn: Turn) -> Any:
+        await gate.wait()
+        for n in range(20):
+            yield f"{n} "
+
+    async with webhook() as one, webhook() as two, pushing(agent) as caller:
         flaky = two.answer = Flaky(every=3)
         task = await caller.task("go", config(one.url, id="one"), return_immediately=True)
         await caller.create(task.id, two.url, id="two")
+        gate.set()
         await one.until_over()
         await caller.settled(task.id, PushState.DONE, "two")
         whole = await logged(caller, task.id)
@@ -572,6 +581,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("parley.agent.push_delivery.STORE_PAUSE", 0.01)
+    monkeypatch.setattr("parley.agent.push_webhook.STORE_PAUSE", 0.01)
 
     class Failing(MemoryTaskStore):
         failures = 3
@@ -580,9 +590,9 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
             self._fail()
             return await super().pushes(task_id)
 
-        async def move_push(self, task_id: str, push: Any) -> None:
+        async def move_push(self, task_id: str, push: Any) -> bool:
             self._fail()
-            await super().move_push(task_id, push)
+            return await super().move_push(task_id, push)
 
         def _fail(self) -> None:
             if self.failures:
@@ -597,6 +607,67 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
         push = await caller.settled(task.id, PushState.DONE)
         assert push.cursor == len(await logged(caller, task.id))
         assert sorted({told.number for told in hook.told}) == list(range(1, push.cursor + 1))
+
+
+async def test_one_whose_maker_goes_away_meanwhile_is_told_all_the_same() -> None:
+    class Slow(MemoryTaskStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+        async def put_push(self, task_id: str, push: Any) -> Any:
+            self.asked.set()
+            await self.gate.wait()
+            return await super().put_push(task_id, push)
+
+    (agent, gate), store = gated(), Slow()
+    async with webhook() as hook, pushing(agent, store) as caller:
+        task = await caller.task("go", return_immediately=True)
+        creating = asyncio.create_task(caller.create(task.id, hook.url))
+        await store.asked.wait()
+        creating.cancel()
+        await asyncio.wait({creating})
+        store.gate.set()
+        await caller.settled(task.id, PushState.ACTIVE)
+        gate.set()
+        await hook.until_over()
+
+
+async def test_what_was_looked_up_before_the_end_is_not_told_again() -> None:
+    class Late(MemoryTaskStore):
+        """One whose answer to a look comes when the webhook was told everything."""
+
+        is_late = False
+
+        async def pushes(self, task_id: str) -> Any:
+            found = await super().pushes(task_id)
+            if self.is_late:
+                self.is_late = False
+                looked.set()
+                await told_all.wait()
+            return found
+
+    (agent, gate), store = gated(), Late()
+    looked, told_all = asyncio.Event(), asyncio.Event()
+    async with webhook() as hook, pushing(agent, store) as caller:
+        task = await caller.task("go", hook.url, return_immediately=True)
+        await hook.until(lambda told: len(told) == 2)
+        store.is_late = True
+        caller.host.push.watch(task.id)
+        await looked.wait()
+        gate.set()
+        delivery = caller.host.push
+        async with asyncio.timeout(10):
+            while (await MemoryTaskStore.pushes(store, task.id))[0].state is not PushState.DONE:
+                await asyncio.sleep(0.005)
+            while delivery._tasks:
+                await asyncio.sleep(0.005)
+            told_all.set()
+            await delivery._looking.acquire()  # which is when that look has been dealt with
+            delivery._looking.release()
+            while delivery._tasks:
+                await asyncio.sleep(0.005)
+        assert bodies(hook) == await logged(caller, task.id)
 
 
 # -- whose turn it is ----------------------------------------------------------------------------

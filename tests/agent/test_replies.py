@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -456,6 +459,37 @@ async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
     dog.stop()
     assert "has been blocked" in caplog.text
     assert "test_the_loop_is_watched" in caplog.text
+
+
+STANDS_STILL = """
+import asyncio
+from parley.agent.watchdog import Watchdog
+
+async def main():
+    Watchdog(patience=0.5).start()
+    while True:
+        print("alive", flush=True)
+        await asyncio.sleep(0.05)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows stops no processes")
+def test_a_process_that_stood_still_is_not_said_to_be_blocked() -> None:
+    words = [sys.executable, "-c", STANDS_STILL]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send_signal(signal.SIGCONT)
+        for _ in range(30):
+            process.stdout.readline()
+        process.kill()
+        _, said = process.communicate()
+    assert b"blocked" not in said
 
 
 async def test_progress_comes_before_the_end(talk: Any) -> None:

@@ -526,6 +526,9 @@ async def test_a_repeated_message_is_answered_once_for_callers_that_ask(
         one = await caller.send("hi", message_id="m1", context=asked)
         two = await caller.send("hi", message_id="m1", context=asked)
         assert one == two
+        # Some bindings cannot say that there is no configuration.
+        bare = {"return_immediately": False}
+        assert await caller.send("hi", message_id="m1", context=asked, **bare) == one
         assert runs == ["hi"]
         with pytest.raises(InvalidParamsError, match="messageId"):
             await caller.send("other", message_id="m1", context=asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -137,6 +138,32 @@ async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> 
         assert task.text == WHOLE
         page = await agent.list()
         assert page.total_size == 1
+
+
+async def test_a_server_that_is_told_twice_to_end_fails_no_task(served: Served) -> None:
+    async with parley.connect(served.url) as agent:
+        first = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
+        assert isinstance(first, Task)
+        # Somebody waits, so the first signal has something to wait for.
+        waiting = asyncio.create_task(agent.send("go", metadata={"skill": "forever"}))
+        while (await agent.list(status=TaskState.WORKING)).total_size < 2:
+            await asyncio.sleep(0.01)
+        assert served.process is not None
+        served.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(OSError):  # nobody is let in any more
+            while True:
+                _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+                writer.close()
+                await asyncio.sleep(0.01)
+        assert await served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+        await served.start()
+        tasks = (await agent.list()).tasks
+        assert len(tasks) == 2
+        for task in tasks:
+            assert (await agent.cancel(task.id)).state is TaskState.CANCELED
+        answer = await asyncio.wait_for(waiting, 30)
+        assert isinstance(answer, Task)
+        assert answer.state is TaskState.CANCELED
 
 
 async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Served) -> None:

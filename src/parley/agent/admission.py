@@ -44,7 +44,7 @@ from parley.model.errors import (
 )
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.parts import Message, Role
-from parley.model.requests import SendMessageRequest
+from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext
 
 
@@ -108,7 +108,7 @@ class Admission:
         self, request: SendMessageRequest, context: CallContext, scope: Scope, logged: bool
     ) -> Admitted | Repeated:
         message_id = request.message.message_id
-        digest = hashlib.sha256(encode(request)).digest()
+        digest = _digest(request)
         key = (scope, message_id)
         while (sending := self._sends.get(key)) is not None:
             _check_digest(sending.digest, digest)
@@ -354,6 +354,13 @@ def _check(request: SendMessageRequest) -> None:
     configuration = request.configuration
     if configuration is not None:
         check_history(configuration.history_length, "configuration.historyLength")
+
+
+def _digest(request: SendMessageRequest) -> bytes:
+    """Return what tells a message from others of its id, over whichever binding it comes."""
+    if request.configuration == SendMessageConfiguration():
+        request = msgspec.structs.replace(request, configuration=None)
+    return hashlib.sha256(encode(request)).digest()
 
 
 def _check_digest(before: bytes, now: bytes) -> None:

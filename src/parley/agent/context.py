@@ -9,6 +9,7 @@ import msgspec
 
 from parley.agent.content import to_data
 from parley.log.store import Scope, TaskQuery, TaskStore
+from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
 
@@ -35,11 +36,13 @@ class AgentContext:
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value kept under ``key``."""
+        _check_key(key)
         value = await self._store.get_value(self._scope, self._context_id, key)
         return default if value is None else msgspec.json.decode(value)
 
     async def set(self, key: str, value: Any) -> None:
         """Keep ``value`` under ``key``; ``None`` removes it."""
+        _check_key(key)
         data = None
         if value is not None:
             data = msgspec.json.encode(value if isinstance(value, str) else to_data(value))
@@ -47,7 +50,7 @@ class AgentContext:
 
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
         """Return those of the tasks that the caller owns."""
-        records = [await self._store.load(task_id) for task_id in task_ids]
+        records = [await self._store.load(task_id) for task_id in task_ids if may_be_id(task_id)]
         return tuple(r.task for r in records if r is not None and r.scope == self._scope)
 
     async def others(self, task_id: str, limit: int) -> tuple[Task, ...]:
@@ -58,3 +61,8 @@ class AgentContext:
             )
         )
         return tuple(task for task in page.tasks if task.id != task_id)[:limit]
+
+
+def _check_key(key: str) -> None:
+    if not may_be_id(key):
+        raise ValueError(f"a key under which a context keeps something has {RIGHT_ID}")

@@ -17,7 +17,7 @@ from parley.log.fold import Fold
 from parley.log.follow import PAGE, TaskGone, follow
 from parley.log.hints import LocalHints, Subscription
 from parley.log.store import StoreError, TaskRecord, TaskStore
-from parley.model.errors import A2AError, TaskNotFoundError
+from parley.model.errors import A2AError, OverloadedError, TaskNotFoundError
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 
 
@@ -80,6 +80,26 @@ class Elsewhere:
             ticket.refuse(error)
         except StoreError as error:
             ticket.refuse(self._unavailable(error))
+
+    async def as_it_stands(self, ticket: Ticket) -> Task:
+        """Return the task of a ticket whose sender has waited long enough.
+
+        Raises ``OverloadedError`` when no turn has taken the message, and the task asks for input:
+        as a reply, the question that the message answers would look like one more.
+        """
+        try:
+            turn = await self.turn_of(ticket)
+            record = await self._store.load(ticket.task_id)
+        except StoreError as error:
+            raise self._unavailable(error) from error
+        if record is None:
+            raise _gone(ticket.task_id)
+        if not turn and record.task.state is TaskState.INPUT_REQUIRED:
+            raise OverloadedError(
+                "the message is kept, and waits for its turn; look at the task later",
+                retry_after=1,
+            )
+        return record.task
 
     async def _reply(self, ticket: Ticket) -> Task:
         task_id = ticket.task_id

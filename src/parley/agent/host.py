@@ -14,7 +14,8 @@ import msgspec
 from parley.agent.agent import Agent, slug
 from parley.agent.executor import AgentExecutor
 from parley.agent.opening import open_bus, open_store
-from parley.agent.push_delivery import Pace, PushDelivery
+from parley.agent.push_delivery import PushDelivery
+from parley.agent.push_webhook import Pace
 from parley.agent.service import AgentService
 from parley.agent.sweep import Sweep
 from parley.agent.threads import Threads
@@ -31,6 +32,11 @@ Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
 
 Role = Literal["both", "api", "worker"]
+
+WORKER = (
+    "this process is a worker: it runs turns, and answers nobody but health checks; send requests "
+    "to those of the role both or api"
+)
 
 DRAIN_SECONDS = 10.0
 PUSH_GRACE = 2.0
@@ -255,7 +261,8 @@ def asgi(
         startup=host.start,
         shutdown=host.stop,
         on_drain=host.drain,
-        may_be_empty=role == "worker",
+        trouble=lambda: host.store.trouble,
+        instead=WORKER if role == "worker" else "",
     )
 
 
@@ -309,6 +316,8 @@ def serve(
         grpc_port, host=grpc_host, cert=grpc_cert, key=grpc_key, client_ca=grpc_client_ca
     )
     app = asgi(agents, store=store, drain=drain, **options)
+    if grpc is not None and not app.agents:
+        raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")
     # Requests that wait for a turn are answered when it is released; they get a moment for it.
     grace = math.ceil(drain) + 1
     try:

@@ -31,7 +31,8 @@ def put_in_line(
 
     Raises ``StoreError``.
     """
-    task_id, at = new_id(), executor.store.now()
+    at = executor.store.now()
+    task_id = new_id(at)
     skills = len(executor.skills)
     append = Append(
         task_id=task_id,

@@ -15,6 +15,7 @@ from parley.agent.deadlines import Due
 from parley.agent.ids import new_id
 from parley.agent.moments import Deadline, Moments
 from parley.agent.next_turn import next_run
+from parley.agent.outcome import of_store
 from parley.agent.outgoing import Outgoing
 from parley.agent.resume import begun_by, opening, waiting_messages
 from parley.agent.run import Failed, Request, Run
@@ -64,6 +65,7 @@ class Lane:
     _arrival: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
+    _interrupts = 0
     _moment: Deadline | None = None
     _grace: asyncio.TimerHandle | None = None
     _deadline: asyncio.TimerHandle | None = None
@@ -87,7 +89,7 @@ class Lane:
     def task_id(self) -> str:
         """The task's id; for a message without a task, the one that it would have."""
         if not self._task_id:
-            self._task_id = new_id()
+            self._task_id = new_id(self.executor.store.now())
         return self._task_id
 
     @property
@@ -259,6 +261,8 @@ class Lane:
         else:
             if self.spoiled is not None:
                 failure, self.spoiled = self.spoiled, None
+            if (trouble := of_store(failure)) is not None:
+                raise trouble  # no fault of the function's: its turn is run again
             await settling.settle(self, run, value, failure)
         self.run = None
 
@@ -279,14 +283,22 @@ class Lane:
             self._in_function = False
             for task in run.calls:
                 task.cancel()
-            for timer in (self._grace, self._deadline):
-                if timer is not None:
-                    timer.cancel()
-            self._grace = self._deadline = None
+            if self._grace is not None:
+                self._grace.cancel()
+                self._grace = None
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
             if self._moment is not None:
                 self._moment.call_off()
                 self._moment = None
-        if self._main is not None and self._main.cancelling():
+        if self._main is not None and (times := self._main.cancelling()):
+            if times > self._interrupts and isinstance(failure, asyncio.CancelledError):
+                # Not by us: the event loop ends, and the function with it. It did not fail, and
+                # its turn is run again by whoever finds it open.
+                self.executor.troubled = True
+                raise failure
+            self._interrupts = 0
             await _absorb_cancellation(self._main)
         return value, failure
 
@@ -399,6 +411,7 @@ class Lane:
 
     def _interrupt(self) -> None:
         if self._main is not None and self._in_function:
+            self._interrupts += 1
             self._main.cancel()
 
     def _abandon(self) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from parley.agent.content import checked, to_parts
 from parley.agent.ids import new_id
 from parley.agent.run import Failed, Rejected, Run
+from parley.log.store import StoreUnavailable
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import TaskState
@@ -86,6 +87,15 @@ def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Message 
             return UnsupportedOperationError(said) if refused else InternalError(said)
     state = TaskState.REJECTED if refused else TaskState.FAILED
     return Ending(state, said=run.message(said))
+
+
+def of_store(failure: BaseException | None) -> StoreUnavailable | None:
+    """Return what kept the store from working, if that is why a function failed."""
+    if isinstance(failure, StoreUnavailable):
+        return failure
+    if isinstance(failure, BaseExceptionGroup):
+        return next((found for e in failure.exceptions if (found := of_store(e))), None)
+    return None
 
 
 def _reason(failure: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from parley.agent.admission import check_history, invalid
 from parley.log.store import Scope, TaskQuery, TaskStore
+from parley.model.ids import may_be_id
 from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
 
@@ -90,9 +91,12 @@ def read_token(text: str, kind: type[T]) -> T:
     """Return the place that a token says. Raises ``InvalidParamsError`` for what is no token."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        return msgspec.json.decode(data, type=kind)
+        place = msgspec.json.decode(data, type=kind)
+        if may_be_id(getattr(place, "task_id", "")):
+            return place
     except (ValueError, msgspec.DecodeError):
-        invalid("pageToken", "a token from nextPageToken of the page before, unchanged")
+        pass
+    invalid("pageToken", "a token from nextPageToken of the page before, unchanged")
 
 
 def _status_at(task: Task) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +12,15 @@ from parley.agent.admission import invalid, not_found, owned, too_many_pushes
 from parley.agent.executor import AgentExecutor
 from parley.agent.pages import read_token, write_token
 from parley.agent.push_check import checked
-from parley.log.store import PushRecord, Scope, StoreError, TaskStore, TooManyPushes, UnknownTask
+from parley.log.store import (
+    PushRecord,
+    Scope,
+    StoreError,
+    StoreUnavailable,
+    TaskStore,
+    TooManyPushes,
+    UnknownTask,
+)
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import (
@@ -56,15 +65,26 @@ class PushConfigs:
         push = checked(request, self._executor.push.egress, version=context.version)
         await self._owned(request.task_id, scope)
         try:
-            kept = await self._store.put_push(request.task_id, push)
+            kept = await self._put(request.task_id, push)
         except UnknownTask:
             raise not_found(request.task_id) from None
         except TooManyPushes:
             raise too_many_pushes("taskId") from None
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        self._executor.push.watch(request.task_id)
         return _shown(kept, request.task_id, context)
+
+    async def _put(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a configuration, and have its webhook told, also when the caller goes away."""
+
+        def done(putting: asyncio.Future[PushRecord]) -> None:
+            # A store that fails may have kept it all the same.
+            if putting.exception() is None or isinstance(putting.exception(), StoreUnavailable):
+                self._executor.push.watch(task_id)
+
+        putting = asyncio.ensure_future(self._store.put_push(task_id, push))
+        putting.add_done_callback(done)
+        return await asyncio.shield(putting)
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: CallContext, scope: Scope

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-import msgspec
 from msgspec.structs import replace
 
-from parley.agent.push_post import Failure, Poster, notification_id
+from parley.agent.push_post import Failure, Poster
 from parley.agent.push_queue import Call, Destination, PushQueue, Room
-from parley.agent.push_reader import EventReader, Notice, TaskReader
-from parley.log import jitter
+from parley.agent.push_webhook import STORE_PAUSE, Pace, Teller, Webhook, where
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
-from parley.log.store import Place, PushRecord, PushState, StoreError, TaskStore
+from parley.log.store import PushRecord, PushState, StoreError, TaskStore
 from parley.model.parts import Message
-from parley.model.push import server_of
 from parley.security.egress import Egress
 from parley.wire import versions
 
@@ -34,53 +31,11 @@ log = logging.getLogger("parley.agent")
 MESSAGES = 1000
 """How many direct replies are kept for webhooks that do not take them; there is no log of these."""
 
-STORE_PAUSE = 5.0
-
 ADOPT_BATCH = 1000
 """How many tasks with webhooks are taken over at once."""
 
-
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient delivery is. Times are in seconds.
-
-    A try has ``timeout``. After one that failed there are others, up to ``attempts`` in a row:
-    the first after ``first_delay``, each later one after twice as long, ``longest_delay`` at most.
-    A webhook that takes longer than ``quick`` to answer gives way to others after each event.
-    """
-
-    timeout: float = 10.0
-    attempts: int = 8
-    first_delay: float = 1.0
-    longest_delay: float = 60.0
-    quick: float = 1.0
-
-
-class _Webhook:
-    """One configuration, as long as its task goes on: a place in the log, and no events.
-
-    ``is_busy`` while it waits for its turn or is told something; ``has_news`` when the log may
-    hold more than was read. ``stored`` is what the store knows of it.
-    """
-
-    __slots__ = (
-        "call",
-        "failures",
-        "has_news",
-        "is_busy",
-        "is_known",
-        "push",
-        "reader",
-        "stored",
-        "task_id",
-    )
-
-    def __init__(self, task_id: str, push: PushRecord, reader: EventReader | TaskReader) -> None:
-        self.task_id = task_id
-        self.push = self.stored = push
-        self.reader = reader
-        self.call: Call
-        self.is_busy = self.has_news = self.is_known = False
-        self.failures = 0
+LOOK_BATCH = 500
+"""Of how many webhooks the store is asked at once whether they are known here."""
 
 
 class _Reply:
@@ -126,15 +81,16 @@ class PushDelivery:
 
     def _begin(self) -> None:
         self._poster = Poster(self.egress, timeout=self._pace.timeout, resolver=self._resolver)
+        self._teller = Teller(self._store, self._poster, self._pace)
         self._queue = PushQueue(self._room)
         # Of tasks with something to tell: their webhooks, or None before these were looked for.
-        self._tasks: dict[str, dict[str, _Webhook] | None] = {}
-        self._heard: dict[str, AbstractContextManager[None]] = {}
+        self._tasks: dict[str, tuple[Webhook, ...] | None] = {}
         self._to_look: dict[str, None] = {}
         self._wanted = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looker: asyncio.Task[None] | None = None
         self._messages = 0
+        self._place = 0  # how far it was looked for webhooks that are told from here
 
     # -- the life of a server --------------------------------------------------------------------
 
@@ -156,6 +112,25 @@ class PushDelivery:
                     if is_behind or self._store.is_shared:
                         self._want(task_id)
 
+    async def look(self) -> None:
+        """Look for webhooks that nobody tells: those that a dead replica told, and those of which
+        the store says that this one tells them, and it was never told so. Raises ``StoreError``.
+
+        One question to the store, which is flat: so many webhooks each time, and then the next.
+        """
+        if not self._agents:
+            return
+        telling = await self._store.telling(self._agents, self._place, LOOK_BATCH)
+        self._place = telling.next
+        for task_id, revision in telling.held:
+            webhooks = self._tasks.get(task_id, ())
+            if webhooks is not None and not any(
+                [webhook.push.revision == revision for webhook in webhooks]
+            ):
+                self._want(task_id)
+        if telling.free:
+            await self.adopt()
+
     async def stop(self, grace: float) -> None:
         """Give what is to be told ``grace`` seconds. What is left is for the next process."""
         if self._looker is None:
@@ -168,8 +143,8 @@ class PushDelivery:
         self._looker.cancel()
         await asyncio.gather(self._looker, return_exceptions=True)
         await self._poster.close()
-        for task_id in list(self._heard):
-            self._stop_listening(task_id)
+        for task_id in list(self._tasks):
+            self._unfollow(task_id)
         self._begin()
 
     # -- what there is to tell -------------------------------------------------------------------
@@ -179,33 +154,20 @@ class PushDelivery:
         if not records or (task_id := records[0].task_id) not in self._tasks:
             return
         if any([record.sub == 0 for record in records]):
-            self._look_at(task_id)
+            self.has_news(task_id)
 
-    def _look_at(self, task_id: str) -> None:
-        webhooks = self._tasks.get(task_id, {})
+    def has_news(self, task_id: str) -> None:
+        """Take note that there may be more to tell of a task, on which another replica may work."""
+        webhooks = self._tasks.get(task_id, ())
         if webhooks is None:
             self._want(task_id)
         else:
-            for webhook in webhooks.values():
+            for webhook in webhooks:
                 self._has_news(webhook)
 
-    def heard(self, record: LoggedEvent) -> None:
-        """Take note that another replica works on a task: there may be more to tell."""
-        self._look_at(record.task_id)
-
-    def moved(self, place: Place) -> None:
-        """Take note of where the store has the log of a task."""
-        self._look_at(place.task_id)
-
-    def _listen(self, task_id: str) -> None:
-        if self._hints is not None and self._store.is_shared and task_id not in self._heard:
-            listening = self._heard[task_id] = self._hints.listen(task_id, self)
-            listening.__enter__()
-
-    def _stop_listening(self, task_id: str) -> None:
-        listening = self._heard.pop(task_id, None)
-        if listening is not None:
-            listening.__exit__(None, None, None)
+    def _unfollow(self, task_id: str) -> None:
+        if self._hints is not None:
+            self._hints.unfollow(task_id)
 
     def watch(self, task_id: str) -> None:
         """Look for the configurations of a task: one was added, or replaced."""
@@ -215,15 +177,15 @@ class PushDelivery:
     async def forget(self, task_id: str, push_id: str) -> None:
         """Send nothing more for a configuration that was removed from the store."""
         async with self._looking:  # what was looked up before that must not bring it back
-            webhook = (self._tasks.get(task_id) or {}).get(push_id)
-            if webhook is not None:
-                self._let_go(webhook)
-                await self._queue.drop(webhook.call)
+            for webhook in self._tasks.get(task_id) or ():
+                if webhook.push.id == push_id:
+                    self._let_go(webhook)
+                    await self._queue.drop(webhook.call)
 
     def tell(self, push: PushRecord, message: Message) -> None:
         """Tell a webhook of a direct reply, which no log holds: while this process lives."""
         if self._messages >= MESSAGES:
-            log.warning("a direct reply is not told to %s: too many wait", _where(push))
+            log.warning("a direct reply is not told to %s: too many wait", where(push))
             return
         self._messages += 1
         reply = _Reply(push, message)
@@ -262,45 +224,43 @@ class PushDelivery:
 
     async def _found(self, task_id: str, pushes: Sequence[PushRecord]) -> None:
         """Take over what the store has of a task's configurations."""
-        known = self._tasks.get(task_id) or {}
-        current: dict[str, _Webhook] = {}
+        known = {webhook.push.revision: webhook for webhook in self._tasks.get(task_id) or ()}
+        current: list[Webhook] = []
         for push in pushes:
-            webhook = known.get(push.id)
             if push.state is not PushState.ACTIVE or push.holder != self._store.replica:
                 continue
-            if webhook is None or webhook.push.revision != push.revision:
-                webhook = _Webhook(task_id, push, self._reader(task_id, push))
+            webhook = known.pop(push.revision, None)
+            if webhook is None:
+                # Very many may wait at once: what they have in common they share.
+                version = sys.intern(push.version)
+                push = replace(push, version=version, holder=self._store.replica)
+                webhook = Webhook(task_id, push, self._teller.reader(task_id, push))
                 webhook.call = Call(self._destination(push), partial(self._work, webhook))
-            current[push.id] = webhook
-        for push_id, webhook in list(known.items()):
-            if current.get(push_id) is not webhook:
-                await self._queue.drop(webhook.call)
-        if not current:
-            self._tasks.pop(task_id, None)
-            self._stop_listening(task_id)
-            return
-        self._tasks[task_id] = current
-        self._listen(task_id)
-        for webhook in current.values():
+            current.append(webhook)
+        for webhook in known.values():
+            await self._queue.drop(webhook.call)
+        self._keep(task_id, [webhook for webhook in current if not webhook.call.is_over])
+        for webhook in self._tasks.get(task_id) or ():
             self._has_news(webhook)
 
-    def _reader(self, task_id: str, push: PushRecord) -> EventReader | TaskReader:
-        if versions.dialect(push.version).tells_tasks:
-            return TaskReader(self._store, task_id, push.cursor)
-        return EventReader(self._store, task_id)
+    def _keep(self, task_id: str, webhooks: Sequence[Webhook]) -> None:
+        if webhooks:
+            self._tasks[task_id] = tuple(webhooks)
+            if self._hints is not None and self._store.is_shared:
+                self._hints.follow(task_id, self)
+        else:
+            self._tasks.pop(task_id, None)
+            self._unfollow(task_id)
 
     def _destination(self, push: PushRecord) -> Destination:
         return self._queue.destination(urlsplit(push.config.url).hostname or "")
 
-    def _let_go(self, webhook: _Webhook) -> None:
-        webhooks = self._tasks.get(webhook.task_id)
-        if webhooks is not None and webhooks.get(webhook.push.id) is webhook:
-            del webhooks[webhook.push.id]
-            if not webhooks:
-                del self._tasks[webhook.task_id]
-                self._stop_listening(webhook.task_id)
+    def _let_go(self, webhook: Webhook) -> None:
+        webhooks = self._tasks.get(webhook.task_id) or ()
+        if webhook in webhooks:
+            self._keep(webhook.task_id, [other for other in webhooks if other is not webhook])
 
-    def _has_news(self, webhook: _Webhook) -> None:
+    def _has_news(self, webhook: Webhook) -> None:
         webhook.has_news = True
         if not webhook.is_busy:
             webhook.is_busy = True
@@ -308,17 +268,9 @@ class PushDelivery:
 
     # -- telling ---------------------------------------------------------------------------------
 
-    async def _work(self, webhook: _Webhook) -> float | None:
+    async def _work(self, webhook: Webhook) -> float | None:
         """Tell a webhook some of what is new; return in how many seconds to go on, if at all."""
-        try:
-            delay = await self._burst(webhook)
-        except StoreError as error:
-            log.error("%s waits: %s", _name(webhook), error)
-            delay = STORE_PAUSE
-        except Exception:
-            log.exception("%s could not be told", _name(webhook))
-            self._failed(webhook, Failure("the server failed; its log says why"))
-            delay = STORE_PAUSE
+        delay = await self._teller.tell(webhook)
         if webhook.call.is_over:
             self._let_go(webhook)
             return None
@@ -327,111 +279,20 @@ class PushDelivery:
         webhook.is_busy = delay is not None
         return delay
 
-    async def _burst(self, webhook: _Webhook) -> float | None:
-        webhook.has_news = False
-        failure = None
-        if webhook.push.state is PushState.ACTIVE:
-            notices = await webhook.reader.after(webhook.push.cursor)
-            if not notices:
-                await self._found_nothing(webhook)
-                return None
-            try:
-                failure = await self._tell(webhook, notices)
-            finally:
-                # Also when it is cancelled: what was taken is not to be sent again.
-                await self._save(webhook)
-        if webhook.push.state is not PushState.ACTIVE:
-            await self._save(webhook)
-            webhook.call.is_over = True
-            return None
-        return 0.0 if failure is None else self._delay(webhook.failures)
-
-    async def _tell(self, webhook: _Webhook, notices: Sequence[Notice]) -> Failure | None:
-        """Tell of events, one after another, until one is not taken or it takes too long."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        for notice in notices:
-            push = webhook.push
-            body = versions.dialect(push.version).write_push(notice.event, notice.task)
-            named = notification_id(webhook.task_id, push.id, notice.seq)
-            failure = await self._post(webhook.call.destination, push, body, named)
-            if failure is not None:
-                self._failed(webhook, failure)
-                return failure
-            webhook.failures = 0
-            webhook.reader.took(notice, len(body))
-            state = PushState.DONE if notice.ends else PushState.ACTIVE
-            webhook.push = replace(push, cursor=notice.seq, state=state)
-            if loop.time() - begun > self._pace.quick:
-                break
-        return None
-
-    async def _post(
-        self, destination: Destination, push: PushRecord, body: bytes, named: str
-    ) -> Failure | None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        failure = await self._poster.post(push, body, named)
-        destination.is_quick = failure is None and loop.time() - begun <= self._pace.quick
-        return failure
-
-    def _failed(self, webhook: _Webhook, failure: Failure) -> None:
-        """Count a failure, and park the webhook when there will be no further try."""
-        webhook.failures += 1
-        if not failure.is_final and webhook.failures < self._pace.attempts:
-            log.info("%s will be tried again: %s", _name(webhook), failure.reason)
-            return
-        tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
-        note = f"{failure.reason}{tries}"
-        webhook.push = replace(webhook.push, state=PushState.PARKED, note=note)
-        log.warning("%s is parked after event %d: %s", _name(webhook), webhook.push.cursor, note)
-
-    async def _save(self, webhook: _Webhook) -> None:
-        if webhook.push != webhook.stored:
-            push = webhook.push
-            if not await self._store.move_push(webhook.task_id, push):
-                webhook.call.is_over = True  # another replica tells it by now, or it is gone
-            webhook.stored = push
-
-    def _delay(self, failures: int) -> float:
-        doubled: float = self._pace.first_delay * 2 ** (failures - 1)
-        return min(doubled, self._pace.longest_delay) * jitter.uniform(0.75, 1.25)
-
-    async def _found_nothing(self, webhook: _Webhook) -> None:
-        """See whether there will be anything: the task may have ended before, or be gone."""
-        if webhook.is_known and not webhook.failures:
-            return
-        webhook.is_known = True
-        record = await self._store.load(webhook.task_id)
-        if record is None:
-            webhook.call.is_over = True
-        elif record.task.state.is_terminal and webhook.push.cursor >= record.seq:
-            webhook.push = replace(webhook.push, state=PushState.DONE)
-            await self._save(webhook)
-            webhook.call.is_over = True
-
     async def _tell_reply(self, reply: _Reply) -> float | None:
         """Tell of a direct reply; return in how many seconds to try again, if at all."""
         push = reply.push
         try:
             body = versions.dialect(push.version).write_push(reply.message, None)
             named = quote(reply.message.message_id, safe="")
-            failure = await self._post(reply.call.destination, push, body, named)
+            failure = await self._teller.post(reply.call.destination, push, body, named)
         except Exception:
-            log.exception("a direct reply could not be told to %s", _where(push))
+            log.exception("a direct reply could not be told to %s", where(push))
             failure = Failure("the server failed", is_final=True)
         if failure is not None:
             reply.failures += 1
             if not failure.is_final and reply.failures < self._pace.attempts:
-                return self._delay(reply.failures)
-            log.warning("a direct reply was not told to %s: %s", _where(push), failure.reason)
+                return self._pace.delay(reply.failures)
+            log.warning("a direct reply was not told to %s: %s", where(push), failure.reason)
         self._messages -= 1
         return None
-
-
-def _where(push: PushRecord) -> str:
-    return f"the webhook {push.id or '(no id)'} at {server_of(push.config.url)}"
-
-
-def _name(webhook: _Webhook) -> str:
-    return f"task {webhook.task_id}: {_where(webhook.push)}"

@@ -24,6 +24,8 @@ class Notice(NamedTuple):
 class EventReader:
     """Reads a task's events, each of which is told."""
 
+    __slots__ = ("_store", "_task_id")
+
     def __init__(self, store: TaskStore, task_id: str) -> None:
         self._store = store
         self._task_id = task_id

@@ -13,6 +13,7 @@ from parley.agent.ids import new_id
 from parley.agent.run import Run
 from parley.log.follow import TaskGone, follow
 from parley.model.errors import TaskNotFoundError
+from parley.model.ids import may_be_id
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.references import artifacts_named, tasks_named
 from parley.model.tasks import Task, TaskState
@@ -140,7 +141,7 @@ async def wait_for(run: Run, task: Task | str) -> Task:
         raise ValueError("a task cannot wait for itself")
     executor = run.lane.executor
     while True:
-        record = await executor.store.load(task_id)
+        record = await executor.store.load(task_id) if may_be_id(task_id) else None
         if record is None or record.scope != run.lane.scope:
             raise TaskNotFoundError(
                 f"there is no task {task_id[:100]!r} here for this caller",

@@ -118,7 +118,7 @@ class AgentService:
             ceiling = min(ceiling, context.patience)
         if ticket.done or await ticket.answered(ceiling):
             return _trimmed(ticket.reply, history)
-        return _trimmed(await self._present(ticket.task_id), history)
+        return _trimmed(await self._executor.elsewhere.as_it_stands(ticket), history)
 
     async def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext

@@ -27,10 +27,10 @@ PRUNE_BATCH = 500
 class Sweep:
     """Looks into the store for what no hint told of.
 
-    Every second or so for work that nobody holds, with one question for all agents; every few for
-    tasks that this replica holds and works on no longer, since the store failed it, and for those
-    whose time is over; every minute for those to cancel or to remove. An embedded store is asked
-    only while there is a line, or after trouble.
+    Every second or so for work that nobody holds, with one question for all agents, and another for
+    webhooks that nobody tells; every few for tasks that this replica holds and works on no longer,
+    since the store failed it, and for those whose time is over; every minute for those to cancel or
+    to remove. An embedded store is asked only while there is a line, or after trouble.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Sweep:
             now = time.monotonic()
             if self._has_to_look:
                 await self._try(self._look())
+            if self._store.is_shared:
+                await self._try(self._push.look())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
                 await self._try(self._find_forgotten())
-                if self._store.is_shared:
-                    await self._try(self._push.adopt())
                 for executor in self._executors.values():
                     await self._try(executor.end_late())
             if now >= prune_at:

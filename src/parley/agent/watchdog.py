@@ -55,8 +55,13 @@ class Watchdog:
 
     def _watch(self) -> None:
         told = False
+        now, used = time.monotonic(), time.process_time()
         while not self._stopped.wait(BEAT_SECONDS):
-            late = time.monotonic() - self._beat
+            before, used_before = now, used
+            now, used = time.monotonic(), time.process_time()
+            if now - before > self._patience and used - used_before < (now - before) / 2:
+                continue  # it was the whole process that stood still, or the machine
+            late = now - self._beat
             if late < self._patience:
                 told = False
             elif not told:

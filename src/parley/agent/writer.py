@@ -222,7 +222,8 @@ class TaskWriter:
         if self._begun is not None and error is None:
             self._begun()
             self._begun = None
-        self._wake()
+        if self._waiters:
+            self._wake()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -1,0 +1,121 @@
+"""Webhooks of a fleet whose tellers die, stand still or lose the store: everything, in order, and
+of each webhook one event again for each fault at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from parley import Task
+from tests.webhooks import Told, Webhook, webhook
+
+from .callers import client
+from .conftest import FleetOf
+from .fleet import Fleet, Replica
+from .ledger import check_log, kept
+from .load import opened
+from .settings import schedules
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
+
+BOUND = 120.0
+WEBHOOKS = 12
+
+Fault = Callable[[Fleet, Replica], Awaitable[None]]
+
+
+async def kill(fleet: Fleet, replica: Replica) -> None:
+    await replica.end()
+    await replica.start()
+
+
+async def stop(fleet: Fleet, replica: Replica) -> None:
+    """Have a replica stand still until others have what it held."""
+    replica.tell(signal.SIGSTOP)
+    await asyncio.sleep(3 * fleet.lease)
+    replica.tell(signal.SIGCONT)
+
+
+async def cut(fleet: Fleet, replica: Replica) -> None:
+    """Have nobody reach the store, for longer than a lease and then for a moment."""
+    for seconds in (3 * fleet.lease, 0.1):
+        fleet.lines[0].refuse()
+        fleet.lines[0].cut()
+        await asyncio.sleep(seconds)
+        await fleet.lines[0].accept()
+        await asyncio.sleep(0.3)
+
+
+async def begin(replica: Replica, url: str, text: str) -> str:
+    """Have one replica take a task and the webhook that is told of it; the task's id."""
+    async with client(replica.url) as agent:
+        task = await agent.send(
+            text, message_metadata={"skill": "report"}, return_immediately=True, push=url
+        )
+    assert isinstance(task, Task)
+    return task.id
+
+
+async def check(fleet: Fleet, hook: Webhook, tasks: dict[str, str], faults: int) -> None:
+    """Wait until all tasks have ended and were told; then compare."""
+    async with opened(fleet) as store:
+        for path, task_id in tasks.items():
+            found = await kept(store, task_id)
+            while not found.task.state.is_terminal:
+                await asyncio.sleep(0.1)
+                found = await kept(store, task_id)
+            check_log(found)
+            last = found.record.seq
+
+            def is_told(told: list[Told], path: str = path, last: int = last) -> bool:
+                return any((each.path, each.number) == (path, last) for each in told)
+
+            await hook.until(is_told, BOUND)
+            heard = [each.number for each in hook.told if each.path == path]
+            assert list(dict.fromkeys(heard)) == list(range(1, last + 1)), (path, heard)
+            assert len(heard) - last <= faults, (path, heard)
+
+
+@pytest.mark.parametrize("seed", range(schedules(2)))
+@pytest.mark.parametrize(("fault", "most"), [(kill, 1), (stop, 1), (cut, 2)])
+async def test_a_webhook_is_told_everything_and_one_event_again_for_a_fault(
+    fleet_of: FleetOf, fault: Fault, most: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    roles = chance.choice([("api", "worker", "worker"), ("both", "both", "both")])
+    async with (
+        asyncio.timeout(BOUND),
+        fleet_of(3, roles=roles, lines=fault is cut) as fleet,
+        webhook() as hook,
+    ):
+        teller = fleet.replicas[0]
+        base = hook.url.removesuffix("/hook")
+        tasks = {
+            f"/{n}": await begin(teller, f"{base}/{n}", f"{chance.randrange(60, 150)} 20")
+            for n in range(WEBHOOKS)
+        }
+        for _ in range(2):
+            await asyncio.sleep(chance.uniform(0.2, 1.0))
+            await fault(fleet, teller)
+        await check(fleet, hook, tasks, 2 * most)
+
+
+async def test_a_configuration_deleted_at_another_replica_is_told_no_more(
+    fleet_of: FleetOf,
+) -> None:
+    async with asyncio.timeout(BOUND), fleet_of(2) as fleet, webhook() as hook:
+        one, other = fleet.replicas
+        task_id = await begin(one, hook.url, "200 10")
+        await hook.until(lambda told: len(told) > 5)
+        async with client(other.url) as agent:
+            await agent.push.delete(task_id, "default")
+            told = len(hook.told)
+            async for _ in agent.subscribe(task_id, after=0):
+                pass
+        # One may have been on its way when it was deleted.
+        assert len(hook.told) <= told + 1
