@@ -135,6 +135,21 @@ def test_a_store_is_moved(parley, shop, tmp_path):
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "all.jsonl").read_bytes()
 
 
+def test_one_agent_or_tenant_is_moved_alone(parley, shop):
+    ran = parley("store", "export", "bank.jsonl", "--agent", "bank", "--store", shop)
+    assert ran.field("Exported") == "1 task, 2 records"
+    ran = parley("store", "export", "shop.jsonl", "--agent", "shop", "--store", shop)
+    assert ran.field("Exported") == "2 contexts, 2 messages, 2 receipts, 3 tasks, 8 records"
+    for file in ("bank.jsonl", "shop.jsonl"):
+        assert parley("store", "import", file, "--store", "sqlite:///other.db").status == 0
+    assert parley("store", "status", "--store", "sqlite:///other.db").field("Tasks") == "4"
+    ran = parley("store", "export", "none.jsonl", "--tenant", "acme", "--store", shop)
+    assert ran.field("Exported") == "nothing"
+    ran = parley("store", "export", "none.jsonl", "--agent", "bakery", "--store", shop)
+    assert ran.status == 2
+    assert "nothing of 'bakery'; it knows bank, shop" in ran.stderr
+
+
 def test_a_file_that_is_there_is_not_written_over(parley, shop, tmp_path):
     (tmp_path / "all.jsonl").write_text("mine")
     ran = parley("store", "export", "all.jsonl", "--store", shop)

@@ -93,9 +93,13 @@ MALFORMED: dict[str, tuple[bytes, int, str]] = {
     ),
     "an unknown task": (call("GetTask", {"id": "nobody"}), -32001, "nobody"),
     "an unknown task's stream": (call("SubscribeToTask", {"id": "nobody"}), -32001, "nobody"),
-    "an unknown task to cancel": (call("CancelTask", {"id": "\0"}), -32001, "no task"),
+    "an unknown task to cancel": (call("CancelTask", {"id": "\x01"}), -32001, "no task"),
     "an unknown task to go on with": (
-        call("SendMessage", {"message": {**MESSAGE, "taskId": "x" * 9000}}), -32001, "no task"
+        call("SendMessage", {"message": {**MESSAGE, "taskId": "x" * 512}}), -32001, "no task"
+    ),
+    "an id with U+0000": (call("CancelTask", {"id": "\0"}), -32602, "U+0000"),
+    "a long id": (
+        call("SendMessage", {"message": {**MESSAGE, "taskId": "x" * 513}}), -32602, "512 bytes"
     ),
     "no task": (call("GetTask", {"id": ""}), -32602, "id"),
     "a page of none": (call("ListTasks", {"pageSize": 0}), -32602, "pageSize"),

@@ -240,3 +240,19 @@ async def test_draining_ends_streams_cleanly_once_they_have_begun(first):
         refused = await rpc.refused("SendMessage")
         assert isinstance(refused.error, OverloadedError)
         assert await rpc.ask("GetTask", GET) == task()
+
+
+@pytest.mark.parametrize("said", [1, 2])
+async def test_draining_leaves_nobody_with_the_question_that_was_answered(said):
+    events = [StreamItem(task(TaskState.INPUT_REQUIRED), 4), StreamItem(chunk("So"), 5)][:said]
+    app = app_of(Scripted(send_streaming_message=Standstill(*events)))
+    async with served(app) as rpc, rpc.stream("SendStreamingMessage") as stream:
+        for _ in events:
+            await stream.next()
+        app.lifecycle.drain()
+        if said == 2:
+            assert await stream.rest() == []
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stream.next()
+            assert isinstance(refusal(refused.value).error, OverloadedError)

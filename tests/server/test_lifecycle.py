@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 
 import pytest
 
 from parley.model.service import StreamItem
+from parley.model.tasks import TaskState
 from parley.server.app import Settings
 from parley.server.run import serving
 
 from .http import JSON, WAIT, ask, call, connection, id_of, post
-from .scripted import Scripted, Standstill, app_of, task
+from .scripted import Scripted, Standstill, app_of, chunk, task
 
 pytestmark = pytest.mark.anyio
 
@@ -138,6 +140,20 @@ async def test_a_server_is_ready_only_after_its_start_which_the_question_begins(
         assert (await ask(url, "GET", "/health/ready")).status == 200
 
 
+async def test_a_server_whose_store_is_away_is_live_and_not_ready():
+    trouble = ["the store was not heard of for 7 seconds"]
+    app = app_of(trouble=lambda: trouble[0])
+    async with serving(app) as url:
+        for word in ("unavailable", "draining"):
+            response = await ask(url, "GET", "/health/ready")
+            assert (response.status, response.json) == (503, {"status": word, "reason": trouble[0]})
+            assert (await ask(url, "GET", "/health/live")).json == {"status": "live"}
+            app.lifecycle.drain()
+        app.lifecycle.draining = False
+        trouble[0] = ""
+        assert (await ask(url, "GET", "/health/ready")).json == {"status": "ready"}
+
+
 # Drain
 
 
@@ -152,6 +168,22 @@ async def test_draining_ends_a_stream_cleanly_and_without_an_error():
         # The body ends as HTTP wants it, which is more than a connection that is cut.
         assert [frame async for frame in frames] == []
         await asyncio.wait_for(still.closed.wait(), WAIT)
+
+
+@pytest.mark.parametrize("said", [1, 2])
+async def test_draining_leaves_nobody_with_the_question_that_was_answered(said):
+    events = [StreamItem(task(TaskState.INPUT_REQUIRED), 4), StreamItem(chunk("So"), 5)][:said]
+    still = Standstill(*events)
+    app = app_of(Scripted(send_streaming_message=still))
+    async with serving(app) as url, connection(url) as http:
+        await http.request("POST", "/", call("SendStreamingMessage"), JSON)
+        await http.head()
+        frames = http.frames()
+        numbers = [id_of(await anext(frames)) for _ in events]
+        app.lifecycle.drain()
+        rest = [json.loads(frame.partition("data: ")[2]) async for frame in frames]
+    assert numbers == [str(event.seq) for event in events]
+    assert [each["error"]["code"] for each in rest] == ([-32012] if said == 1 else [])
 
 
 async def test_draining_sends_what_has_gathered_first():

@@ -11,7 +11,7 @@ from parley.server.app import Settings
 from parley.server.places import Places
 from parley.server.run import serving
 
-from .http import call, connection, post
+from .http import MESSAGE, call, connection, post
 from .scripted import Scripted, Standstill, app_of, reply, task
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +66,34 @@ async def test_senders_who_wait_are_limited_in_number():
         answers = [(await sender).json for sender in senders]
         assert all("result" in answer for answer in answers)
         assert "result" in (await post(url, call("SendMessage"), {"x-user": "ada"})).json
+
+
+async def test_senders_who_do_not_wait_take_no_place():
+    gate = asyncio.Event()
+
+    async def slow(request, context):
+        if not (request.configuration and request.configuration.return_immediately):
+            waiting.release()
+            await gate.wait()
+        return reply()
+
+    waiting = asyncio.Semaphore(0)
+    app = app_of(Scripted(send_message=slow), settings=Settings(max_waiting=1))
+    at_once = call(
+        "SendMessage", {"message": MESSAGE, "configuration": {"returnImmediately": True}}
+    )
+    said = {"messageId": "m", "role": "user", "kind": "message", "parts": []}
+    said["parts"] = [{"kind": "text", "text": "hi"}]
+    older = call("message/send", {"message": said, "configuration": {"blocking": False}})
+    async with serving(app) as url, asyncio.TaskGroup() as group:
+        sender = group.create_task(post(url, call("SendMessage")))
+        async with asyncio.timeout(20):
+            await waiting.acquire()
+        assert (await post(url, call("SendMessage"))).status == 503
+        assert "result" in (await post(url, at_once)).json
+        assert "result" in (await post(url, older, {"a2a-version": "0.3"})).json
+        gate.set()
+        assert "result" in (await sender).json
 
 
 def test_places_are_given_back_and_shared():

@@ -272,6 +272,7 @@ def _serve(
     except ValueError as error:
         raise UsageFailure(str(error)) from error
     place = shown(store)
+    is_postgres = place.startswith("postgres")
     try:
         run(
             app,
@@ -296,9 +297,11 @@ def _serve(
     except StoreError as error:
         raise Failure(
             "PARLEY_ERR_STORE",
-            f"the store {place} cannot be used: {error}",
+            f"the store cannot be used: {error}"
+            if is_postgres
+            else f"the store {place} cannot be used: {error}",
             hint=None
-            if place.startswith("postgres")
+            if is_postgres
             else "name another with --store, such as --store sqlite:///other.db",
         ) from error
 

@@ -84,6 +84,12 @@ def register(app: typer.Typer) -> None:
         file: str = typer.Argument(
             "-", metavar="FILE", help="A new file, or - for standard output."
         ),
+        agent: str = typer.Option(
+            "", "--agent", metavar="KEY", help="Only what is kept of this agent, by its key."
+        ),
+        tenant: str = typer.Option(
+            "", "--tenant", metavar="NAME", help="Only what is kept of this tenant."
+        ),
         store: str = _store(),
     ) -> None:
         """Write all that a store keeps, as of one moment, as lines of JSON.
@@ -94,7 +100,7 @@ def register(app: typer.Typer) -> None:
         """
         from parley.cli.store_transfer import export
 
-        _guarded(store, lambda upkeep: export(output, upkeep, file))
+        _guarded(store, lambda upkeep: export(output, upkeep, file, agent=agent, tenant=tenant))
 
     @settings_command(group, "import", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
     def import_(

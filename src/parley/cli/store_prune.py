@@ -8,7 +8,7 @@ import re
 from parley.cli.durations import parse_duration
 from parley.cli.failures import UsageFailure
 from parley.cli.output import Output
-from parley.cli.store_status import require_current
+from parley.cli.store_status import require_agent, require_current
 from parley.log.upkeep import Upkeep
 
 PIECE = 200
@@ -40,12 +40,10 @@ def prune(
 ) -> None:
     """Remove what ended before so many seconds ago, or only say what that is."""
     require_current(upkeep)
-    agents = list(upkeep.agents())
-    if agent and agent not in agents:
-        known = ", ".join(agents) or "none"
-        raise UsageFailure(f"--agent: the store keeps nothing of {agent!r}; it knows {known}")
+    if agent:
+        require_agent(upkeep, agent)
     before = upkeep.now() - round(age * 1000)
-    old = {each: upkeep.old(each, before) for each in ([agent] if agent else agents)}
+    old = {each: upkeep.old(each, before) for each in ([agent] if agent else upkeep.agents())}
     removed = {} if only_says else asyncio.run(_remove(url, list(old), before, rate))
     if output.is_json:
         output.document(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parley.cli.failures import Failure
+from parley.cli.failures import Failure, UsageFailure
 from parley.cli.output import Output
 from parley.log.sql import Migration
 from parley.log.upkeep import Schema, Survey, Upkeep, Work
@@ -88,6 +88,14 @@ def require_current(upkeep: Upkeep) -> None:
             f"{schema.missing[-1].version}",
             hint="parley store migrate brings it up to date",
         )
+
+
+def require_agent(upkeep: Upkeep, agent: str) -> None:
+    """Raise ``UsageFailure`` unless a store keeps something of an agent."""
+    agents = upkeep.agents()
+    if agent not in agents:
+        known = ", ".join(agents) or "none"
+        raise UsageFailure(f"--agent: the store keeps nothing of {agent!r}; it knows {known}")
 
 
 def age_in_words(ms: int) -> str:

@@ -18,10 +18,11 @@ import msgspec
 from parley import __version__
 from parley.cli.failures import Failure, UsageFailure
 from parley.cli.output import Output
-from parley.cli.store_status import require_current
+from parley.cli.store_status import require_agent, require_current
 from parley.log.importing import Imported, import_into
 from parley.log.transfer import (
     Counts,
+    Source,
     TransferError,
     checked,
     export_to,
@@ -33,9 +34,18 @@ SAID_EVERY = 5.0
 """Seconds between two words on how far an import is."""
 
 
-def export(output: Output, upkeep: Upkeep, file: str) -> None:
-    """Write all that a store keeps to a new file, or to standard output."""
+def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant: str = "") -> None:
+    """Write all that a store keeps to a new file, or to standard output.
+
+    ``agent`` and ``tenant`` say of whom, if not of all.
+    """
     require_current(upkeep)
+    if agent:
+        require_agent(upkeep, agent)
+
+    def write(source: Source, put: Callable[[bytes], object]) -> Counts:
+        return export_to(source, put, by=__version__, agent=agent, tenant=tenant)
+
     if file == "-":
         if output.is_json:
             raise UsageFailure(
@@ -48,7 +58,7 @@ def export(output: Output, upkeep: Upkeep, file: str) -> None:
             )
         try:
             with upkeep.reading() as source:
-                counts = export_to(source, sys.stdout.buffer.write, by=__version__)
+                counts = write(source, sys.stdout.buffer.write)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
             raise
@@ -59,7 +69,7 @@ def export(output: Output, upkeep: Upkeep, file: str) -> None:
         output.note(f"exported {in_words(counts)}")
         return
     with _new_file(Path(file)) as stream, upkeep.reading() as source:
-        counts = export_to(source, stream.write, by=__version__)
+        counts = write(source, stream.write)
     if output.is_json:
         output.document({"store": upkeep.name, "file": file, "exported": _plain(counts)})
         return

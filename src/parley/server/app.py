@@ -50,20 +50,23 @@ def create_app(
     startup: Hook | None = None,
     shutdown: Hook | None = None,
     on_drain: Callable[[], None] | None = None,
-    may_be_empty: bool = False,
+    trouble: Callable[[], str] | None = None,
+    instead: str = "",
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
     ``identify`` says who sends a request, from its ASGI scope; without it everybody is anonymous.
     ``url`` is the public address of the app, where requests do not tell it. ``startup`` runs once
     before the first request is answered, ``on_drain`` when the end is near, ``shutdown`` at it.
-    One that ``may_be_empty`` can do without agents, and tells whoever asks how it is (health).
+    ``trouble`` says why nothing can be done just now: then the app is not ready.
+    With ``instead`` it can do without agents: it tells how it is (health), and whoever asks for
+    anything else those words.
 
     Raises ``ValueError`` for a path or a URL that cannot be one.
     """
-    if not endpoints and not may_be_empty:
+    if not endpoints and not instead:
         raise ValueError("a server needs at least one agent")
-    lifecycle = Lifecycle(startup, shutdown)
+    lifecycle = Lifecycle(startup, shutdown, trouble)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)
     return App(
@@ -72,6 +75,7 @@ def create_app(
         identify=identify,
         url=_public(url),
         lifecycle=lifecycle,
+        instead=instead,
     )
 
 
@@ -91,8 +95,10 @@ class App:
         identify: Identify | None,
         url: str | None,
         lifecycle: Lifecycle,
+        instead: str = "",
     ) -> None:
         self.lifecycle = lifecycle
+        self.settings = settings
         self.is_open = identify is None
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
@@ -103,6 +109,7 @@ class App:
             url=url,
             lifecycle=lifecycle,
             streams=streams,
+            instead=instead,
         )
         self.agents = self._routes.agents
         self.grpc = self._routes.grpc

@@ -24,6 +24,7 @@ from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.endpoint import Endpoint, Interfaces
+from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 from parley.server.parameters import Extensions
 from parley.server.places import Places
@@ -151,6 +152,9 @@ class Dispatcher:
         if agent is None or extensions is None:
             agent = self._of(tenant)
             extensions = agent.check(operation, parameters)
+        check_ids(request)
+        if parameters.caller.id:
+            check_caller(parameters.caller)
         context = CallContext(
             caller=parameters.caller,
             tenant=tenant,
@@ -162,8 +166,7 @@ class Dispatcher:
         )
         if operation.extension:
             return agent.method_call(operation, request, context)
-        waits = operation.request is SendMessageRequest and not operation.streaming
-        waiting = self._waiting if waits else None
+        waiting = self._waiting if _waits(operation, request) else None
         return Call(agent.endpoint, operation, request, context, parameters.interfaces, waiting)
 
     def method(self, name: str, tenant: str) -> Operation | None:
@@ -188,6 +191,14 @@ class Dispatcher:
                 else "several agents share this address: name the tenant that yours is"
             )
         return agent
+
+
+def _waits(operation: Operation, request: Any) -> bool:
+    """Whether a request is answered when a turn ends, however long that takes."""
+    if operation.request is not SendMessageRequest or operation.streaming:
+        return False
+    configuration = request.configuration
+    return configuration is None or not configuration.return_immediately
 
 
 def _wrong_tenant(description: str) -> InvalidParamsError:

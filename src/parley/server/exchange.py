@@ -21,6 +21,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     VersionNotSupportedError,
 )
+from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.body import BodyTooLarge, ClientGone, read_body
 from parley.server.dispatch import Call, Dispatcher, Parameters
@@ -88,6 +89,7 @@ class Exchange(ABC):
         self.silent = False
         self.doing = "a request"
         self.context = CallContext()
+        self.answers = False
 
     # -- what a binding says -------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class Exchange(ABC):
             self.headers.append((name.encode(), named_))
         if call.operation.streaming:
             self.context = call.context
+            self.answers = call.operation.request is SendMessageRequest
             items = call.stream()
             if not self.silent:
                 return items
@@ -191,6 +194,7 @@ class Exchange(ABC):
             frame=lambda item: sse.frame(whole(codec.write_event(item)), item[1]),
             failed=lambda error: sse.frame(self.refusal(error)[1]),
             ends=codec.ends_stream,
+            answers=self.answers,
             headers=self.headers,
             receive=receive,
             send=send,

@@ -42,6 +42,8 @@ async def serving_grpc(
 
     Raises ``ListenError``.
     """
+    if not app.agents:
+        raise ListenError("there is no agent to serve over gRPC")
     parts = urlsplit(address)
     http = (parts.hostname or "", parts.port or 0)
     agents = Agents(app.agents)
@@ -113,6 +115,7 @@ def _channel(settings: Settings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.server_handshake_timeout_ms", int(settings.head_timeout * 1000)),
         ("grpc.keepalive_time_ms", int(settings.keep_alive * 1000)),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),

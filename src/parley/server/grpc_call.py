@@ -17,16 +17,18 @@ from parley.model.errors import (
     A2AError,
     FieldViolation,
     InvalidParamsError,
-    OverloadedError,
     UnauthenticatedError,
     VersionNotSupportedError,
 )
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation
+from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, Caller, StreamItem
+from parley.model.tasks import Event
 from parley.server.dispatch import Call, Parameters
 from parley.server.exchange import Surroundings, named_in
 from parley.server.failures import unforeseen
+from parley.server.streams import is_question, shutting_down
 from parley.wire import versions
 from parley.wire.dialect import Dialect, GrpcCodec
 from parley.wire.protobuf_errors import STATUS_KEY, write_status
@@ -135,6 +137,7 @@ class GrpcCall:
         """
         failure: A2AError | None = None
         started = False
+        last: Event | None = None
         try:
             call = await self._understand(data)
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
@@ -147,6 +150,7 @@ class GrpcCall:
                             await self._context.send_initial_metadata(self._echo)
                         if is_numbered:
                             item = StreamItem(numbered(item), item.seq)
+                        last = item.event
                         # Waits while the reader is slow: nothing gathers here.
                         await self._context.write(self._codec.write_event(item))
                         if self._codec.ends_stream(item.event):
@@ -155,8 +159,9 @@ class GrpcCall:
             failure = error
         except asyncio.CancelledError:
             if self._drained and self._task is not None and self._task.uncancel() == 0:
-                if not started:
-                    failure = OverloadedError("the server is shutting down", retry_after=1)
+                answers = self._operation.request is SendMessageRequest
+                if not started or (answers and is_question(last)):
+                    failure = shutting_down()
             elif self._task is not None and self._task.cancelling():
                 raise
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
@@ -32,9 +33,15 @@ SERVICE = "grpc.health.v1.Health"
 
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 
+_LOOK_SECONDS = 1.0
+"""How often it is looked whether what those who watch were told still holds."""
+
 
 class Health:
-    """Serves until the server drains, then no more. ``services`` are those that it knows of."""
+    """Serves until the server drains, then no more, and not while the store cannot be reached.
+
+    ``services`` are those that it knows of.
+    """
 
     def __init__(self, lifecycle: Lifecycle, services: Collection[str]) -> None:
         self._lifecycle = lifecycle
@@ -71,16 +78,25 @@ class Health:
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        if not self._knows(self._asked(data)):
-            yield self._told(_SERVICE_UNKNOWN)
-        elif not self._lifecycle.draining:
-            yield self._told(self._status)
-        await self._changed.wait()
-        yield self._told(_NOT_SERVING)
+        is_known = self._knows(self._asked(data))
+        told = 0
+        while True:
+            is_over = self._changed.is_set()
+            status = self._status if is_known or is_over else _SERVICE_UNKNOWN
+            if status != told:
+                told = status
+                yield self._told(status)
+            if is_over:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._changed.wait()
 
     @property
     def _status(self) -> int:
-        return _NOT_SERVING if self._lifecycle.draining else _SERVING
+        lifecycle = self._lifecycle
+        is_over = lifecycle.draining or self._changed.is_set()
+        return _NOT_SERVING if is_over or lifecycle.trouble else _SERVING
 
     def _knows(self, service: str) -> bool:
         return not service or service in self._services

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext
@@ -24,34 +23,48 @@ class Places:
         self._taken = 0
         self._of: dict[tuple[str, str], int] = {}
 
-    @contextmanager
-    def one(self, context: CallContext) -> Iterator[None]:
+    def one(self, context: CallContext) -> AbstractContextManager[None]:
         """Have a place while the context lasts. Raises ``OverloadedError`` when there is none."""
+        return _Place(self, (context.tenant, context.caller.id))
+
+    def take(self, caller: tuple[str, str]) -> None:
+        """Take a place for a caller, until ``give_back``. Raises ``OverloadedError``."""
         if self._taken >= self._most:
             raise OverloadedError(
                 f"{self._taken} {self._what}, which is all that this server serves at once",
                 retry_after=1,
             )
-        caller = (context.tenant, context.caller.id)
-        if not caller[1]:
-            self._taken += 1
-            try:
-                yield
-            finally:
-                self._taken -= 1
-            return
-        his = self._of.get(caller, 0)
-        if his >= self._each:
-            raise OverloadedError(
-                f"{his} {self._what} for this caller, which is as many as one caller may have here",
-                retry_after=1,
-            )
+        if caller[1]:
+            his = self._of.get(caller, 0)
+            if his >= self._each:
+                raise OverloadedError(
+                    f"{his} {self._what} for this caller, which is as many as one caller may have "
+                    "here",
+                    retry_after=1,
+                )
+            self._of[caller] = his + 1
         self._taken += 1
-        self._of[caller] = his + 1
-        try:
-            yield
-        finally:
-            self._taken -= 1
+
+    def give_back(self, caller: tuple[str, str]) -> None:
+        """Give back a place of a caller."""
+        self._taken -= 1
+        if caller[1]:
             self._of[caller] -= 1
             if not self._of[caller]:
                 del self._of[caller]
+
+
+class _Place:
+    """A place of a caller, while the context lasts."""
+
+    __slots__ = ("_caller", "_places")
+
+    def __init__(self, places: Places, caller: tuple[str, str]) -> None:
+        self._places = places
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        self._places.take(self._caller)
+
+    def __exit__(self, *error: object) -> None:
+        self._places.give_back(self._caller)

@@ -17,6 +17,7 @@ from parley.server.http_json import HttpJsonBinding
 from parley.server.index import ASSISTANTS, Index
 from parley.server.jsonrpc import JsonRpcBinding
 from parley.server.lifecycle import Lifecycle
+from parley.server.nobody import Nobody
 from parley.server.offer import GrpcPlace, Offer
 from parley.server.places import Places
 from parley.server.settings import Settings
@@ -61,6 +62,7 @@ class Routes:
         url: str | None,
         lifecycle: Lifecycle,
         streams: Streams,
+        instead: str = "",
     ) -> None:
         self._settings = settings
         self._identify = identify
@@ -72,7 +74,9 @@ class Routes:
         self._longest = len(ASSISTANTS)
         self._assistants: dict[str, CardPage] = {}
         self._offers: list[Offer] = []
-        self._nowhere = Index(self._offers, settings)
+        self._nowhere: ASGIApp = Index(self._offers, settings)
+        if instead and not endpoints:
+            self._nowhere = Nobody(instead, settings)
         self.agents: dict[str, Surroundings] = {}
         self.grpc = GrpcPlace(settings.grpc_address)
         waiting = Places("senders wait", settings.max_waiting, settings.caller_share)

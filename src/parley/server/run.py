@@ -18,10 +18,11 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from parley.server.app import App
+from parley.server.app import App, Settings
+from parley.server.connection import Limits, protocol_with
 from parley.server.grpc_options import GrpcOptions
 from parley.server.sockets import ListenError as ListenError
-from parley.server.sockets import address_of, listen
+from parley.server.sockets import address_of, listen, most_connections
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -196,9 +197,17 @@ class Server(uvicorn.Server):
         access_log: bool = False,
         signals: bool = True,
     ) -> None:
+        settings = app.settings if isinstance(app, App) else Settings()
         super().__init__(
             uvicorn.Config(
                 app,
+                http=protocol_with(
+                    Limits(
+                        connections=min(settings.max_connections, most_connections()),
+                        head=settings.head_timeout,
+                        body=settings.body_timeout,
+                    )
+                ),
                 # Whoever runs one of our apps starts it, and hears of what goes wrong.
                 lifespan="off" if isinstance(app, App) else "auto",
                 ws="none",

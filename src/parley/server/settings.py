@@ -20,6 +20,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
     exceed it. ``max_streams`` bounds the streams that are open at once, ``max_waiting`` the senders
     that wait for a reply; ``caller_share`` is the part of either that one known caller may have.
+    ``max_connections`` bounds the HTTP connections, besides what the system lets a process open.
+    A client has ``head_timeout`` seconds for the head of a request, from its first byte on, and
+    ``body_timeout`` for the body, and more as long as it comes faster than 4 KiB a second; over
+    gRPC the first is for the beginning of a connection.
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
     ``missing_version`` is how methods and paths of 1.0 are answered that come without
     ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
@@ -45,6 +49,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000
     max_waiting: int = 10_000
     caller_share: float = 0.5
+    max_connections: int = 25_000
+    head_timeout: float = 10.0
+    body_timeout: float = 30.0
     cors_origins: tuple[str, ...] = ()
     missing_version: Literal["0.3", "1.0"] = "0.3"
     card: Literal["merged", "1.0"] = "merged"
@@ -60,12 +67,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the setting {name} takes a whole number of at least {least}, not {value!r}"
                 )
-        seconds = self.keep_alive
-        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not is_number or not 0 < seconds <= _DAY:
-            raise ValueError(
-                f"the setting keep_alive takes seconds above 0, up to a day, not {seconds!r}"
-            )
+        for name in ("keep_alive", "head_timeout", "body_timeout"):
+            seconds = getattr(self, name)
+            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+            if not is_number or not 0 < seconds <= _DAY:
+                raise ValueError(
+                    f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
+                )
         share = self.caller_share
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
         if not is_number or not 0 < share <= 1:
@@ -103,5 +111,6 @@ _LEAST = {
     "send_buffer": 1024,
     "max_streams": 1,
     "max_waiting": 1,
+    "max_connections": 1,
     "card_max_age": 0,
 }

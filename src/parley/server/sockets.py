@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from typing import Any
 
 _BACKLOG = 2048
+# Of the store, the bus, webhooks and agents: without them, connections would be of no use.
+_OTHER_FILES = 100
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -44,6 +47,16 @@ def listen(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise ListenError(_why(host, port, error)) from None
     return sockets
+
+
+def most_connections() -> int:
+    """Return how many connections the system lets this process have, beside what else it opens."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return sys.maxsize
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else max(1, most - _OTHER_FILES)
 
 
 def address_of(host: str, sockets: list[socket.socket]) -> str:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import CallContext, StreamItem
-from parley.model.tasks import Event
+from parley.model.tasks import Event, Task, TaskState
 from parley.server.failures import unforeseen
 from parley.server.places import Places
 from parley.server.replies import Headers
@@ -27,8 +27,22 @@ _HEADERS = (
 _BURST = 128
 
 
+def shutting_down() -> OverloadedError:
+    """Return what a caller is told whom another replica, or the next process, will serve."""
+    return OverloadedError("the server is shutting down", retry_after=1)
+
+
+def is_question(event: Event | None) -> bool:
+    """Whether an event is a task that waits for its caller.
+
+    A stream that answers a message begins with it when the message is for such a task. If it ended
+    there, it would look as if the question were asked once more: so it is not ended cleanly there.
+    """
+    return isinstance(event, Task) and event.status.state is TaskState.INPUT_REQUIRED
+
+
 class OpenStream:
-    """One response under way.
+    """One response under way. ``answers`` a message, or subscribes to a task.
 
     A pump takes events from the service and frames them; the request's own task sends all that
     has gathered in one piece. The pump waits while more than ``send_buffer`` bytes are gathered,
@@ -36,11 +50,13 @@ class OpenStream:
     """
 
     __slots__ = (
+        "_answers",
         "_drained",
         "_ended",
         "_error",
         "_frames",
         "_gone",
+        "_last",
         "_last_sent",
         "_limit",
         "_loop",
@@ -52,7 +68,9 @@ class OpenStream:
         "_timer",
     )
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, answers: bool) -> None:
+        self._answers = answers
+        self._last: Event | None = None
         self._limit = settings.send_buffer
         self._silence = settings.keep_alive
         self._loop = asyncio.get_running_loop()
@@ -66,9 +84,9 @@ class OpenStream:
         self._timer = self._loop.call_later(self._silence, self._beat)
 
     def drain(self) -> None:
-        """End the stream after what has gathered, as if nothing more came."""
+        """End the stream after what has gathered: as if nothing more came, unless that misleads."""
         self._drained = True
-        self._end(None)
+        self._end(shutting_down() if self._answers and is_question(self._last) else None)
 
     async def pump(
         self,
@@ -82,6 +100,7 @@ class OpenStream:
                 async for item in items:
                     data = frame(item)
                     self._frames.append(data)
+                    self._last = item[0]
                     self._size += len(data)
                     _wake(self._news)
                     if ends(item[0]):
@@ -131,9 +150,7 @@ class OpenStream:
             ended, frames = self._ended, self._frames
             if not started:
                 if ended and not frames and (self._error or self._drained):
-                    return self._error or OverloadedError(
-                        "the server is shutting down", retry_after=1
-                    )
+                    return self._error or shutting_down()
                 started = True
                 head = {"type": "http.response.start", "status": 200}
                 await send({**head, "headers": [*_HEADERS, *headers]})
@@ -214,6 +231,7 @@ class Streams:
         frame: Callable[[StreamItem], bytes],
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
+        answers: bool,
         headers: Headers,
         receive: Receive,
         send: Send,
@@ -222,9 +240,10 @@ class Streams:
 
         The headers go out with the first event, or with the first keep-alive comment: an error
         before that is returned, and nothing was sent; a later one is the last frame.
-        ``items`` is closed when this ends, whatever the reason.
+        ``items`` is closed when this ends, whatever the reason; ``answers`` says that it is what a
+        message is answered with.
         """
-        stream = OpenStream(self._settings)
+        stream = OpenStream(self._settings, answers=answers)
         try:
             with self.holding(stream, context):
                 return await self._serve(stream, items, frame, failed, ends, headers, receive, send)

@@ -1,0 +1,59 @@
+"""Tenants and callers that no store could keep."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from parley.model.errors import InvalidParamsError, UnauthenticatedError
+from parley.model.ids import LONGEST_ID
+from parley.model.requests import GetTaskRequest
+from parley.model.service import Caller
+from parley.server.run import serving
+
+from .http import ask, call, post
+from .rpc import served
+from .scripted import Scripted, app_of
+
+pytestmark = pytest.mark.anyio
+
+WRONG = ["t" * (LONGEST_ID + 1), "é" * LONGEST_ID, "a\0b"]
+LONGEST = "t" * LONGEST_ID
+
+
+async def test_a_tenant_that_cannot_be_kept_is_refused() -> None:
+    service = Scripted()
+    app = app_of(service)
+    async with serving(app) as url:
+        for wrong in WRONG:
+            refused = await post(url, call("GetTask", {"id": "t-1", "tenant": wrong}))
+            assert refused.error["code"] == -32602
+            assert refused.error["message"].startswith("tenant: ")
+            refused = await ask(
+                url, "GET", f"/{quote(wrong)}/tasks/t-1", b"", {"A2A-Version": "1.0"}
+            )
+            assert refused.status == 400
+            assert b"tenant: " in refused.body
+        assert service.asked == []
+        assert "result" in (await post(url, call("GetTask", {"id": "t", "tenant": LONGEST}))).json
+    async with served(app) as rpc:
+        for wrong in WRONG:
+            refusal = await rpc.refused("GetTask", GetTaskRequest(id="t-1", tenant=wrong))
+            assert refusal.status == "INVALID_ARGUMENT"
+            assert type(refusal.error) is InvalidParamsError
+            assert refusal.words.startswith("tenant: ")
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_caller_whose_id_cannot_be_kept_is_not_let_in(name: str) -> None:
+    service = Scripted()
+    app = app_of(service, identify=lambda scope: Caller(id=name, authenticated=True))
+    async with serving(app) as url:
+        refused = await post(url, call("GetTask"))
+        assert (refused.status, refused.error["code"]) == (401, -32010)
+        assert str(LONGEST_ID) in refused.error["message"]
+    async with served(app) as rpc:
+        refusal = await rpc.refused("GetTask", GetTaskRequest(id="t-1"))
+        assert type(refusal.error) is UnauthenticatedError
+    assert service.asked == []
