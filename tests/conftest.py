@@ -13,6 +13,9 @@ from tests.services.postgres import postgres as postgres
 from tests.services.postgres import postgres_url as postgres_url
 from tests.services.redis import redis as redis
 
+# Servers that run as another user are forked; what gRPC does to a fork may end it before it begins.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # A slow moment of the machine is no failure.
 settings.register_profile("parley", deadline=None)
 settings.load_profile("parley")

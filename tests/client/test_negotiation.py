@@ -332,14 +332,30 @@ async def test_a_pinned_interface_has_no_other(dead: str) -> None:
 
 
 async def test_when_all_refuse_all_are_named_and_what_was_said_counts_most(dead: str) -> None:
-    async with line(Agent(task()), at(ONE, f"{dead}/a"), at(ONE, f"{dead}/b")) as (remote, _):
-        with pytest.raises(Unreachable, match=f"{dead}/a.*{dead}/b"):
+    also_dead = dead.replace("127.0.0.1", "localhost")
+    async with line(Agent(task()), at(ONE, f"{dead}/a"), at(ONE, f"{also_dead}/b")) as (remote, _):
+        with pytest.raises(Unreachable, match=f"{dead}/a.*{also_dead}/b"):
             await remote.get("t-1")
         assert remote.interface.url == f"{dead}/a"
     refuses = Agent(error(-32009, "only 2.0 here"))
     async with line(refuses, at(ONE, dead), at(ONE, "/b")) as (remote, _):
         with pytest.raises(VersionNotSupportedError, match=r"only 2\.0 here"):
             await remote.get("t-1")
+
+
+async def test_a_server_that_is_away_is_not_asked_for_another_of_its_interfaces(
+    dead: str,
+) -> None:
+    """It may be there again by then, and would be spoken to in another way for good."""
+    offers = at(ONE, f"{dead}/a"), at(REST, f"{dead}/b"), at(OLD, f"{dead}/c")
+    async with line(Agent(task()), *offers) as (remote, _):
+        with pytest.raises(Unreachable) as failure:
+            await remote.get("t-1")
+        assert f"{dead}/a" in str(failure.value)
+        assert f"{dead}/b" not in str(failure.value)
+        with pytest.raises(Unreachable) as failure:
+            [event async for event in remote.stream("go")]
+        assert f"{dead}/b" not in str(failure.value)
 
 
 async def test_what_worked_is_left_for_what_worked_before_it() -> None:

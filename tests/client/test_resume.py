@@ -283,6 +283,21 @@ async def test_a_subscription_starts_where_it_is_told_and_survives_cuts() -> Non
     assert agent.last_event_ids == ["2", "4"]
 
 
+async def test_a_subscription_that_a_server_ends_while_the_task_waits_is_taken_up_again() -> None:
+    log = [
+        task(),
+        says(TaskState.INPUT_REQUIRED, "where to?"),
+        says(TaskState.WORKING),
+        says(TaskState.COMPLETED),
+    ]
+    ends = boundaries(LogAgent(log, [], numbered=True))
+    agent = LogAgent(log, [ends[2]], numbered=True, clean=True)
+    async with scripted(agent) as server, connect(server.url, retries=AT_ONCE) as remote:
+        async with asyncio.timeout(5):
+            assert [event async for event in remote.subscribe("t-1", after=0)] == log
+    assert agent.last_event_ids == ["0", "2"]
+
+
 async def test_a_subscription_cannot_start_at_a_number_where_events_have_none() -> None:
     agent = LogAgent(REPORT, [], numbered=False)
     async with scripted(agent) as server, connect(server.url) as remote:

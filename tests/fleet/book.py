@@ -26,6 +26,7 @@ class Book:
     def __init__(self) -> None:
         self.reads: list[Read] = []
         self.answers: list[Task] = []
+        self.looks: list[list[Task]] = []
         self.said: dict[str, list[str]] = {}
         self.hooked: dict[str, str] = {}
         self.official: Counter[str] = Counter()

@@ -193,6 +193,28 @@ async def chat(world: World) -> None:
     await world.watch(task.id)
 
 
+async def patron(world: World) -> None:
+    """Read a task from its beginning to its end, over all its waiting for answers."""
+    task = await world.agent.send("go", message_metadata={"skill": "chat"})
+    assert isinstance(task, Task)
+    world.book.says(task.id, "go")
+    async with asyncio.TaskGroup() as readers:
+        readers.create_task(world.follow(task.id))
+        for word in ("red", "green", "blue"):
+            await asyncio.sleep(world.chance.uniform(0, 1.0))
+            await world.say(task.id, word)
+
+
+async def look(world: World) -> None:
+    """Ask for a task again and again, until it has ended."""
+    task = await world.begin("report", f"{world.chance.randint(20, 60)} 15")
+    looks = [task]
+    while not looks[-1].state.is_terminal:
+        await asyncio.sleep(world.chance.uniform(0.0, 0.2))
+        looks.append(await world.agent.get(task.id))
+    world.book.looks.append(looks)
+
+
 async def mail(world: World) -> None:
     """Tell a task things while it works, and then to end."""
     task = await world.begin("inbox", "go")
@@ -242,7 +264,7 @@ async def hooked(world: World) -> None:
 
 Caller = Callable[[World], Awaitable[None]]
 CALLERS: tuple[Caller, ...] = (
-    stream, audience, step, many, chat, mail, patience, failure, cancel, hooked,
+    stream, audience, step, many, chat, patron, look, mail, patience, failure, cancel, hooked,
 )  # fmt: skip
 
 

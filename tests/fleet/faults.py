@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import signal
 from collections.abc import Awaitable, Callable
@@ -52,6 +54,25 @@ async def roll(fleet: Fleet, chance: random.Random) -> None:
         await replica.start()
 
 
+async def stutter(fleet: Fleet, chance: random.Random) -> None:
+    """Let a replica stand still again and again, for a moment each."""
+    replica = fleet.one(chance)
+    for _ in range(10):
+        replica.tell(signal.SIGSTOP)
+        await asyncio.sleep(chance.uniform(0.0, 0.15))
+        replica.tell(signal.SIGCONT)
+        await asyncio.sleep(chance.uniform(0.0, 0.1))
+
+
+async def lose_patience(fleet: Fleet, chance: random.Random) -> None:
+    """Stop a replica as a deploy does, and end it before it is done, one way or the other."""
+    replica = fleet.one(chance)
+    replica.tell(signal.SIGTERM)
+    await asyncio.sleep(chance.uniform(0.0, 1.5))
+    await replica.end(chance.choice((signal.SIGTERM, signal.SIGKILL)))
+    await replica.start()
+
+
 async def kill_all(fleet: Fleet, chance: random.Random) -> None:
     """End all replicas at once: nobody is there to take anything over."""
     await asyncio.gather(*(each.end() for each in fleet.replicas))
@@ -85,6 +106,20 @@ async def silence(fleet: Fleet, chance: random.Random) -> None:
     line.thaw()
 
 
+async def half_open(fleet: Fleet, chance: random.Random) -> None:
+    """Let some connections of one of the lines stand, one way or both, while others are made.
+
+    What is held then comes late: when the one that waited for it may long have gone on.
+    """
+    line = fleet.line(chance)
+    line.hold(lambda: chance.random() < 0.4)
+    await asyncio.sleep(fleet.lease * chance.uniform(0.3, 2.5))
+    if chance.random() < 0.5:
+        line.release()
+    else:
+        line.cut()
+
+
 async def cut_in_answers(fleet: Fleet, chance: random.Random) -> None:
     """Have connections of one of the lines break in the middle of what they are told."""
     line = fleet.line(chance)
@@ -103,8 +138,8 @@ async def slow(fleet: Fleet, chance: random.Random) -> None:
     line.heal()
 
 
-LINES: tuple[Fault, ...] = (cut, refuse, silence, cut_in_answers, slow)
-REPLICAS: tuple[Fault, ...] = (kill, freeze, hiccup, replace)
+LINES: tuple[Fault, ...] = (cut, refuse, silence, half_open, cut_in_answers, slow)
+REPLICAS: tuple[Fault, ...] = (kill, freeze, hiccup, stutter, replace, lose_patience)
 
 
 # -- services --------------------------------------------------------------------------------------
@@ -138,6 +173,42 @@ async def cut_store(fleet: Fleet, chance: random.Random) -> None:
         await asyncio.sleep(chance.uniform(0.0, 0.3))
 
 
+async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
+    """Let some of the database's processes stand still, perhaps in the middle of a commit."""
+    pids = [pid for pid in fleet.postgres.backends() if chance.random() < 0.4]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(fleet.lease * chance.uniform(0.3, 2.0))
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def lock_table(fleet: Fleet, chance: random.Random) -> None:
+    """Lock one of the tables for a while, as somebody does who tends the database."""
+    name = chance.choice(("tasks", "log", "snapshots", "replicas", "receipts", "task_counts"))
+    seconds = fleet.lease * chance.uniform(0.3, 2.0)
+    database = fleet.store.rpartition("/")[2]
+    await asyncio.to_thread(
+        fleet.postgres.execute,
+        f"DO $$ BEGIN LOCK TABLE parley.{name} IN ACCESS EXCLUSIVE MODE; "
+        f"PERFORM pg_sleep({seconds}); END $$",
+        database,
+    )
+
+
+async def cancel_queries(fleet: Fleet, chance: random.Random) -> None:
+    """Cancel whatever the database does, again and again."""
+    for _ in range(20):
+        await asyncio.to_thread(
+            fleet.postgres.execute,
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND state = 'active'",
+        )
+        await asyncio.sleep(chance.uniform(0.0, 0.1))
+
+
 async def kill_bus(fleet: Fleet, chance: random.Random) -> None:
     """End Redis, and start it again later."""
     await asyncio.to_thread(fleet.redis.kill)
@@ -153,4 +224,6 @@ async def pause_bus(fleet: Fleet, chance: random.Random) -> None:
 
 
 STORE: tuple[Fault, ...] = (kill_store, restart_store, pause_store, cut_store)
+STORE_TROUBLE: tuple[Fault, ...] = (stop_backends, lock_table, cancel_queries)
+"""What the database survives; while it lives."""
 BUS: tuple[Fault, ...] = (kill_bus, pause_bus)

@@ -11,7 +11,7 @@ from typing import Any
 
 from parley import Task, TaskState, TaskStatusUpdateEvent
 from parley.log.events import Kind, LoggedEvent
-from parley.log.fold import fold
+from parley.log.fold import Fold, fold
 from parley.log.store import Scope, StoreUnavailable, TaskQuery, TaskRecord, TaskStore
 from parley.model.encoding import encode
 from parley.model.parts import Role
@@ -184,8 +184,25 @@ def check_book(tasks: dict[str, Kept], book: Book) -> None:
     for answer in book.answers:
         stored_task = tasks[answer.id].task
         assert answer == stored_task, answer.id
+    for looks in book.looks:
+        check_looks(tasks[looks[0].id], looks)
     for task_id, texts in book.said.items():
         assert tasks[task_id].said == texts, task_id
+
+
+def check_looks(kept: Kept, looks: list[Task]) -> None:
+    """A task was never shown as it never was, nor as it had been before an earlier look."""
+    folding = Fold()
+    shown = iter(looks)
+    wanted = next(shown)
+    for record in kept.records:
+        folding.apply(record.event)
+        while (wanted.status, wanted.artifacts) == (folding.task.status, folding.task.artifacts):
+            following = next(shown, None)
+            if following is None:
+                return
+            wanted = following
+    raise AssertionError(f"a look at {kept.task.id} shows what was not, or no longer: {wanted}")
 
 
 def check_acts(tasks: dict[str, Kept], acts: Path) -> None:

@@ -114,4 +114,7 @@ async def forever(turn: Turn) -> str:
 
 
 if __name__ == "__main__":
-    serve(agent, drain=1.0, allow_private_webhooks=["127.0.0.1"], **json.loads(sys.argv[1]))
+    options = {"drain": 1.0, "allow_private_webhooks": ["127.0.0.1"], **json.loads(sys.argv[1])}
+    if options.get("role") == "worker":
+        options.pop("grpc_port", None)
+    serve(agent, **options)

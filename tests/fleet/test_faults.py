@@ -88,6 +88,18 @@ async def test_the_database_dies_stands_still_and_is_restarted(
 
 
 @pytest.mark.parametrize("seed", range(schedules(1)))
+async def test_the_database_is_slow_locked_and_interrupted(fleet_of: FleetOf, seed: int) -> None:
+    chance = random.Random(seed)
+    async with (
+        fleet_of(2, bus=BUSES[seed % 2], seed=seed) as fleet,
+        load(fleet, seed) as callers,
+    ):
+        for fault in chance.sample(faults.STORE_TROUBLE, len(faults.STORE_TROUBLE)):
+            await fault(fleet, chance)
+        await callers.until(20)
+
+
+@pytest.mark.parametrize("seed", range(schedules(1)))
 async def test_those_who_work_die_behind_those_who_answer(fleet_of: FleetOf, seed: int) -> None:
     chance = random.Random(seed)
     async with (
@@ -128,7 +140,7 @@ async def test_everything_goes_wrong_at_once(
     fleet_of: FleetOf, officials: Officials, seed: int
 ) -> None:
     chance = random.Random(seed)
-    services = (*faults.STORE, *faults.BUS)
+    services = (*faults.STORE, *faults.STORE_TROUBLE, *faults.BUS)
     async with (
         fleet_of(3, bus="redis", seed=seed, lines=True) as fleet,
         load(fleet, seed) as callers,

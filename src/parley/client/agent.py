@@ -40,7 +40,8 @@ from parley.model.requests import (
 )
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import Timestamp
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import Event, Task, TaskState
+from parley.wire import versions
 
 
 class RemoteAgent:
@@ -102,6 +103,9 @@ class RemoteAgent:
     @property
     def _numbered(self) -> bool:
         return declares(self.card, RESUMABLE_STREAMS)
+
+    def _ends_stream(self, event: Event) -> bool:
+        return versions.dialect(self.version).jsonrpc.ends_stream(event)
 
     @property
     def _repeatable(self) -> bool:
@@ -312,7 +316,7 @@ class RemoteAgent:
             raise ValueError(
                 f"{self.card.name} does not number the events of its tasks; leave after out"
             )
-        reader = Reader(numbered=self._numbered, task_id=task_id, seq=after)
+        reader = Reader(numbered=self._numbered, ends=self._ends_stream, task_id=task_id, seq=after)
         context = msgspec.structs.replace(
             self.context, last_event_id=None if after is None else str(after)
         )

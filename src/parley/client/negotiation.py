@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,8 +33,10 @@ class Interfaces:
     """A ``Binding`` over all of ``candidates``, of which it calls one: ``current``.
 
     The next is tried when it is certain that the request did not reach the agent: no connection,
-    nothing that speaks the protocol at the address, or a refusal of the version. What worked is
-    called from then on. Requests carry the tenant of the interface that they go to.
+    nothing that speaks the protocol at the address, or a refusal of the version. A server to which
+    there is no connection is tried once, for whichever of its interfaces comes first: while it
+    starts again, another is no better. What worked is called from then on. Requests carry the
+    tenant of the interface that they go to.
 
     A change is logged, as a warning when the version is an older one.
     """
@@ -51,7 +54,7 @@ class Interfaces:
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Return what the operation answers."""
         refusals: list[A2AError | ClientError] = []
-        for candidate, binding in self._in_order():
+        for candidate, binding in self._in_order(refusals):
             try:
                 answer = await binding.call(operation, _addressed(request, candidate), context)
             except (A2AError, ClientError) as error:
@@ -70,7 +73,7 @@ class Interfaces:
     ) -> AsyncIterator[StreamItem]:
         """Yield what the operation streams."""
         refusals: list[A2AError | ClientError] = []
-        for candidate, binding in self._in_order():
+        for candidate, binding in self._in_order(refusals):
             items = binding.stream(operation, _addressed(request, candidate), context)
             begun = False
             try:
@@ -95,16 +98,25 @@ class Interfaces:
         for binding in self._made.values():
             await binding.aclose()
 
-    def _in_order(self) -> Iterator[tuple[Candidate, Binding]]:
-        """Yield the current interface and then the others, each with a binding to call it over."""
+    def _in_order(self, refusals: Sequence[Exception]) -> Iterator[tuple[Candidate, Binding]]:
+        """Yield the current interface and then the others, each with a binding to call it over.
+
+        ``refusals`` has, by the time the next is asked for, why those before did not do.
+        """
         begins = self.current
+        away = set()
         for candidate in (begins, *(other for other in self._candidates if other is not begins)):
+            where = _server_of(candidate)
+            if where in away:
+                continue
             binding = self._made.get(candidate)
             if binding is None:
                 binding = self._made[candidate] = self._make(candidate)
             if candidate is not begins:
                 logger.info("%s: trying %s", self._name, candidate)
             yield candidate, binding
+            if refusals and isinstance(refusals[-1], Unreachable):
+                away.add(where)
 
     def _worked(self, candidate: Candidate, refusals: Sequence[Exception]) -> None:
         if not refusals or candidate is self.current:
@@ -118,6 +130,13 @@ class Interfaces:
             candidate,
             "; ".join(str(refusal) for refusal in refusals),
         )
+
+
+def _server_of(candidate: Candidate) -> tuple[bool, str, str]:
+    """Return what a connection is made to; that of gRPC is another than that of HTTP."""
+    url = candidate.interface.url
+    parts = urlsplit(url if "//" in url else f"//{url}")
+    return candidate.binding == "GRPC", parts.scheme, parts.netloc
 
 
 def _addressed(request: A2AStruct, candidate: Candidate) -> A2AStruct:

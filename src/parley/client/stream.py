@@ -55,11 +55,21 @@ class Reader:
     Agents that number their events need only the number; for others the task itself is kept, to
     find out what a fresh look at it has that was not seen. ``continues``: the reader's message
     went to a task that was there before, so that the task which opens the stream may still show
-    the question that the message answers.
+    the question that the message answers. ``ends`` tells with which events streams end in the
+    version of the protocol that is spoken; ``is_final`` is whether the last one was such.
     """
 
-    def __init__(self, *, numbered: bool, task_id: str = "", seq: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        numbered: bool,
+        ends: Callable[[Event], bool] = lambda event: False,
+        task_id: str = "",
+        seq: int | None = None,
+    ) -> None:
         self.numbered = numbered
+        self.is_final = False
+        self._ends = ends
         self.continues = False
         self.task_id = task_id
         self.context_id = ""
@@ -90,6 +100,7 @@ class Reader:
         if isinstance(event, TaskArtifactUpdateEvent):
             self._check(event)
         self._note(event)
+        self.is_final = self._ends(event)
         if isinstance(event, Task):
             # Whoever has a place to go on from needs no memory of the task; a numbering agent may
             # be called over a binding that carries no numbers.
@@ -286,7 +297,9 @@ def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
     """Whether nothing more is to be expected; ``closed`` if the server ended the stream itself.
 
     A stream may end, or stay open, while the task waits for its caller: the specification can be
-    read both ways (§3.1.2, §3.1.6, §11.7).
+    read both ways (§3.1.2, §3.1.6, §11.7). An agent that numbers events keeps a subscription open
+    as long as the version of the protocol lets it, so one that ends before is taken up again,
+    perhaps at another server of it.
     """
     if reader.message is not None:
         return True
@@ -294,7 +307,9 @@ def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
         return False
     if reader.state.is_terminal or (ends_with_turn and reader.asks):
         return True
-    return closed and reader.state.is_interrupted
+    is_open = reader.numbered and reader.seq is not None and not reader.is_final
+    goes_on = is_open and not ends_with_turn
+    return closed and reader.state.is_interrupted and not goes_on
 
 
 def _subscription(service: A2AService, context: CallContext, reader: Reader) -> Source:

@@ -1,0 +1,83 @@
+"""The database is away for longer than anybody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from parley import Task, TaskState
+from parley.model.errors import OverloadedError
+from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from tests.contract.conftest import past_the_card
+from tests.server.http import ask
+
+from .conftest import FleetOf
+from .fleet import Fleet, Replica
+from .test_drain import WAYS, connect, saying
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
+
+BOUND = 150.0
+
+
+async def until_ready(replica: Replica, status: int) -> Any:
+    """Wait until a replica says that it is ready, or that it is not; return what it says."""
+    while True:
+        answer = await ask(replica.url, "GET", "/health/ready")
+        if answer.status == status:
+            return answer.json
+        await asyncio.sleep(0.05)
+
+
+async def answer(fleet: Fleet, way: tuple[str, str], task: Task) -> list[Any]:
+    """Ask a replica for everything at once, in one way; return what came of each."""
+    async with connect(fleet.replicas[0].url, *way) as client:
+        return await asyncio.gather(
+            *[past_the_card(client, "GetTask", GetTaskRequest(id=task.id)) for _ in range(40)],
+            past_the_card(client, "SendMessage", saying("quick", "x", "c")),
+            past_the_card(client, "SendStreamingMessage", saying("quick", "x", "c")),
+            past_the_card(client, "CancelTask", CancelTaskRequest(id=task.id)),
+            past_the_card(client, "SubscribeToTask", SubscribeToTaskRequest(id=task.id)),
+            return_exceptions=True,
+        )
+
+
+@pytest.mark.parametrize("fault", ["stopped", "paused"])
+async def test_everybody_is_told_so_in_time_and_nothing_is_left_behind(
+    fleet_of: FleetOf, fault: str
+) -> None:
+    async with asyncio.timeout(BOUND), fleet_of(2, grpc_port=0) as fleet:
+        async with connect(fleet.replicas[1].url, "JSONRPC", "1.0") as client:
+            task = await past_the_card(client, "SendMessage", saying("quick", "x", "c"))
+        assert task.state is TaskState.COMPLETED
+        for replica in fleet.replicas:
+            assert await until_ready(replica, 200) == {"status": "ready"}
+        # Cards are read while there is no trouble: they need no store, but the clients are six.
+        stop = fleet.postgres.stop if fault == "stopped" else fleet.postgres.pause
+        await asyncio.to_thread(stop)
+        try:
+            for replica in fleet.replicas:
+                told = await until_ready(replica, 503)
+                assert told["status"] == "unavailable"
+                assert told["reason"].startswith("the store was not heard of for ")
+                assert (await ask(replica.url, "GET", "/health/live")).status == 200
+            answers = await asyncio.gather(*[answer(fleet, way, task) for way in WAYS])
+        finally:
+            if fault == "stopped":
+                await asyncio.to_thread(fleet.postgres.start)
+            else:
+                fleet.postgres.go_on()
+        for way, each in zip(WAYS, answers, strict=True):
+            for error in each:
+                assert type(error) is OverloadedError, (way, error)
+                assert error.retry_after
+                assert "postgres" not in error.message
+        for replica in fleet.replicas:
+            await until_ready(replica, 200)
+        async with connect(fleet.replicas[1].url, "JSONRPC", "1.0") as client:
+            again = await past_the_card(client, "SendMessage", saying("quick", "x", "c"))
+            assert again.state is TaskState.COMPLETED
+            for each in (await client.list(context_id="c")).tasks:
+                assert (await client.wait(each.id)).state is TaskState.COMPLETED
