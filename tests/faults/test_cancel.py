@@ -200,12 +200,13 @@ async def test_five_callers_who_cancel_one_task_are_all_told_that_it_is_canceled
 
 async def test_parked_and_queued_tasks_are_canceled_at_once(tmp_path: Path) -> None:
     agent = Agent("Narrow", max_running=1, cancel_grace=0.1)
-    gate = asyncio.Event()
+    begun, gate = asyncio.Event(), asyncio.Event()
 
     @agent.skill(replies="task")
     async def narrow(turn: Turn) -> str:
         if turn.text == "ask":
             await turn.ask("What?")
+        begun.set()
         await gate.wait()
         return "done"
 
@@ -216,7 +217,7 @@ async def test_parked_and_queued_tasks_are_canceled_at_once(tmp_path: Path) -> N
         queued = await remote.send("wait", return_immediately=True)
         assert isinstance(running, Task)
         assert isinstance(queued, Task)
-        await eventually(remote, running.id, TaskState.SUBMITTED)
+        await asyncio.wait_for(begun.wait(), 5)
         readers = []
         for task in (parked, queued):
             stream = remote.subscribe(task.id)
