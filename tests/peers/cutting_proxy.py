@@ -9,10 +9,13 @@ from urllib.parse import urlsplit
 
 
 @asynccontextmanager
-async def cutting_proxy(target: str, cuts: list[int]) -> AsyncIterator[str]:
+async def cutting_proxy(
+    target: str, cuts: list[int], *, after: asyncio.Event | None = None
+) -> AsyncIterator[str]:
     """Serve ``target`` under another address; the n-th connection ends after ``cuts[n]`` bytes.
 
-    Once ``cuts`` is used up, connections live as long as they want.
+    Once ``cuts`` is used up, connections live as long as they want. No connection ends before
+    ``after`` is set: a client may lose with its connection what it has received and not yet read.
     """
     there = urlsplit(target)
     tasks: set[asyncio.Task[None]] = set()
@@ -26,6 +29,8 @@ async def cutting_proxy(target: str, cuts: list[int]) -> AsyncIterator[str]:
         onward = asyncio.create_task(copy(reader, far_writer))
         try:
             await copy(far_reader, writer, left)
+            if after is not None:
+                await after.wait()
         except ConnectionError:
             pass
         finally:
