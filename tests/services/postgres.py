@@ -86,7 +86,7 @@ class PostgresServer:
             making = ["pg_basebackup", "-d", standby.url(), "-R", "-c", "fast", "--no-sync"]
         else:
             making = ["initdb", "-U", self.user, "-A", "trust", "-E", "UTF8", "--no-locale"]
-            making += ["--no-sync", "--no-instructions"]
+            making += ["--no-sync"]
         subprocess.run(
             [_program(making[0]), *making[1:], "-D", self._data],
             check=True,
