@@ -74,10 +74,14 @@ class Call(msgspec.Struct, frozen=True):
         return answer
 
     async def _reply(self, waiting: Places) -> Any:
-        with waiting.one(self.context):
+        caller = (self.context.tenant, self.context.caller.id)
+        waiting.take(caller)
+        try:
             return await getattr(self.endpoint.service, self.operation.method)(
                 self.request, self.context
             )
+        finally:
+            waiting.give_back(caller)
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
