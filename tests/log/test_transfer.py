@@ -30,7 +30,8 @@ from parley.log.store import (
     TaskQuery,
     TaskStore,
 )
-from parley.log.transfer import TransferError, checked, export_to, lines_in
+from parley.log.transfer import TransferError, export_to
+from parley.log.transfer_check import checked, lines_in
 from parley.log.upkeep import Upkeep
 from parley.log.upkeep_postgres import PostgresUpkeep
 from parley.log.upkeep_sqlite import SqliteUpkeep
@@ -418,7 +419,7 @@ def big(file: bytes) -> list[bytes]:
     lines = file.splitlines(keepends=True)
     value = transfer.Value(key="big", value=bytes(1 << 20))
     after = next(n for n, line in enumerate(lines) if b'"is":"value"' in line)
-    return [*lines[:after], transfer._encode(value) + b"\n", *lines[after:]]
+    return [*lines[:after], transfer.encode_line(value) + b"\n", *lines[after:]]
 
 
 def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:

@@ -20,14 +20,8 @@ from parley.cli.failures import Failure, UsageFailure
 from parley.cli.output import Output
 from parley.cli.store_status import require_agent, require_current
 from parley.log.importing import Imported, import_into
-from parley.log.transfer import (
-    Counts,
-    Source,
-    TransferError,
-    checked,
-    export_to,
-    lines_in,
-)
+from parley.log.transfer import Counts, Source, TransferError, export_to
+from parley.log.transfer_check import checked, lines_in
 from parley.log.upkeep import Upkeep
 
 SAID_EVERY = 5.0

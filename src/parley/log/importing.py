@@ -13,14 +13,13 @@ from parley.log.transfer import (
     KeptReceipt,
     KeptTask,
     Line,
-    Made,
     Push,
     Record,
     Said,
     Target,
     Value,
-    checked,
 )
+from parley.log.transfer_check import Made, checked
 from parley.model.encoding import decode
 from parley.model.push import TaskPushNotificationConfig
 
