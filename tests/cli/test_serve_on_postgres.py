@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.ports import free_port
 from tests.services.postgres import PostgresServer
-from tests.services.proxy import free_port
 
 from .processes import Running
 

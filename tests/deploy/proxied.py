@@ -16,6 +16,8 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+from tests.services.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "deploy/haproxy/haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
@@ -57,22 +59,6 @@ async def names(addresses: Sequence[str]) -> AsyncIterator[tuple[Names, int]]:
         yield protocol, transport.get_extra_info("sockname")[1]
     finally:
         transport.close()
-
-
-def free_port(addresses: Sequence[str] = ("127.0.0.1",)) -> int:
-    """Return a port that nobody listens on, at any of the addresses."""
-    for _ in range(100):
-        with contextlib.ExitStack() as stack:
-            port = 0
-            try:
-                for address in addresses:
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind((address, port))
-                    port = int(probe.getsockname()[1])
-            except OSError:
-                continue
-            return port
-    raise AssertionError("there is no free port")
 
 
 def listens(port: int) -> bool:

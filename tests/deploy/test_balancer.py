@@ -11,8 +11,9 @@ import pytest
 from parley.server.run import serving
 from tests.server.http import call, post
 from tests.server.scripted import Scripted, app_of
+from tests.services.ports import free_port
 
-from .proxied import HAPROXY, free_port
+from .proxied import HAPROXY
 from .test_proxy import ADDRESSES, front
 
 pytestmark = [

@@ -16,8 +16,9 @@ import parley
 from parley import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.retry import Retry
 from tests.cli.processes import Running
+from tests.services.ports import free_port
 
-from .proxied import HAPROXY, free_port, haproxy, names
+from .proxied import HAPROXY, haproxy, names
 
 pytestmark = [
     pytest.mark.anyio,

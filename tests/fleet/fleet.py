@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.front_door import FrontDoor, front_door
-from tests.services.proxy import Line, free_port
+from tests.services.ports import free_port
+from tests.services.proxy import Line
 
 SERVED = Path(__file__).with_name("served.py")
 START_SECONDS = 60.0

@@ -16,6 +16,7 @@ from parley.log.redis_link import RedisAddress
 from tests.log.hinting import Ear, event
 from tests.log.test_bus import End, arrives, ends, impatient, until
 from tests.services import redis as redis_service
+from tests.services.ports import free_port
 from tests.services.redis import RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
@@ -199,7 +200,7 @@ async def test_tls_is_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         check=True,
         capture_output=True,
     )
-    port = redis_service._free_port()
+    port = free_port()
     with redis_service.running(
         f"tls-port {port}",
         f"tls-cert-file {cert}",

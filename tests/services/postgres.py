@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.services.ports import free_port
 
 _PLACES = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"]
 _WAIT = 60.0
@@ -54,13 +55,6 @@ def _as_other() -> dict[str, Any]:
     return {"user": "nobody", "group": "nogroup", "extra_groups": []}
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
-
-
 def _folder(name: str) -> Path:
     """A new folder that the server may write to."""
     folder = Path(tempfile.mkdtemp(prefix=f"parley-{name}-", dir="/tmp"))
@@ -77,7 +71,7 @@ class PostgresServer:
 
     def __init__(self, standby: PostgresServer | None = None, **options: str) -> None:
         self.user = "parley"
-        self.port = _free_port()
+        self.port = free_port()
         self._options = options
         self._folder = _folder("postgres")
         self._data = self._folder / "data"
@@ -262,7 +256,7 @@ class PgBouncer:
     def __init__(self, server: PostgresServer, pool_size: int = 5) -> None:
         self._server = server
         self._folder = _folder("pgbouncer")
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         (self._folder / "users").write_text(f'"{server.user}" ""\n')
         (self._folder / "ini").write_text(

@@ -197,9 +197,3 @@ async def line(port: int, host: str = "127.0.0.1") -> AsyncIterator[Line]:
         yield made
     finally:
         await made.close()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with _bound(0) as probe:
-        return int(probe.getsockname()[1])

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.ports import free_port
+
 _PROGRAMS = ("redis-server", "valkey-server")
 _WAIT = 60.0
 
@@ -36,31 +38,6 @@ def _program() -> str:
     return next((found for name in _PROGRAMS if (found := shutil.which(name))), "")
 
 
-def _free_port(*, has_bus: bool = False) -> int:
-    """A port that nobody listens on, and for a node of a cluster the one 10,000 above too."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            if not has_bus:
-                return port
-            if port < 55_000:
-                try:
-                    second.bind(("127.0.0.1", port + 10_000))
-                except OSError:
-                    continue
-                return port
-            # The system hands out high ports here: look further down.
-            for port in range(20_000 + os.getpid() % 9_000, 45_000):
-                try:
-                    with socket.socket() as third, socket.socket() as fourth:
-                        third.bind(("127.0.0.1", port))
-                        fourth.bind(("127.0.0.1", port + 10_000))
-                except OSError:
-                    continue
-                return port
-
-
 def _until(done: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _WAIT
     while not done():
@@ -72,7 +49,7 @@ class RedisServer:
     """A server of our own on loopback. ``options`` are lines of its configuration."""
 
     def __init__(self, *options: str, port: int = 0, kind: str = "") -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="parley-redis-", dir="/tmp"))
         self.socket = self.folder / "socket"
         self._kind = kind
@@ -175,7 +152,7 @@ def cluster(masters: int = 3) -> Iterator[list[RedisServer]]:
                 "cluster-config-file nodes",
                 "cluster-node-timeout 2000",
                 "cluster-require-full-coverage no",
-                port=_free_port(has_bus=True),
+                port=free_port(besides=10_000),
             )
             all_of_them.callback(node.remove)
             node.start()
