@@ -24,6 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     A client has ``head_timeout`` seconds for the head of a request, from its first byte on, and
     ``body_timeout`` for the body, and more as long as it comes faster than 4 KiB a second; over
     gRPC the first is for the beginning of a connection.
+    These three are kept by the server of this package; another that runs the app has its own.
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
     ``missing_version`` is how methods and paths of 1.0 are answered that come without
     ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
