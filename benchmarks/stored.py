@@ -37,9 +37,10 @@ CALLS = 200
 
 def finished(number: int) -> Any:
     """Return the append of a whole task: submitted, working, an artifact, completed."""
-    from parley.log.fold import fold
+    from parley.log.artifact_fold import pieces_of
     from parley.log.store import Append, Scope
     from parley.model.parts import Artifact, Message, Part, Role
+    from parley.model.struct import Timestamp
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -49,17 +50,18 @@ def finished(number: int) -> Any:
     )
 
     task_id, context_id = str(uuid.UUID(int=number + (1 << 100))), str(uuid.uuid4())
+    now = Timestamp.now()
     of = {"task_id": task_id, "context_id": context_id}
     asked = Message(message_id=str(number), role=Role.USER, parts=(Part(text="hello"),), **of)
     states = [
-        TaskStatusUpdateEvent(status=TaskStatus(state=state), **of)
+        TaskStatusUpdateEvent(status=TaskStatus(state=state, timestamp=now), **of)
         for state in (TaskState.WORKING, TaskState.COMPLETED)
     ]
     result = Artifact(artifact_id="result", name="result", parts=(Part(text="hello"),))
     begun = Task(
         id=task_id,
         context_id=context_id,
-        status=TaskStatus(state=TaskState.SUBMITTED),
+        status=TaskStatus(state=TaskState.SUBMITTED, timestamp=now),
         history=(asked,),
     )
     events = [begun, states[0], TaskArtifactUpdateEvent(artifact=result, **of), states[1]]
@@ -70,7 +72,7 @@ def finished(number: int) -> Any:
         turn=1,
         scope=Scope(AGENT),
         context_id=context_id,
-        task=fold(events),
+        artifacts=pieces_of([result]),
         turn_open=False,
     )
 

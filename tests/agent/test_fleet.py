@@ -9,6 +9,7 @@ import pytest
 
 from parley import Agent, CallContext, Message, Task, TaskState, Turn
 from parley.agent.host import Host, placed
+from parley.log.events import Kind
 from parley.log.memory import MemoryLogs, MemoryTaskStore
 from parley.log.store import StoreUnavailable
 from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
@@ -485,7 +486,8 @@ async def test_a_replica_that_drains_hands_its_turns_over_at_once(
     final = await until_state(two, task.id, TaskState.COMPLETED)
     assert gate.runs[1] == ("go", 2, two.name)
     assert final.text == "go"
-    (fenced,) = [r for r in (await two.store.memory(task.id)).turns if r.event.released]  # type: ignore[union-attr]
+    turns = await two.store.private_records(task.id, [Kind.TURN])
+    (fenced,) = [r for r in turns if r.event.released]  # type: ignore[union-attr]
     assert fenced.event.attempt == 1  # type: ignore[union-attr]
     await fleet.close()
 

@@ -96,7 +96,7 @@ async def kept(store: TaskStore, task_id: str) -> Kept:
     events: list[LoggedEvent] = []
     while page := await store.events(task_id, len(events), 500):
         events += page
-    return Kept(record, events, (await store.memory(task_id)).turns)
+    return Kept(record, events, await store.private_records(task_id, [Kind.TURN]))
 
 
 async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:

@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from parley.log.events import LoggedEvent, Received, TurnStarted
+from parley.log.artifact_fold import ArtifactPiece
+from parley.log.events import Kind, LoggedEvent, Received, TurnStarted
+from parley.log.fold import Fold
 from parley.log.store import Append, Scope, TaskStore
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
@@ -19,6 +21,9 @@ from parley.model.tasks import (
 )
 
 SCOPE = Scope("agent", "tenant", "owner")
+AT = 1_000_000
+"""Since when a status is, in ms: the moment at which the clock of a test begins."""
+
 _numbers = itertools.count(1)
 
 
@@ -26,19 +31,17 @@ def message(text: str, message_id: str = "", role: Role = Role.AGENT) -> Message
     return Message(message_id=message_id or f"message-{text}", role=role, parts=(Part(text=text),))
 
 
-def status(
-    task_id: str, state: TaskState, said: str = "", at: int | None = None
-) -> TaskStatusUpdateEvent:
+def status(task_id: str, state: TaskState, said: str = "", at: int = AT) -> TaskStatusUpdateEvent:
     return TaskStatusUpdateEvent(
         task_id=task_id, context_id=f"context-{task_id}", status=status_of(state, said, at)
     )
 
 
-def status_of(state: TaskState, said: str = "", at: int | None = None) -> TaskStatus:
+def status_of(state: TaskState, said: str = "", at: int = AT) -> TaskStatus:
     return TaskStatus(
         state=state,
         message=message(said) if said else None,
-        timestamp=None if at is None else Timestamp.from_milliseconds(at),
+        timestamp=Timestamp.from_milliseconds(at),
     )
 
 
@@ -65,7 +68,7 @@ def task(
     state: TaskState = TaskState.SUBMITTED,
     *,
     context_id: str = "",
-    at: int | None = None,
+    at: int = AT,
 ) -> Task:
     return Task(
         id=task_id,
@@ -87,7 +90,7 @@ def turn_started(turn: int, *texts: str) -> TurnStarted:
 def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> Append:
     """An append that creates a task, with further events."""
     first = options.pop("first", None) or task(
-        task_id, at=options.pop("at", None), context_id=options.get("context_id", "")
+        task_id, at=options.pop("at", AT), context_id=options.get("context_id", "")
     )
     options.setdefault("context_id", first.context_id)
     options.setdefault("turn_open", True)
@@ -117,3 +120,17 @@ def numbers(events: Sequence[LoggedEvent]) -> list[int]:
 async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], int]:
     """What is left to do: the tasks that this replica holds, and how many nobody does."""
     return list(await store.holding()), (await store.unclaimed()).get(agent, 0)
+
+
+async def private_records(store: TaskStore, task_id: str) -> list[LoggedEvent]:
+    """Every private record of a task."""
+    kinds = [kind for kind in Kind if not kind.is_public]
+    return list(await store.private_records(task_id, kinds))
+
+
+def pieces(*events: Any) -> list[ArtifactPiece]:
+    """The stored form of the artifacts that events make."""
+    folding = Fold()
+    for event in events:
+        folding.apply(event)
+    return folding.take_unsaved()

@@ -37,6 +37,8 @@ from tests.log.making import (
     left,
     message,
     numbers,
+    pieces,
+    private_records,
     received,
     status,
     task,
@@ -76,11 +78,9 @@ async def test_what_is_read_is_what_was_told(store: TaskStore, told: list[Logged
     await store.append(addition("t", 1, status("t", WORKING, "said"), chunk("t", "x"), turn=7))
     public = [r for r in told if r.sub == 0]
     assert await all_events(store, "t") == public
-    memory = await store.memory("t")
-    assert [*memory.received, *memory.remembered, *memory.turns] == [
-        r if r.kind is not Kind.REMEMBERED else memory.remembered[0] for r in told if r.sub
-    ]
-    [value] = memory.remembered
+    private = await private_records(store, "t")
+    [value] = [r for r in private if r.kind is Kind.REMEMBERED]
+    assert private == [r if r.kind is not Kind.REMEMBERED else value for r in told if r.sub]
     assert isinstance(value.event, Remembered)
     assert msgspec.json.decode(value.event.value) == {"a": [1]}
     assert [r.turn for r in public] == [1, 7, 7]
@@ -326,8 +326,8 @@ async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
             events.append(received(str(n)))
         for event in events:
             folding.apply(event)
-        kept = folding.task if n % 9 == 4 else None
-        seq = await store.append(addition("t", seq, *events, task=kept))
+        pieces = folding.take_unsaved() if n % 9 == 4 else None
+        seq = await store.append(addition("t", seq, *events, artifacts=pieces))
         record = await store.load("t")
         assert record is not None
         assert record.task == folding.task
@@ -338,7 +338,8 @@ async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
 async def test_a_snapshot_of_the_end_is_the_task(store: TaskStore) -> None:
     end = status("t", COMPLETED, "done")
     whole = fold([task("t"), chunk("t", "x"), end])
-    await store.append(creation("t", chunk("t", "x"), end, task=whole))
+    kept = pieces(task("t"), chunk("t", "x"), end)
+    await store.append(creation("t", chunk("t", "x"), end, artifacts=kept))
     record = await store.load("t")
     assert record is not None
     assert (record.task, record.seq) == (whole, 3)

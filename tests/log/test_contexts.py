@@ -20,7 +20,16 @@ from parley.log.store import (
 )
 from parley.model.tasks import TaskState
 from tests.log.conftest import Clock
-from tests.log.making import SCOPE, addition, chunk, creation, message, received, status
+from tests.log.making import (
+    SCOPE,
+    addition,
+    chunk,
+    creation,
+    message,
+    private_records,
+    received,
+    status,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -139,7 +148,7 @@ async def test_ended_tasks_go_with_all_that_is_theirs(store: TaskStore, clock: C
     assert await store.prune("agent", 11, 100) == 1
     assert await store.load("old") is None
     assert await store.events("old", 0, 10) == []
-    assert (await store.memory("old")).received == ()
+    assert await private_records(store, "old") == []
     with pytest.raises(UnknownTask):
         await store.append(addition("old", 3, chunk("old", "x")))
     left = await store.list(TaskQuery(scope=SCOPE))

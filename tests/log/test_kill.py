@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from parley.log.events import Kind
 from parley.log.fold import fold
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import TaskQuery
@@ -41,7 +42,8 @@ async def write(store, name):
             folding.apply(event)
         seq, epoch = await store.append(first), 1
     else:
-        folding, seq, epoch = Fold(record.task), record.seq, await store.claim(name)
+        folding, seq = Fold(record.task, unsaved=record.unsaved), record.seq
+        epoch = await store.claim(name)
     tell(name, seq)
     window = []
     while True:
@@ -52,8 +54,8 @@ async def write(store, name):
             events.insert(0, turn_started(seq, f"more at {seq}"))
         for event in events:
             folding.apply(event)
-        kept = folding.task if seq % 13 == 0 else None
-        window.append(store.append(addition(name, seq, *events, task=kept, epoch=epoch)))
+        kept = folding.take_unsaved() if seq % 13 == 0 else None
+        window.append(store.append(addition(name, seq, *events, artifacts=kept, epoch=epoch)))
         seq += 2 if len(events) > 2 or seq % 5 == 0 else 1
         if len(window) == 8:
             tell(name, await window.pop(0))
@@ -109,12 +111,14 @@ async def _check(store: SqliteTaskStore, acknowledged: dict[str, int]) -> None:
         events = await all_events(store, name)
         assert numbers(events) == list(range(1, record.seq + 1))
         assert record.seq >= seq
-        private = await store.memory(name)
-        log = sorted([*events, *private.turns], key=lambda r: (r.seq, r.sub))
+        turns = await store.private_records(name, [Kind.TURN])
+        log = sorted([*events, *turns], key=lambda r: (r.seq, r.sub))
         assert fold([r.event for r in log]) == record.task
         # An append is there as a whole: the status of every fifth comes with its chunk.
         assert record.task.status.message is None or record.task.artifacts[0].parts
-        assert len(private.received) == record.waiting
+        received = await store.private_records(name, [Kind.RECEIVED])
+        assert len(received) == record.waiting
+        assert await store.waiting_messages(name, limit=len(received)) == received
     page = await store.list(TaskQuery(scope=SCOPE, artifacts=True))
     for task in page.tasks:
         record = await store.load(task.id)

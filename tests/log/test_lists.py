@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from parley.log.fold import fold
+from parley.log.fold import IllegalEvent, fold
 from parley.log.store import Scope, TaskPage, TaskQuery, TaskStore
-from parley.model.tasks import Task, TaskState
-from tests.log.conftest import Clock
-from tests.log.making import SCOPE, addition, chunk, creation, status, task, turn_started
+from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from tests.log.making import SCOPE, addition, chunk, creation, pieces, status, task, turn_started
 
 pytestmark = pytest.mark.anyio
 
@@ -35,14 +34,15 @@ async def test_the_last_updated_comes_first_and_then_the_larger_id(store: TaskSt
     assert ids(await listed(store)) == ["a", "c", "b", "d"]
 
 
-async def test_a_status_without_a_moment_is_of_the_moment_it_was_kept(
-    store: TaskStore, clock: Clock
-) -> None:
-    clock.now = 50
-    await store.append(creation("a"))
-    await store.append(creation("b", at=40))
-    await store.append(creation("c", at=60))
-    assert ids(await listed(store)) == ["c", "a", "b"]
+async def test_a_status_without_a_moment_is_refused(store: TaskStore) -> None:
+    without = TaskStatus(state=TaskState.WORKING)
+    with pytest.raises(IllegalEvent, match="timestamp is missing"):
+        await store.append(creation("a", first=Task(id="a", context_id="c", status=without)))
+    await store.append(creation("b"))
+    update = TaskStatusUpdateEvent(task_id="b", context_id="context-b", status=without)
+    with pytest.raises(IllegalEvent, match="timestamp is missing"):
+        await store.append(addition("b", 1, update))
+    assert ids(await listed(store)) == ["b"]
 
 
 async def test_pages_follow_one_another_without_gap_or_repetition(store: TaskStore) -> None:
@@ -109,8 +109,8 @@ async def test_nothing_is_found_outside_its_scope(store: TaskStore, field: str) 
 async def test_artifacts_are_listed_when_asked_for(store: TaskStore, with_snapshot: bool) -> None:
     first = [task("t"), chunk("t", "a"), status("t", TaskState.INPUT_REQUIRED, "which?")]
     then = [turn_started(2, "this"), chunk("t", "b"), status("t", TaskState.WORKING, "on it")]
-    kept = fold(first) if with_snapshot else None
-    await store.append(creation("t", *first[1:], task=kept, first=first[0]))
+    kept = pieces(*first) if with_snapshot else None
+    await store.append(creation("t", *first[1:], artifacts=kept, first=first[0]))
     await store.append(addition("t", 3, *then, turn=2))
     whole = fold([*first, *then])
     [full] = (await listed(store, artifacts=True)).tasks

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from parley.log.events import CancelRequested, LoggedEvent, Received, TurnStarted
+from parley.log.events import CancelRequested, Kind, LoggedEvent, Received, TurnStarted
 from parley.log.fold import Fold, IllegalEvent
 from parley.log.memory import MemoryLogs, MemoryTaskStore
 from parley.log.postgres import PostgresTaskStore
@@ -42,7 +42,7 @@ from parley.log.store import (
     UnknownTask,
 )
 from parley.model.tasks import TaskState
-from tests.log.making import addition, chunk, creation, received, status, turn_started
+from tests.log.making import AT, addition, chunk, creation, received, status, turn_started
 from tests.services.postgres import PostgresServer
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class StoreMachine(RuleBasedStateMachine):
             context_id=data.draw(st.sampled_from(["c1", "c2"])),
             turn_open=open_,
             receipts=receipts,
-            at=self.moment,
+            at=AT + self.moment,
         )
         return task_id if self.do(append) else multiple()
 
@@ -238,14 +238,16 @@ class StoreMachine(RuleBasedStateMachine):
             taken=data.draw(st.integers(0, 2)),
         )
         if data.draw(st.booleans()):
-            trial = Fold(known.fold.task)
+            record = self.run(self.store.load(task_id))
+            assert record is not None
+            trial = Fold(record.task, unsaved=record.unsaved)
             try:
                 for event in events:
                     trial.apply(event)
             except IllegalEvent:
                 pass
             else:
-                append = msgspec.structs.replace(append, task=trial.task)
+                append = msgspec.structs.replace(append, artifacts=trial.take_unsaved())
         self.do(append)
 
     @rule(task_id=tasks, data=st.data())
@@ -346,6 +348,45 @@ class StoreMachine(RuleBasedStateMachine):
         page = self.run(self.store.events(task_id, after, limit))
         assert [e.event for e in page] == known.events[after : after + limit]
         assert [e.seq for e in page] == list(range(after + 1, after + 1 + len(page)))
+
+    @rule(task_id=tasks, data=st.data())
+    def read_private_records(self, task_id: str, data: st.DataObject) -> None:
+        known = self.known[task_id]
+        told = [record for record in self.told[task_id] if record.sub]
+        after = data.draw(st.sampled_from([(0, 0), *[(r.seq, r.sub) for r in told]]))
+        kinds = data.draw(st.sets(st.sampled_from([Kind.RECEIVED, Kind.TURN]), min_size=1))
+        limit = data.draw(st.none() | st.integers(1, 3))
+        found = self.run(self.store.private_records(task_id, list(kinds), after=after, limit=limit))
+        behind = [r for r in told if r.kind in kinds and (r.seq, r.sub) > after]
+        assert list(found) == behind[:limit]
+        skip = data.draw(st.integers(0, 2))
+        waiting = self.run(self.store.waiting_messages(task_id, skip=skip, limit=2))
+        received = [r for r in told if r.kind is Kind.RECEIVED]
+        untaken = received[len(received) - known.waiting :]
+        assert list(waiting) == untaken[skip : skip + 2]
+
+    @rule(
+        task_id=tasks,
+        history=st.none() | st.integers(0, 3),
+        artifacts=st.booleans(),
+        scope=st.none() | st.sampled_from(SCOPES),
+    )
+    def load_some_of_it(
+        self, task_id: str, history: int | None, artifacts: bool, scope: Scope | None
+    ) -> None:
+        known = self.known[task_id]
+        record = self.run(
+            self.store.load(task_id, scope=scope, history=history, artifacts=artifacts)
+        )
+        if scope not in (None, known.scope):
+            assert record is None
+            return
+        whole = known.fold.task
+        said = whole.history if history is None else whole.history[-history:] if history else ()
+        assert record is not None
+        assert record.task == msgspec.structs.replace(
+            whole, history=said, artifacts=whole.artifacts if artifacts else ()
+        )
 
     @rule(
         scope=st.sampled_from(SCOPES), state=states | ends, context_id=st.sampled_from(["", "c1"])

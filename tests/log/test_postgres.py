@@ -33,6 +33,7 @@ from tests.log.making import (
     creation,
     message,
     numbers,
+    private_records,
     received,
     status,
 )
@@ -531,7 +532,7 @@ async def test_a_schema_that_this_version_does_not_know_is_refused(
 
 async def test_a_schema_is_left_alone_when_it_is_to_be(postgres_url: str) -> None:
     assert "parley store migrate" in await refusal(postgres_url, migrates=False)
-    assert [done.version for done in migrate(Address.of(postgres_url))] == [1]
+    assert [done.version for done in migrate(Address.of(postgres_url))] == [1, 2]
     assert migrate(Address.of(postgres_url)) == []
     async with opened(postgres_url, migrates=False) as store:
         await store.append(creation("t"))
@@ -661,7 +662,7 @@ async def test_every_query_of_a_running_server_uses_an_index(
         await store.list(TaskQuery(scope=SCOPE, context_id="context-t7"))
         await store.load("t7")
         await store.events("t7", 0, 10)
-        await store.memory("t7")
+        await private_records(store, "t7")
         await store.append(addition("t7", 1, chunk("t7", "x")))
         await store.append(addition("t8", None, received("x")))
         await store.adopt(SCOPE.agent, 5)

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from parley.log.events import LoggedEvent
-from parley.log.fold import fold
 from parley.log.sql import migrations, queries
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import Conflict, Receipt, Scope, StoreUnavailable, TaskQuery
@@ -31,6 +30,8 @@ from tests.log.making import (
     left,
     message,
     numbers,
+    pieces,
+    private_records,
     received,
     status,
     task,
@@ -75,7 +76,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         record = await store.load("t")
         before = (
             record and record.task,
-            await store.memory("t"),
+            await private_records(store, "t"),
             await store.events("t", 0, 10),
             await store.list(TaskQuery(scope=SCOPE, artifacts=True)),
             await store.receipt(SCOPE, "m"),
@@ -88,7 +89,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         assert (record.seq, record.holder, record.epoch) == (2, "", 3)
         assert before == (
             record.task,
-            await store.memory("t"),
+            await private_records(store, "t"),
             await store.events("t", 0, 10),
             await store.list(TaskQuery(scope=SCOPE, artifacts=True)),
             await store.receipt(SCOPE, "m"),
@@ -396,9 +397,12 @@ async def test_every_query_uses_an_index(sqlite: SqliteTaskStore) -> None:
         numbered = [int(n) for n in re.findall(r"\?(\d)", sql)]
         count = max(numbered) if numbered else sql.count("?")
         values = dict.fromkeys(named, 1) if named else ["[]"] * count
-        for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall():
-            is_scan = re.match(r"SCAN (tasks|log|t|l|c|h|v|receipts|contexts|pushes)\b", row[3])
-            assert not is_scan or "tasks_under_way" in row[3], (name, row[3])
+        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + sql, values)]
+        if name.startswith("list"):
+            plan.remove("SCAN t")  # the page that was found, which is no table
+        for step in plan:
+            is_scan = re.match(r"SCAN (tasks|log|[tlchvmap]|receipts|contexts|pushes)\b", step)
+            assert not is_scan or "tasks_under_way" in step, (name, step)
 
 
 async def test_a_list_of_many_tasks_is_answered_by_the_index(sqlite: SqliteTaskStore) -> None:
@@ -444,8 +448,8 @@ async def test_a_snapshot_is_written_once_and_not_with_every_append(tmp_path: Pa
         pytest.skip("this system does not count what a process writes")
     async with opened(tmp_path / "tasks.db") as store:
         large = chunk("t", "x" * 1_000_000, append=False)
-        whole = fold([task("t"), large])
-        await store.append(creation("t", large, task=whole))
+        whole = pieces(task("t"), large)
+        await store.append(creation("t", large, artifacts=whole))
         before = int(re.findall(r"wchar: (\d+)", Path("/proc/self/io").read_text())[0])
         for seq in range(2, 22):
             await store.append(addition("t", seq, status("t", TaskState.WORKING)))

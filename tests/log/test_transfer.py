@@ -37,7 +37,16 @@ from parley.log.upkeep_postgres import PostgresUpkeep
 from parley.log.upkeep_sqlite import SqliteUpkeep
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from tests.log.making import addition, chunk, creation, message, received, status, turn_started
+from tests.log.making import (
+    addition,
+    chunk,
+    creation,
+    message,
+    private_records,
+    received,
+    status,
+    turn_started,
+)
 from tests.services.postgres import running
 
 SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'o"w\\n\ner')]
@@ -180,7 +189,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
                     *(record.scope, record.task, record.seq, record.turn, record.turn_open),
                     *(record.waiting, record.cancel_requested),
                     [(e.seq, e.at, e.payload) for e in await store.events(task.id, 0, 1000)],
-                    await store.memory(task.id),
+                    await private_records(store, task.id),
                     [(p.config, p.cursor, p.state, p.note) for p in await store.pushes(task.id)],
                     await store.receipt(scope, f"message-{task.id}"),
                 )

@@ -84,8 +84,11 @@ class LogChecker:
         waiting = len(kept.received) - len(kept.taken)
         if head.ended_at is None and head.waiting != waiting:
             world.violated("E2", name, f"{waiting} messages wait, the head has {head.waiting}")
-        if append.task is not None and append.task != kept.folding.task:
-            world.violated("L4", name, "a snapshot is not the fold of the log")
+        stored = self.logs[task_id].stored(None, True)
+        if append.artifacts is not None and stored.task() != kept.folding.task:
+            world.violated("L4", name, "the stored form is not the fold of the log")
+        if append.artifacts is not None and stored.tail:
+            world.violated("L4", name, "what was to be stored is only in the log")
         if records:
             kept.snapshots.append((kept.seq, kept.folding.task))
         if head.turn_open and not kept.is_open:
@@ -221,7 +224,7 @@ class LogChecker:
         for task_id, log in self.logs.items():
             name = self._world.name("t", task_id)
             kept = self.tasks[task_id]
-            if log.task() != kept.folding.task:
+            if log.stored(None, True).task() != kept.folding.task:
                 self._world.violated("L4", name, "the stored task is not the fold of its log")
             states = [r.event.status.state for r in kept.records if _is_status(r)]
             if sum(state.is_terminal for state in states) > 1:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from parley.log.events import LoggedEvent
-from parley.log.head import payloads_of
+from parley.log.head import payload_of
 from parley.log.lease import Lease, Touch
 from parley.log.memory import MemoryLogs, MemoryTaskStore
 from parley.log.store import (
@@ -202,7 +203,7 @@ class SimulatedStore:
             raise StoreUnavailable("the store is closed")
         key = (append.task_id, append.epoch)
         known, chained = self._told.get(key, 0), append.expected_seq is not None
-        payloads_of(append)
+        payload_of(append)
         world.mutation.sent(self, append)
         future: asyncio.Future[int] = world.loop.create_future()
 
@@ -255,11 +256,16 @@ class SimulatedStore:
 
     # -- what only asks ------------------------------------------------------------------------
 
-    async def load(self, task_id: str) -> Any:
+    async def load(self, task_id: str, **wanted: Any) -> Any:
         return await self._ask("load", self._inner.load, task_id)
 
-    async def memory(self, task_id: str) -> Any:
-        return await self._ask("memory", self._inner.memory, task_id)
+    async def private_records(self, task_id: str, kinds: Any, **wanted: Any) -> Any:
+        read = partial(self._inner.private_records, **wanted)
+        return await self._ask("private_records", read, task_id, kinds)
+
+    async def waiting_messages(self, task_id: str, **wanted: Any) -> Any:
+        read = partial(self._inner.waiting_messages, **wanted)
+        return await self._ask("waiting_messages", read, task_id)
 
     async def events(self, task_id: str, after: int, limit: int) -> Any:
         # Small pages, so that readers turn them.

@@ -68,7 +68,7 @@ class HintBeforeCommit(Mutation):
         seq, records = append.expected_seq, []
         if seq is None or store.committed is None:
             return
-        for event, payload in zip(append.events, memory.payloads_of(append), strict=True):
+        for event, payload in zip(append.events, memory.payload_of(append).events, strict=True):
             kind = memory.Kind(_KINDS[type(event).__name__])
             if kind.is_public:
                 seq += 1

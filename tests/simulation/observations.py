@@ -132,7 +132,11 @@ class Observations:
     def listed(self, owner: str, tasks: Sequence[Task], known: Sequence[str]) -> None:
         """Look at a list of all tasks of a caller, made when everything was at rest."""
         logs: dict[str, Any] = self._checker.logs
-        meant = {id: log.task() for id, log in logs.items() if log.head.scope.owner == owner}
+        meant = {
+            id: log.stored(None, True).task()
+            for id, log in logs.items()
+            if log.head.scope.owner == owner
+        }
         if {task.id: task for task in tasks} != meant or len(tasks) != len(meant):
             self._world.violated("L4", owner, "a list shows other tasks than there are")
         if missing := [id for id in known if id not in meant]:

@@ -14,12 +14,12 @@ from parley.agent.content import accepts, gives, media_type_of
 from parley.agent.executor import AgentExecutor
 from parley.agent.ids import new_id
 from parley.agent.push_check import checked
-from parley.agent.resume import request_of
+from parley.agent.resume import facts_of
 from parley.agent.run import Request
 from parley.agent.senders import ended
 from parley.agent.skill import Skill
 from parley.agent.ticket import Ticket
-from parley.log.events import Received
+from parley.log.events import Kind, Received
 from parley.log.store import (
     MAX_PUSHES,
     Append,
@@ -31,6 +31,7 @@ from parley.log.store import (
     TaskRecord,
     TaskStore,
     TooManyPushes,
+    TooManyWaiting,
     UnknownTask,
 )
 from parley.model.encoding import decode, encode
@@ -92,20 +93,32 @@ class Admission:
         self._sends: dict[tuple[Scope, str], _Sending] = {}
 
     async def admit(
-        self, request: SendMessageRequest, context: CallContext, scope: Scope, *, logged: bool
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        *,
+        logged: bool = False,
+        shown: bool = False,
     ) -> Admitted | Repeated:
         """Take a message in, or say how it was answered before.
 
-        ``logged`` asks for a task that is in the log before its function runs.
+        ``logged`` asks for a task that is in the log before its function runs. ``shown`` asks for
+        the whole of a task that is there already, as it was before the message.
         Raises ``A2AError`` for a message that cannot be taken, and ``StoreError``.
         """
         _check(request)
         if IDEMPOTENT_SEND in context.extensions:
-            return await self._once(request, context, scope, logged)
-        return Admitted(await self._take(request, context, scope, (), logged))
+            return await self._once(request, context, scope, logged, shown)
+        return Admitted(await self._take(request, context, scope, (), logged, shown))
 
     async def _once(
-        self, request: SendMessageRequest, context: CallContext, scope: Scope, logged: bool
+        self,
+        request: SendMessageRequest,
+        context: CallContext,
+        scope: Scope,
+        logged: bool,
+        shown: bool,
     ) -> Admitted | Repeated:
         message_id = request.message.message_id
         digest = _digest(request)
@@ -120,7 +133,7 @@ class Admission:
             repeated = await self._repeated(scope, message_id, digest)
             if repeated is not None:
                 return repeated
-            ticket = await self._take_once(request, context, scope, digest, logged)
+            ticket = await self._take_once(request, context, scope, digest, logged, shown)
             if ticket is None:
                 repeated = await self._repeated(scope, message_id, digest)
                 if repeated is not None:
@@ -155,6 +168,7 @@ class Admission:
         scope: Scope,
         digest: bytes,
         logged: bool,
+        shown: bool,
     ) -> Ticket | None:
         """Take a message in with a receipt; nothing when another replica was quicker.
 
@@ -163,7 +177,7 @@ class Admission:
         shared = self._store.is_shared
         receipts = (Receipt(message_id=request.message.message_id, digest=digest),)
         try:
-            ticket = await self._take(request, context, scope, receipts, logged or shared)
+            ticket = await self._take(request, context, scope, receipts, logged or shared, shown)
         except DuplicateReceipt:
             return None
         if shared:
@@ -177,6 +191,7 @@ class Admission:
         scope: Scope,
         receipts: Sequence[Receipt],
         logged: bool,
+        shown: bool,
     ) -> Ticket:
         """Start the turn of a message, or log it for the task that it names."""
         push = self._push(request, context)
@@ -186,7 +201,7 @@ class Admission:
                 request = await profile.receive(request, context)
         message = request.message
         if message.task_id:
-            return await self._join(request, context, scope, receipts, push)
+            return await self._join(request, context, scope, receipts, push, shown)
         skill = self._agent.pick(message, request.metadata)
         if skill is None:
             skill = await self._agent.route(message, request.metadata, context.caller)
@@ -243,8 +258,8 @@ class Admission:
         agent = self._agent
         if len(agent.skills) == 1:
             return agent.default_skill
-        memory = await self._store.memory(record.task.id)
-        return request_of(record, memory, agent.skills, agent.default_skill).skill
+        first = await self._store.private_records(record.task.id, [Kind.TURN], limit=1)
+        return agent.skills.get(facts_of(first).skill, agent.default_skill)
 
     async def _join(
         self,
@@ -253,11 +268,14 @@ class Admission:
         scope: Scope,
         receipts: Sequence[Receipt],
         push: PushRecord | None,
+        shown: bool,
     ) -> Ticket:
         """Log a message for the task that it names (E2)."""
         message, configuration = request.message, request.configuration
         task_id = message.task_id
-        record = await owned(self._store, task_id, scope)
+        record = await owned(
+            self._store, task_id, scope, history=None if shown else 0, artifacts=shown
+        )
         if message.context_id and message.context_id != record.task.context_id:
             invalid(
                 "message.contextId",
@@ -285,6 +303,7 @@ class Admission:
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
             place=self._executor.place_for(record),
+            max_waiting=self._executor.options.max_waiting_messages,
         )
         ticket = self._executor.expect(task_id, entry)
         ticket.found = record
@@ -294,13 +313,19 @@ class Admission:
             raise ended(task_id) from None
         except UnknownTask:
             raise not_found(task_id) from None
+        except TooManyWaiting as error:
+            raise OverloadedError(
+                f"{error.limit} messages wait on the task already; send this one when it has "
+                "taken some of them",
+                retry_after=1,
+            ) from None
         except TooManyPushes:
             raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return ticket
 
     async def _deliver(self, append: Append, ticket: Ticket) -> None:
         try:
-            await self._store.append(append)
+            ticket.received_at = await self._store.append(append)
             if append.pushes:
                 self._executor.push.watch(append.task_id)
             self._executor.deliver(ticket)
@@ -308,10 +333,20 @@ class Admission:
             self._executor.expected.pop(ticket.entry, None)
 
 
-async def owned(store: TaskStore, task_id: str, scope: Scope) -> TaskRecord:
-    """Return a task of this scope. Raises ``TaskNotFoundError`` for any other."""
-    record = await store.load(task_id)
-    if record is None or record.scope != scope:
+async def owned(
+    store: TaskStore,
+    task_id: str,
+    scope: Scope,
+    *,
+    history: int | None = 0,
+    artifacts: bool = False,
+) -> TaskRecord:
+    """Return a task of this scope, with so many of its last messages, and its artifacts or not.
+
+    Raises ``TaskNotFoundError`` for any other, of which nothing is read.
+    """
+    record = await store.load(task_id, scope=scope, history=history, artifacts=artifacts)
+    if record is None:
         raise not_found(task_id)
     return record
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from parley.agent.content import to_data
 from parley.log.store import Scope, TaskQuery, TaskStore
@@ -50,17 +51,25 @@ class AgentContext:
 
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
         """Return those of the tasks that the caller owns."""
-        records = [await self._store.load(task_id) for task_id in task_ids if may_be_id(task_id)]
-        return tuple(r.task for r in records if r is not None and r.scope == self._scope)
+        ids = [task_id for task_id in task_ids if may_be_id(task_id)]
+        records = [await self._store.load(task_id, scope=self._scope) for task_id in ids]
+        return tuple(record.task for record in records if record is not None)
 
     async def others(self, task_id: str, limit: int) -> tuple[Task, ...]:
         """Return the context's tasks but one, the last updated first."""
-        page = await self._store.list(
-            TaskQuery(
-                scope=self._scope, context_id=self._context_id, limit=limit + 1, artifacts=True
-            )
+        found: list[Task] = []
+        query = TaskQuery(
+            scope=self._scope, context_id=self._context_id, limit=limit + 1, artifacts=True
         )
-        return tuple(task for task in page.tasks if task.id != task_id)[:limit]
+        while len(found) < limit:
+            page = await self._store.list(query)
+            found += [task for task in page.tasks if task.id != task_id]
+            if not page.more:
+                break
+            last = page.tasks[-1]
+            assert last.status.timestamp is not None
+            query = replace(query, before=(last.status.timestamp.milliseconds, last.id))
+        return tuple(found[:limit])
 
 
 def _check_key(key: str) -> None:

@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from parley.agent.ids import moment_of
+from parley.agent.memory import Memory
 from parley.agent.options import Options
 from parley.agent.resume import turns_of
 from parley.log.events import TurnStarted
-from parley.log.store import Memory, TaskRecord, TaskStore
+from parley.log.store import TaskRecord, TaskStore
 
 
 class Due(NamedTuple):

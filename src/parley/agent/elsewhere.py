@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from parley.agent.senders import ended
 from parley.agent.ticket import Named, Ticket
-from parley.log.events import LoggedEvent, Received, TurnStarted
+from parley.log.events import Kind, LoggedEvent, Received, TurnStarted
 from parley.log.fold import Fold
 from parley.log.follow import PAGE, TaskGone, follow
 from parley.log.hints import LocalHints, Subscription
@@ -104,7 +104,7 @@ class Elsewhere:
     async def _reply(self, ticket: Ticket) -> Task:
         task_id = ticket.task_id
         with self._hints.subscribe(task_id) as live:
-            record = await self._store.load(task_id)
+            record = await self._store.load(task_id, history=0, artifacts=False)
             if record is None:
                 raise _gone(task_id)
             turn = await self.turn_of(ticket)
@@ -138,8 +138,10 @@ class Elsewhere:
     async def turn_of(self, ticket: Ticket) -> int:
         """Return the number of the turn that took a ticket's message, 0 before one has."""
         if not ticket.turn:
-            memory = await self._store.memory(ticket.task_id)
-            for record in memory.turns:
+            after = (ticket.received_at, 0)
+            for record in await self._store.private_records(
+                ticket.task_id, [Kind.TURN], after=after
+            ):
                 started = record.event
                 if isinstance(started, TurnStarted) and ticket.entry in started.entries:
                     ticket.turn = started.turn
@@ -153,10 +155,10 @@ class Elsewhere:
         if not message_id:
             ticket.turn = 1
         else:
-            for record in (await self._store.memory(task_id)).received:
+            for record in await self._store.private_records(task_id, [Kind.RECEIVED]):
                 received = record.event
                 if isinstance(received, Received) and received.message.message_id == message_id:
-                    ticket.entry = received.entry
+                    ticket.entry, ticket.received_at = received.entry, record.seq
         ticket.hand_over(self)
         return ticket
 
@@ -167,7 +169,7 @@ class Elsewhere:
             raise _gone(task_id)
         if record.seq == seq or (seq is None and record.turn == turn):
             return record.task
-        started = deque((await self._store.memory(task_id)).turns)
+        started = deque(await self._store.private_records(task_id, [Kind.TURN]))
         folding, after = Fold(), 0
         while page := await self._store.events(task_id, after, PAGE):
             for event in page:
@@ -182,7 +184,7 @@ class Elsewhere:
     async def until_ended(self, task_id: str, timeout: float) -> None:
         """Wait until a task has ended, or for ``timeout`` seconds. Raises ``StoreError``."""
         with self._hints.subscribe(task_id) as live:
-            record = await self._store.load(task_id)
+            record = await self._store.load(task_id, history=0, artifacts=False)
             if record is None or record.task.state.is_terminal:
                 return
             try:

@@ -13,11 +13,12 @@ from parley.agent import leaving, settling
 from parley.agent.call import call
 from parley.agent.deadlines import Due
 from parley.agent.ids import new_id
+from parley.agent.memory import Memory
 from parley.agent.moments import Deadline, Moments
 from parley.agent.next_turn import next_run
 from parley.agent.outcome import of_store
 from parley.agent.outgoing import Outgoing
-from parley.agent.resume import begun_by, opening, waiting_messages
+from parley.agent.resume import begun_by, opening
 from parley.agent.run import Failed, Request, Run
 from parley.agent.senders import Senders
 from parley.agent.writer import TaskWriter
@@ -62,6 +63,7 @@ class Lane:
     due: Due | None = None
     receipts: Sequence[Receipt] = ()
     push: PushRecord | None = None
+    _memory: Memory | None = None
     _arrival: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
@@ -91,6 +93,13 @@ class Lane:
         if not self._task_id:
             self._task_id = new_id(self.executor.store.now())
         return self._task_id
+
+    @property
+    def memory(self) -> Memory:
+        """What the log remembers of the task, as far as it was read."""
+        if self._memory is None:
+            self._memory = Memory()
+        return self._memory
 
     @property
     def is_named(self) -> bool:
@@ -145,10 +154,13 @@ class Lane:
         if not self.epoch:
             self.epoch = await store.claim(self.task_id)
         while not self.abandoned:
-            if self.writer is not None and self.writer.fold.task.state.is_terminal:
+            if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
-            record = await store.load(self.task_id)
+            if self.writer is None:
+                record = await store.load(self.task_id)
+            else:  # what the task holds is known here
+                record = await store.load(self.task_id, history=0, artifacts=False)
             if record is None or record.task.state.is_terminal:
                 return
             if record.epoch != self.epoch:
@@ -363,11 +375,21 @@ class Lane:
             self._arrival = asyncio.get_running_loop().create_future()
             if self.writer is not None:
                 await self.writer.flush()
-            memory = await self.executor.store.memory(self.task_id)
-            for received in waiting_messages(memory):
-                if not self.senders.has_taken(received):
-                    return received
+            received = await self.next_received()
+            if received is not None:
+                return received
             await self._arrival
+
+    async def next_received(self) -> Received | None:
+        """Return the oldest message in the log that no turn has taken."""
+        skip = 0
+        while found := await self.executor.store.waiting_messages(self.task_id, skip=skip):
+            received = found[0].event
+            assert isinstance(received, Received)
+            if not self.senders.has_taken(received):
+                return received
+            skip += 1  # a turn took it, and the log is yet to say so
+        return None
 
     # -- cancelling, letting go ----------------------------------------------------------------
 

@@ -36,7 +36,7 @@ async def let_go(lane: Lane, record: TaskRecord) -> None:
     writer, executor = lane.writer, lane.executor
     seq = record.seq
     if writer is not None:
-        if writer.fold.task.state.is_terminal:
+        if writer.fold.status.state.is_terminal:
             return
         await writer.flush()
         seq = writer.seq

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from parley.agent.memory import Memory
 from parley.agent.resume import (
     asked_in,
     attempts_of,
     latest_of,
     pending_question,
     request_of,
-    waiting_messages,
     with_wishes,
 )
 from parley.agent.run import Run
@@ -18,7 +20,7 @@ from parley.agent.settling import end
 from parley.agent.writer import TaskWriter
 from parley.log.events import Received, TurnStarted
 from parley.log.fold import Fold
-from parley.log.store import Memory, TaskRecord
+from parley.log.store import TaskRecord
 from parley.model.errors import A2AError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
@@ -42,7 +44,7 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
             task_id=lane.task_id,
             context_id=lane.context_id,
             scope=lane.scope,
-            fold=Fold(record.task, strict=True),
+            fold=Fold(record.task, strict=True, unsaved=record.unsaved),
             seq=record.seq,
             turn=record.turn,
             epoch=lane.epoch,
@@ -51,7 +53,9 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
     if record.cancel_requested or lane.cancel_asked:
         await end(lane, TaskState.CANCELED)
         return None
-    memory = await store.memory(lane.task_id)
+    record = replace(record, task=lane.writer.fold.task)
+    memory = lane.memory
+    await memory.read_on(store, lane.task_id)
     if deadlines.are_set:
         turn = record.turn if record.turn_open else record.turn + 1 if record.waiting else 0
         lane.due = await deadlines.of(record, memory, turn)
@@ -60,20 +64,20 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
             return None
     if not lane.executor.works:
         return None
-    run = await _again(lane, record, memory) if record.turn_open else _next(lane, record, memory)
+    prepare = _again if record.turn_open else _next
+    run = await prepare(lane, record, memory)
     if run is not None:
         # Before the function runs: should it take the process with it, the attempt counts.
         await lane.writer.flush()
     return run
 
 
-def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
+async def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
     """Return the run of the turn that takes the first message that waits (E2)."""
     assert lane.writer is not None
-    waiting = [r for r in waiting_messages(memory) if not lane.senders.has_taken(r)]
-    if not waiting:
+    received, question = await lane.next_received(), pending_question(memory)
+    if received is None:
         return None
-    received, question = waiting[0], pending_question(memory)
     run = _resumed(
         lane, record, memory, turn=record.turn + 1, latest=received.message, asked=received
     )

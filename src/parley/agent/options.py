@@ -18,7 +18,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ``on_crash``: whether a turn that a dead process left open is run again or failed.
     ``max_attempts``: how often a turn is attempted in all.
     ``max_running``: how many turns run at once in one process; ``max_queued``: how many more may
-    wait, in all of them.
+    wait, in all of them. ``max_waiting_messages``: how many messages may wait on one task.
     ``turn_timeout``: how old a turn may get, from its first attempt on; ``task_timeout``: how old a
     task may, whether it is worked on, waits in line or waits for its caller. ``None`` is for ever.
     A task fails when its time is over.
@@ -32,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     max_running: int = 1000
     max_queued: int = 10_000
+    max_waiting_messages: int = 100
     turn_timeout: timedelta | None = None
     task_timeout: timedelta | None = None
     keeps_history: bool = False
@@ -42,7 +43,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number of seconds, 0 or more")
         if self.wait_ceiling <= 0:
             raise ValueError("wait_ceiling is a number of seconds above 0")
-        for name in ("max_attempts", "max_running"):
+        for name in ("max_attempts", "max_running", "max_waiting_messages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is 1 or more")
         if self.max_queued < 0:

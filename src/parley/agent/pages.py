@@ -54,15 +54,9 @@ async def page_of_tasks(
             before=(token.status_at, token.task_id) if token else None,
             not_after=not_after,
             limit=size,
+            history=request.history_length,
             artifacts=bool(request.include_artifacts),
         )
-    )
-    tasks = tuple(
-        with_history(
-            task if request.include_artifacts else replace(task, artifacts=()),
-            request.history_length,
-        )
-        for task in page.tasks
     )
     following = ""
     if page.more and page.tasks:
@@ -70,7 +64,7 @@ async def page_of_tasks(
         began = not_after if not_after is not None else _status_at(page.tasks[0])
         following = write_token(PageToken(_status_at(last), last.id, began))
     return ListTasksResponse(
-        tasks=tasks, next_page_token=following, page_size=size, total_size=page.total
+        tasks=page.tasks, next_page_token=following, page_size=size, total_size=page.total
     )
 
 

@@ -205,7 +205,7 @@ class Teller:
         if webhook.is_known and not webhook.failures:
             return
         webhook.is_known = True
-        record = await self._store.load(webhook.task_id)
+        record = await self._store.load(webhook.task_id, history=0, artifacts=False)
         if record is None:
             webhook.call.is_over = True
         elif record.task.state.is_terminal and webhook.push.cursor >= record.seq:

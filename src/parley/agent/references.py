@@ -141,8 +141,10 @@ async def wait_for(run: Run, task: Task | str) -> Task:
         raise ValueError("a task cannot wait for itself")
     executor = run.lane.executor
     while True:
-        record = await executor.store.load(task_id) if may_be_id(task_id) else None
-        if record is None or record.scope != run.lane.scope:
+        record = None
+        if may_be_id(task_id):
+            record = await executor.store.load(task_id, scope=run.lane.scope)
+        if record is None:
             raise TaskNotFoundError(
                 f"there is no task {task_id[:100]!r} here for this caller",
                 metadata={"taskId": task_id[:100]},

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from parley.agent.memory import Memory
 from parley.agent.run import Request
 from parley.agent.skill import Skill
 from parley.agent.writer import timestamp
-from parley.log.events import PrivateEvent, Received, Remembered, TaskEvent, TurnStarted
-from parley.log.store import Memory, Receipt, TaskRecord
+from parley.log.events import (
+    LoggedEvent,
+    PrivateEvent,
+    Received,
+    Remembered,
+    TaskEvent,
+    TurnStarted,
+)
+from parley.log.store import Receipt, TaskRecord
 from parley.model.parts import Message, Role
 from parley.model.service import Caller
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -53,18 +61,22 @@ def turns_of(memory: Memory) -> list[TurnStarted]:
     return [record.event for record in memory.turns if isinstance(record.event, TurnStarted)]
 
 
+def facts_of(records: Iterable[LoggedEvent]) -> TurnStarted:
+    """Return what the log says of the request that began a task, given its first turns."""
+    for record in records:
+        started = record.event
+        assert isinstance(started, TurnStarted)
+        is_first = started.turn == 1 and started.attempt <= 1
+        if is_first and not (started.live or started.released):
+            return started
+    return TurnStarted(turn=1)
+
+
 def request_of(
     record: TaskRecord, memory: Memory, skills: Mapping[str, Skill], default: Skill
 ) -> Request:
     """Return what the task was asked, as far as the log knows."""
-    facts = next(
-        (
-            t
-            for t in turns_of(memory)
-            if t.turn == 1 and t.attempt <= 1 and not (t.live or t.released)
-        ),
-        TurnStarted(turn=1),
-    )
+    facts = facts_of(memory.turns)
     return Request(
         message=next(m for m in record.task.history if m.role is Role.USER),
         skill=skills.get(facts.skill, default),
@@ -119,13 +131,3 @@ def pending_question(memory: Memory) -> str:
     ]
     answered = {turn.answers for turn in turns_of(memory)}
     return next((key for key in reversed(asked) if key not in answered), "")
-
-
-def waiting_messages(memory: Memory) -> list[Received]:
-    """Return the messages that no turn has taken yet, the oldest first."""
-    taken = {entry for turn in turns_of(memory) for entry in turn.entries}
-    return [
-        record.event
-        for record in memory.received
-        if isinstance(record.event, Received) and record.event.entry not in taken
-    ]

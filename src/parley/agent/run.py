@@ -11,9 +11,9 @@ import msgspec
 
 from parley.agent.content import checked, to_parts
 from parley.agent.ids import new_id
+from parley.agent.memory import Memory
 from parley.agent.skill import Skill
 from parley.log.events import Remembered, TurnStarted
-from parley.log.store import Memory
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import Caller
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState

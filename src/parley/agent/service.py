@@ -130,7 +130,7 @@ class AgentService:
         """
         try:
             admitted = await self._admission.admit(
-                request, context, self._scope(context), logged=False
+                request, context, self._scope(context), shown=True
             )
         except StoreError as error:
             raise self._executor.unavailable(error) from error
@@ -206,7 +206,8 @@ class AgentService:
         With ``last_event_id`` it begins with the event after that number instead, and a task that
         has ended is replayed from there.
         """
-        record = await self._owned(request.id, self._scope(context))
+        scope = self._scope(context)
+        record = await self._owned(request.id, scope)
         if context.last_event_id is not None:
             after = _place(context.last_event_id, record)
             async for item in self._follow(request.id, after):
@@ -218,6 +219,7 @@ class AgentService:
                 "or replay its events with Last-Event-ID",
                 metadata={"taskId": request.id},
             )
+        record = await self._owned(request.id, scope, history=None, artifacts=True)
         yield StreamItem(record.task, record.seq)
         async for item in self._follow(request.id, record.seq):
             yield item
@@ -273,8 +275,10 @@ class AgentService:
     async def get_task(self, request: GetTaskRequest, context: CallContext) -> Task:
         """Return a task with as much of its history as asked for (§3.1.3)."""
         check_history(request.history_length, "historyLength")
-        record = await self._owned(request.id, self._scope(context))
-        return with_history(record.task, request.history_length)
+        record = await self._owned(
+            request.id, self._scope(context), history=request.history_length, artifacts=True
+        )
+        return record.task
 
     async def list_tasks(
         self, request: ListTasksRequest, context: CallContext
@@ -301,7 +305,7 @@ class AgentService:
                 raise self._executor.unavailable(error) from error
             record = await self._owned(request.id, scope)
         if record.task.state is TaskState.CANCELED:
-            return record.task
+            return (await self._owned(request.id, scope, history=None, artifacts=True)).task
         if not record.task.state.is_terminal:
             raise OverloadedError(
                 "the cancellation is noted, and the task will be canceled; ask again later",
@@ -318,9 +322,11 @@ class AgentService:
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
-    async def _owned(self, task_id: str, scope: Scope) -> TaskRecord:
+    async def _owned(
+        self, task_id: str, scope: Scope, *, history: int | None = 0, artifacts: bool = False
+    ) -> TaskRecord:
         try:
-            return await owned(self._store, task_id, scope)
+            return await owned(self._store, task_id, scope, history=history, artifacts=artifacts)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 

@@ -126,7 +126,7 @@ class Sweep:
             for task_id in held:
                 if any(executor.knows(task_id) for executor in executors):
                     continue
-                record = await self._store.load(task_id)
+                record = await self._store.load(task_id, history=0, artifacts=False)
                 if record is not None and record.scope.agent in self._executors:
                     log.info("task %s is taken up again", task_id)
                     self._executors[record.scope.agent].take_up(task_id)

@@ -44,9 +44,9 @@ class Ticket:
     message. ``is_logged`` says that a new task for the message is in the log. ``entry`` names the
     message among those that a task received, and ``found`` is that task as it was before.
     ``turn`` is the number of the turn that took the message, 0 while that is not known to be in the
-    log. ``is_repeat`` says that the message was sent before, and taken in by another replica.
-    Several senders of one repeated message may share a ticket; none can spoil it for another by
-    going away.
+    log; ``received_at`` is the number of the event after which the log has the message.
+    ``is_repeat`` says that the message was sent before, and taken in by another replica. Several
+    senders of one repeated message may share a ticket; none can spoil it for another by going away.
     """
 
     __slots__ = (
@@ -61,6 +61,7 @@ class Ticket:
         "found",
         "is_logged",
         "is_repeat",
+        "received_at",
         "turn",
     )
 
@@ -68,6 +69,7 @@ class Ticket:
         self._lane = lane
         self.entry = entry
         self.turn = 0
+        self.received_at = 0
         self.is_logged = False
         self.is_repeat = False
         self.done = False

@@ -13,7 +13,6 @@ from parley.log.store import Append, PushRecord, Receipt, Scope, StoreError, Tas
 from parley.model.parts import Message, Part
 from parley.model.struct import Timestamp
 from parley.model.tasks import (
-    Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
@@ -23,8 +22,8 @@ from parley.model.tasks import (
 WINDOW = 256
 """How many events may be under way before a writer waits for the store."""
 
-SNAPSHOT_BYTES = 64 * 1024
-"""The least growth of a task that makes a new snapshot of it worth its price."""
+SAVE_BYTES = 64 * 1024
+"""By how much artifacts grow before what is new of them joins the stored form of the task."""
 
 
 class TaskWriter:
@@ -73,8 +72,8 @@ class TaskWriter:
         self._under_way = 0
         self._waiters: list[asyncio.Future[None]] = []
         self._grown = 0
-        self._snapshot_size = size_of(fold.task) if seq else 0
-        stamp = fold.task.status.timestamp if seq else None
+        self._saves = False
+        stamp = fold.status.timestamp
         self._stamped = stamp.milliseconds if stamp is not None else since
 
     def write(self, *events: TaskEvent | PrivateEvent) -> None:
@@ -119,8 +118,9 @@ class TaskWriter:
         self.write(update)
 
     def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
-        """Say that what was written so far ends the turn, and keep a snapshot with it."""
-        self._options.update(turn_open=False, task=self.fold.task)
+        """Say that what was written so far ends the turn; the artifacts are stored with it."""
+        self._options["turn_open"] = False
+        self._saves = True
         self._option("exchange", exchange)
 
     def open_turn(
@@ -189,10 +189,9 @@ class TaskWriter:
         if not events or self.error is not None:
             return
         options, self._options = self._options, {}
-        if "task" not in options and self._grown > max(SNAPSHOT_BYTES, self._snapshot_size):
-            options["task"] = self.fold.task
-            self._snapshot_size += self._grown
-            self._grown = 0
+        if self._saves or self._grown > SAVE_BYTES:
+            options["artifacts"] = self.fold.take_unsaved()
+            self._saves, self._grown = False, 0
         creates = self.seq == 0
         append = Append(
             task_id=self.task_id,
@@ -241,11 +240,6 @@ def timestamp(milliseconds: int) -> Timestamp:
 
 
 _last = (0, Timestamp.from_milliseconds(0))
-
-
-def size_of(task: Task) -> int:
-    """Return about how many bytes the task's artifacts take."""
-    return sum(size_of_parts(artifact.parts) for artifact in task.artifacts)
 
 
 def size_of_parts(parts: Sequence[Part]) -> int:

@@ -24,7 +24,9 @@ MOST_TASKS = 500
 MOST_LISTS = 20
 MOST_CHARACTERS = 4_000_000
 MOST_WORDS = 32
-"""What one call looks at: it ends with the page of tasks that reaches one of these."""
+"""What one call looks at: it ends with the page of tasks that reaches one of these, and with a page
+that was cut because its tasks are large, when there is something to return.
+"""
 
 
 class SearchTasksRequest(A2AStruct, frozen=True, kw_only=True):
@@ -84,6 +86,8 @@ async def search(
         _refuse("text", f"at most {MOST_WORDS} words")
     if request.history_length is not None and request.history_length < 0:
         _refuse("historyLength", "0 for none, a positive number, or left out for all")
+    # What is not looked at and not shown is not asked for.
+    looks = bool(words or request.metadata)
     found: list[Task] = []
     token, tasks, lists, characters = request.page_token, 0, 0, 0
     while True:
@@ -97,10 +101,12 @@ async def search(
                 status_timestamp_after=request.status_timestamp_after,
                 page_size=size - len(found),
                 page_token=token,
-                include_artifacts=True,
+                history_length=None if looks else request.history_length,
+                include_artifacts=looks or bool(request.include_artifacts),
             ),
             context,
         )
+        shown = len(found)
         for task in page.tasks:
             if not _is_of(task, request):
                 continue
@@ -108,12 +114,14 @@ async def search(
             characters += sum(map(len, texts))
             if all(any(word in text for text in texts) for word in words):
                 found.append(_shown(task, request))
+        is_large = bool(found) and len(page.tasks) < size - shown
         tasks += len(page.tasks)
         lists += 1
         token = page.next_page_token
         if (
             not token
             or len(found) >= size
+            or is_large
             or tasks >= MOST_TASKS
             or lists >= MOST_LISTS
             or characters >= MOST_CHARACTERS

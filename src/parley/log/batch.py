@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 
 from parley.log.events import LoggedEvent
-from parley.log.head import Head
+from parley.log.head import Head, Payload
 from parley.log.pushes import placed
-from parley.log.snapshot import Snapshot
 from parley.log.store import DuplicateReceipt, PushRecord, PushState, Receipt, Scope
 from parley.model.encoding import decode
 from parley.model.push import TaskPushNotificationConfig
@@ -79,7 +78,9 @@ class Batch(ABC):
         self._pushes: dict[str, dict[str, PushRecord]] = {}
         self._counts: Counter[tuple[str, str, str, str]] = Counter()
         self._records: list[tuple[Any, ...]] = []
-        self._snapshots: dict[int, tuple[Any, ...]] = {}
+        self._messages: list[tuple[int, int, bytes]] = []
+        self._artifacts: dict[tuple[int, int], list[tuple[int, int, int, bytes, bytes]]] = {}
+        self._replaced: dict[tuple[int, int], int] = {}
 
     def wanted(self, jobs: Sequence[Job]) -> list[str]:
         """Return the tasks of ``jobs`` whose heads have to be looked up."""
@@ -120,9 +121,19 @@ class Batch(ABC):
             (key, r.seq, r.sub, r.turn, r.kind.value, r.at, r.payload) for r in records
         ]
 
-    def put_snapshot(self, head: Head, snapshot: Snapshot) -> None:
-        """Replace the snapshot of a task."""
-        self._snapshots[head.key] = (head.key, head.seq, head.sub, *snapshot)
+    def add_pieces(self, head: Head, payload: Payload) -> None:
+        """Add to the stored form of a task what comes with the append that led to ``head``."""
+        first = head.messages - len(payload.messages) + 1
+        self._messages += [(head.key, n, text) for n, text in enumerate(payload.messages, first)]
+        if payload.metadata:
+            self._messages.append((head.key, 0, payload.metadata))
+        for piece in payload.artifacts:
+            name = (head.key, piece.position)
+            if piece.replaces:
+                self._artifacts.pop(name, None)
+                self._replaced[name] = head.seq
+            row = (head.key, piece.position, head.seq, piece.head, piece.parts)
+            self._artifacts.setdefault(name, []).append(row)
 
     def count(self, scope: Scope, state: str, more: int) -> None:
         """Count so many more tasks of a scope in a state."""
@@ -190,7 +201,8 @@ def columns(scope: Scope) -> tuple[str, str, str]:
 def head_of(row: Sequence[Any]) -> Head:
     """Return the head that a query found, whose columns are in the order of ``heads``."""
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place = rest
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, *stored = rest
+    messages, has_status_message, folded = stored
     return Head(
         key=key,
         task_id=task_id,
@@ -208,6 +220,9 @@ def head_of(row: Sequence[Any]) -> Head:
         ended_at=ended_at,
         holder=holder,
         place=place,
+        messages=messages,
+        has_status_message=bool(has_status_message),
+        folded=folded,
     )
 
 

@@ -10,26 +10,27 @@ from typing import Any, Generic, TypeVar
 
 from parley.log import jobs
 from parley.log.batch import Job, Stage, WriterId, columns
-from parley.log.events import LoggedEvent
+from parley.log.events import Kind, LoggedEvent, records_in
 from parley.log.group_writer import GroupWriter
-from parley.log.head import payloads_of
-from parley.log.reader_threads import Readers, records_in, task_in
-from parley.log.snapshot import Snapshot
+from parley.log.head import payload_of
+from parley.log.reader_threads import Readers
 from parley.log.store import (
     COUNTED,
     PAGE_BYTES,
     Append,
-    Memory,
     Place,
     PushRecord,
     Receipt,
     Scope,
     StoreUnavailable,
     TaskRecord,
-    memory_of,
 )
+from parley.log.stored_task import StoredTask, artifact_rows
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+
+EVERYTHING = 2**62
+"""A limit that nothing reaches."""
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -54,6 +55,10 @@ class DatabaseTaskStore(ABC, Generic[C]):
     ) -> Sequence[Sequence[Any]]:
         """Return what a named query finds."""
 
+    @abstractmethod
+    def _texts(self, texts: Sequence[str]) -> Any:
+        """Return texts as one value of a query."""
+
     @property
     def replica(self) -> str:
         """What this user of the store is called; another at each ``open``."""
@@ -61,38 +66,45 @@ class DatabaseTaskStore(ABC, Generic[C]):
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
-        payloads = payloads_of(append)
-        snapshot = None if append.task is None else Snapshot.of(append.task)
-        exchange = [encode(message) for message in append.exchange]
-        size = sum([len(payload) for payload in payloads])
-        if snapshot is not None:
-            size += len(snapshot.task) + len(snapshot.artifacts)
+        payload = payload_of(append)
         creates = append.expected_seq == 0
         return self._do(
-            partial(
-                jobs.append,
-                append=append,
-                payloads=payloads,
-                snapshot=snapshot,
-                exchange=exchange,
-            ),
+            partial(jobs.append, append=append, payload=payload),
             task_id=append.task_id,
             creates=creates,
             writer=None if append.expected_seq is None else (append.task_id, append.epoch),
-            size=size,
+            size=payload.size,
             is_locked=bool(append.pushes) and not creates,
         )
 
-    async def load(self, task_id: str) -> TaskRecord | None:
-        """Return the task, at no more cost than its size."""
-        rows = await self._rows("load", (task_id,))
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for."""
+        agent, tenant, owner = columns(scope) if scope is not None else ("", "", "")
+        values = {
+            "task_id": task_id,
+            "agent": agent,
+            "tenant": tenant,
+            "owner": owner,
+            "any_scope": scope is None,
+            "history": EVERYTHING if history is None else history,
+            "artifacts": artifacts,
+        }
+        rows = await self._rows("load", values)
         if not rows:
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
         canceling, holder, *kept = rest
+        stored = stored_in(task_id, kept)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
-            task=task_in(task_id, *kept),
+            task=stored.task(),
             seq=seq,
             turn=turn,
             turn_open=bool(turn_open),
@@ -100,12 +112,35 @@ class DatabaseTaskStore(ABC, Generic[C]):
             epoch=epoch,
             cancel_requested=bool(canceling),
             holder=holder,
+            unsaved=stored.unsaved,
         )
 
-    async def memory(self, task_id: str) -> Memory:
-        """Return the private records of the task that a turn needs."""
-        rows = await self._rows("private_records", (task_id,))
-        return memory_of(records_in(task_id, rows[0][0]))
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[Kind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds behind a place."""
+        values = {
+            "task_id": task_id,
+            "kinds": self._texts([kind.value for kind in kinds]),
+            "seq": after[0],
+            "sub": after[1],
+            "limit": EVERYTHING if limit is None else limit,
+        }
+        rows = await self._rows("private_records", values)
+        return records_in(task_id, rows[0][0])
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        values = {"task_id": task_id, "skip": skip, "limit": limit}
+        rows = await self._rows("waiting_messages", values)
+        return records_in(task_id, rows[0][0])
 
     async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
         """Return up to ``limit`` public events with a number above ``after``, in order."""
@@ -218,3 +253,19 @@ def places_of(rows: Sequence[Sequence[Any]]) -> list[Place]:
         )
         for task_id, seq, sub, epoch, holder, waiting, canceling, has_ended in rows
     ]
+
+
+def stored_in(task_id: str, row: Sequence[Any]) -> StoredTask:
+    """Return the task that the queries ``load`` and ``list`` found, by the last of its columns."""
+    context_id, state, status_at, status_message, metadata, history, artifacts, tail = row
+    return StoredTask(
+        task_id=task_id,
+        context_id=context_id,
+        state=state,
+        status_at=status_at,
+        status_message=status_message or b"",
+        metadata=metadata or b"",
+        history=history or b"",
+        artifacts=artifact_rows(artifacts),
+        tail=records_in(task_id, tail),
+    )

@@ -109,6 +109,7 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
 }
 
 
+_BY_NAME = {kind.value.encode(): kind for kind in Kind}
 PUBLIC_TYPES = frozenset({event for event, kind in _KINDS.items() if kind in PUBLIC_KINDS})
 
 
@@ -153,3 +154,14 @@ def logged(
     """Return the record that a store kept as these."""
     event = _DECODERS[kind].decode(payload)
     return LoggedEvent(task_id, seq, turn, kind, payload, event, at, sub)
+
+
+def records_in(task_id: str, lines: bytes | None) -> list[LoggedEvent]:
+    """Return the records that a query joined into one value, in the order of the log."""
+    records = []
+    for line in lines.split(b"\n") if lines else ():
+        seq, sub, turn, kind, at, payload = line.split(b" ", 5)
+        records.append(
+            logged(task_id, int(seq), int(sub), int(turn), _BY_NAME[kind], int(at), payload)
+        )
+    return records

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from parley.log.artifact_fold import ArtifactFold, ArtifactPiece, IllegalEvent
 from parley.log.events import PrivateEvent, TaskEvent, TurnStarted
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Message
 from parley.model.tasks import (
     TERMINAL_STATES,
     Task,
@@ -17,12 +18,10 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 
+__all__ = ["Fold", "IllegalEvent", "check", "fold"]
+
 _NEVER_ENTERED = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
-
-
-class IllegalEvent(ValueError):
-    """An event that cannot follow those before it. The message says what would be right."""
 
 
 def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
@@ -52,29 +51,35 @@ class Fold:
     """The task that the events so far make.
 
     ``task`` is built when it is asked for, and kept; adding a chunk to an artifact costs the
-    chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk for an artifact
-    that was never begun, and one after an artifact's last chunk. Otherwise, as for what others
-    send, the first begins the artifact and the second is added (§4.2.2 leaves both open). Which
-    artifacts are complete is known only from events, not from a ``task`` to start with.
+    chunk, not the artifact. ``strict`` refuses chunks that our own agents must not write (see
+    ``ArtifactFold``); which artifacts are complete is known only from events, not from a ``task``
+    to start with. ``unsaved`` names the artifacts of that ``task`` whose stored form lacks
+    something.
     """
 
-    __slots__ = ("_artifacts", "_begun", "_complete", "_history", "_status", "_strict", "_task")
+    __slots__ = ("_artifacts", "_begun", "_history", "_status", "_strict", "_task")
 
-    def __init__(self, task: Task | None = None, *, strict: bool = False) -> None:
+    def __init__(
+        self, task: Task | None = None, *, strict: bool = False, unsaved: Iterable[str] = ()
+    ) -> None:
         self._strict = strict
-        self._complete: set[str] = set()
         self._begun: Task | None = None
         self._task: Task | None = None
         self._status = _NO_STATUS
         self._history: list[Message] = []
-        self._artifacts: dict[str, _Growing] = {}
+        self._artifacts = ArtifactFold(strict=strict)
         if task is not None:
-            self._begin(task)
+            self._begin(task, unsaved)
 
     @property
     def state(self) -> TaskState | None:
         """The state that the task is in; ``None`` before the first event."""
         return None if self._begun is None else self._status.state
+
+    @property
+    def status(self) -> TaskStatus:
+        """The task's status. Unspecified before the first event."""
+        return self._status
 
     @property
     def task(self) -> Task:
@@ -85,19 +90,23 @@ class Fold:
             self._task = replace(
                 self._begun,
                 status=self._status,
-                artifacts=tuple([growing.artifact for growing in self._artifacts.values()]),
+                artifacts=self._artifacts.artifacts,
                 history=tuple(self._history),
             )
         return self._task
+
+    def take_unsaved(self) -> list[ArtifactPiece]:
+        """Return what the stored form of the artifacts lacks; it counts as stored from now on."""
+        return self._artifacts.take_unsaved()
 
     def apply(self, event: TaskEvent | PrivateEvent) -> None:
         """Add the next event. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
         check(self.state, event)
         if isinstance(event, Task):
-            self._begin(event)
+            self._begin(event, [artifact.artifact_id for artifact in event.artifacts])
         elif isinstance(event, TaskArtifactUpdateEvent):
             self._check_task(event.task_id)
-            self._update_artifact(event)
+            self._artifacts.apply(event)
             self._task = None
         elif isinstance(event, TaskStatusUpdateEvent):
             self._check_task(event.task_id)
@@ -109,11 +118,12 @@ class Fold:
             self._history.extend(event.messages)
             self._task = None
 
-    def _begin(self, task: Task) -> None:
+    def _begin(self, task: Task, unsaved: Iterable[str]) -> None:
         self._begun = self._task = task
         self._status = task.status
         self._history.extend(task.history)
-        self._artifacts = {artifact.artifact_id: _Growing(artifact) for artifact in task.artifacts}
+        if task.artifacts:
+            self._artifacts = ArtifactFold(task.artifacts, strict=self._strict, unsaved=unsaved)
 
     def _leave_message(self) -> None:
         """Move what the status says into the history, where late readers look for it."""
@@ -124,65 +134,6 @@ class Fold:
     def _check_task(self, task_id: str) -> None:
         if self._begun is not None and task_id != self._begun.id:
             raise IllegalEvent(f"an event of task {task_id} is not part of task {self._begun.id}")
-
-    def _update_artifact(self, event: TaskArtifactUpdateEvent) -> None:
-        artifact_id = event.artifact.artifact_id
-        if event.append:
-            growing = self._artifacts.get(artifact_id)
-            if self._strict and growing is None:
-                raise IllegalEvent(
-                    f"append to artifact {artifact_id}, which does not exist; "
-                    "the first update of an artifact has append=false"
-                )
-            if self._strict and artifact_id in self._complete:
-                raise IllegalEvent(
-                    f"append to artifact {artifact_id} after its last chunk; "
-                    "replace it with append=false, or give the new artifact an id of its own"
-                )
-        else:
-            growing = None
-            self._complete.discard(artifact_id)
-        if growing is None:
-            self._artifacts[artifact_id] = _Growing(event.artifact)
-        else:
-            growing.append(event.artifact)
-        if event.last_chunk:
-            self._complete.add(artifact_id)
-
-
-class _Growing:
-    """An artifact to which chunks can be added."""
-
-    __slots__ = ("_artifact", "_first", "_parts")
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._first = artifact
-        self._artifact: Artifact | None = artifact
-        self._parts = list(artifact.parts)
-
-    @property
-    def artifact(self) -> Artifact:
-        if self._artifact is None:
-            self._artifact = replace(self._first, parts=tuple(self._parts))
-        return self._artifact
-
-    def append(self, chunk: Artifact) -> None:
-        self._parts.extend(chunk.parts)
-        self._artifact = None
-        first = self._first
-        if (
-            chunk.metadata
-            or chunk.extensions
-            or (chunk.name and not first.name)
-            or (chunk.description and not first.description)
-        ):
-            self._first = replace(
-                first,
-                name=first.name or chunk.name,
-                description=first.description or chunk.description,
-                metadata={**(first.metadata or {}), **(chunk.metadata or {})} or None,
-                extensions=tuple(dict.fromkeys(first.extensions + chunk.extensions)),
-            )
 
 
 def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) -> Task:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from parley.log.events import CancelRequested, LoggedEvent, Received, kind_of
+from parley.log.artifact_fold import ArtifactPiece, pieces_of
+from parley.log.events import CancelRequested, LoggedEvent, Received, TurnStarted, kind_of
 from parley.log.fold import IllegalEvent, check
 from parley.log.store import (
     Append,
@@ -17,6 +18,7 @@ from parley.log.store import (
     Place,
     Scope,
     TaskEnded,
+    TooManyWaiting,
     UnknownTask,
 )
 from parley.model.encoding import encode
@@ -26,7 +28,10 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskSta
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a task's log stands. A store keeps one a task; ``key`` is the store's own name for it.
 
-    (``seq``, ``sub``) is the place of the last record. Moments are in milliseconds since 1970;
+    (``seq``, ``sub``) is the place of the last record. ``messages`` is how many messages the task's
+    stored form has; ``has_status_message`` says that the last of them is still that of the status,
+    and no part of the history yet. ``folded`` is the number of the event up to which the stored
+    form has the artifacts. Moments are in milliseconds since 1970;
     ``ended_at`` is by the store's clock, ``status_at`` what the status says. ``holder`` is the
     replica that may write to the task, ``place`` where the task stands in line while nobody does.
     """
@@ -47,6 +52,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: int | None = None
     holder: str = ""
     place: int = 0
+    messages: int = 0
+    has_status_message: bool = False
+    folded: int = 0
 
     @property
     def is_unfinished(self) -> bool:
@@ -61,8 +69,29 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return not self.holder and self.is_unfinished
 
 
-def payloads_of(append: Append) -> list[bytes]:
-    """Return the canonical JSON of the append's events, having looked at what it asks for.
+class Payload(msgspec.Struct, frozen=True, gc=False):
+    """What an append writes, as JSON.
+
+    ``events`` has that of each event, ``messages`` that of each message that they add to the stored
+    form of the task, ``exchange`` that of the context's. ``metadata`` is the task's own.
+    """
+
+    events: Sequence[bytes]
+    messages: Sequence[bytes]
+    artifacts: Sequence[ArtifactPiece]
+    exchange: Sequence[bytes]
+    metadata: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has, about."""
+        size = sum([len(event) for event in self.events])
+        size += sum([len(message) for message in self.messages])
+        return size + sum([len(piece.parts) for piece in self.artifacts])
+
+
+def payload_of(append: Append) -> Payload:
+    """Return what an append writes, having looked at what it asks for.
 
     Raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
     """
@@ -74,17 +103,36 @@ def payloads_of(append: Append) -> list[bytes]:
     for n, payload in enumerate(payloads):
         if b"\n" in payload:  # of a value that was JSON already
             payloads[n] = msgspec.json.format(payload, indent=-1)
-    return payloads
+    messages: list[bytes] = []
+    artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
+    metadata = b""
+    for event in append.events:
+        if isinstance(event, TaskStatusUpdateEvent):
+            if event.status.message is not None:
+                messages.append(encode(event.status.message))
+        elif isinstance(event, TurnStarted):
+            messages += [encode(message) for message in event.messages]
+        elif isinstance(event, Task):
+            messages += [encode(message) for message in event.history]
+            if event.status.message is not None:
+                messages.append(encode(event.status.message))
+            if event.metadata is not None:
+                metadata = encode(event.metadata)
+            if event.artifacts and append.artifacts is None:
+                artifacts = pieces_of(event.artifacts)
+    exchange = [encode(message) for message in append.exchange]
+    return Payload(payloads, messages, artifacts, exchange, metadata)
 
 
 def advance(
-    head: Head | None, append: Append, payloads: Sequence[bytes], at: int, replica: str
+    head: Head | None, append: Append, payload: Payload, at: int, replica: str
 ) -> tuple[Head, list[LoggedEvent]]:
     """Return the head after an append by ``replica``, and its records.
 
     This is where races are decided.
 
-    Raises ``UnknownTask``, ``TaskEnded``, ``Fenced``, ``Conflict`` or ``IllegalEvent``.
+    Raises ``UnknownTask``, ``TaskEnded``, ``Fenced``, ``Conflict``, ``IllegalEvent`` or
+    ``TooManyWaiting``.
     """
     task_id = append.task_id
     if head is None:
@@ -92,14 +140,17 @@ def advance(
             raise unknown(task_id)
         scope, context_id, turn_open, epoch = append.scope, append.context_id, False, append.epoch
         seq, sub, state, status_at, waiting, canceling = 0, 0, None, at, 0, False
+        messages, has_status_message, folded = 0, False, 0
     else:
         _check_place(head, append)
         scope, context_id = head.scope, head.context_id
         turn_open, epoch = head.turn_open, head.epoch
         seq, sub, state, status_at = head.seq, head.sub, head.state, head.status_at
         waiting, canceling = head.waiting, head.cancel_requested
+        messages, has_status_message = head.messages, head.has_status_message
+        folded = head.folded
     records = []
-    for event, payload in zip(append.events, payloads, strict=True):
+    for event, text in zip(append.events, payload.events, strict=True):
         check(state, event)
         status = None
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -108,22 +159,30 @@ def advance(
             owner, seq, sub, status = event.task_id, seq + 1, 0, event.status
         elif isinstance(event, Task):
             owner, seq, sub, status = event.id, seq + 1, 0, event.status
+            folded = seq if event.artifacts else 0
         else:
             owner, sub = task_id, sub + 1
             if isinstance(event, Received):
                 waiting += 1
             elif isinstance(event, CancelRequested):
                 canceling = True
+            elif isinstance(event, TurnStarted) and event.messages:
+                has_status_message = False
         if status is not None:
-            state, stamp = status.state, status.timestamp
-            status_at = stamp.milliseconds if stamp else at
+            if status.timestamp is None:
+                raise IllegalEvent("a status says since when it is: its timestamp is missing")
+            state, status_at = status.state, status.timestamp.milliseconds
+            has_status_message = status.message is not None
         if owner != task_id:
             raise IllegalEvent(f"an event of task {owner} is not part of task {task_id}")
-        record = LoggedEvent(task_id, seq, append.turn, kind_of(event), payload, event, at, sub)
+        record = LoggedEvent(task_id, seq, append.turn, kind_of(event), text, event, at, sub)
         records.append(record)
     if state is None:
         raise IllegalEvent("a log begins with its Task, not with nothing")
     is_over = state.is_terminal
+    waiting = max(0, waiting - append.taken)
+    if append.max_waiting is not None and waiting > append.max_waiting and not is_over:
+        raise TooManyWaiting(task_id, append.max_waiting)
     if append.turn_open is not None:
         turn_open = append.turn_open
     after = Head(
@@ -137,12 +196,15 @@ def advance(
         sub=sub,
         turn=append.turn if head is None or append.expected_seq is not None else head.turn,
         turn_open=turn_open and not is_over,
-        waiting=0 if is_over else max(0, waiting - append.taken),
+        waiting=0 if is_over else waiting,
         cancel_requested=canceling,
         epoch=epoch,
         ended_at=at if is_over else None,
         holder=_holder(head, append, replica, turn_open=turn_open, is_over=is_over),
         place=head.place if head else 0,
+        messages=messages + len(payload.messages),
+        has_status_message=has_status_message,
+        folded=folded if append.artifacts is None else seq,
     )
     if after.is_unclaimed and not (head and head.is_unclaimed):
         after = replace(after, place=append.place)

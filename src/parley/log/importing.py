@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from parley.log.snapshot import Snapshot
+from parley.log.stored_task import StoredForm
 from parley.log.transfer import (
     Context,
     Counts,
@@ -72,7 +72,7 @@ class _Writing:
         self._tasks: list[KeptTask] = []
         self._records: list[tuple[str, Record]] = []
         self._pushes: list[tuple[str, str, Push]] = []
-        self._snapshots: list[tuple[str, int, int, Snapshot]] = []
+        self._forms: list[tuple[str, int, StoredForm]] = []
         self._skipping = ""
 
     @property
@@ -104,10 +104,9 @@ class _Writing:
             case Push() if isinstance(self._unit, KeptTask):
                 config = decode(line.config, TaskPushNotificationConfig)
                 self._pushes.append((self._unit.task_id, config.id, line))
-            case Made(task, snapshot):
-                place = (task.task_id, task.seq, task.sub)
-                self._snapshots.append((*place, snapshot))
-                self._size += len(snapshot.task) + len(snapshot.artifacts)
+            case Made(task, form):
+                self._forms.append((task.task_id, task.seq, form))
+                self._size += form.size
                 self._unit = None
 
     def write(self, *, is_last: bool = False) -> bool:
@@ -149,8 +148,8 @@ class _Writing:
 
     def _write_tasks(self) -> None:
         tasks, records, pushes = self._tasks, self._records, self._pushes
-        snapshots = self._snapshots
-        self._tasks, self._records, self._pushes, self._snapshots = [], [], [], []
+        forms = self._forms
+        self._tasks, self._records, self._pushes, self._forms = [], [], [], []
         there = self._target.tasks_there(tasks) if tasks else set()
         if self._skipping:
             there.add(self._skipping)
@@ -160,8 +159,8 @@ class _Writing:
             self._target.add_records(new_records)
         if new_pushes := [each for each in pushes if each[0] not in there]:
             self._target.add_pushes(new_pushes)
-        if new_snapshots := [each for each in snapshots if each[0] not in there]:
-            self._target.add_snapshots(new_snapshots)
+        if new_forms := [each for each in forms if each[0] not in there]:
+            self._target.add_stored(new_forms)
         added, skipped = self.done.added, self.done.skipped
         added.tasks += len(new)
         added.records += len(new_records)

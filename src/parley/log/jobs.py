@@ -6,40 +6,32 @@ from collections.abc import Iterable, Sequence
 
 from parley.log.batch import Batch, WriterId
 from parley.log.events import LoggedEvent
-from parley.log.head import advance, claimed, unknown
-from parley.log.snapshot import Snapshot
+from parley.log.head import Payload, advance, claimed, unknown
 from parley.log.store import Append, Conflict, PushRecord, Receipt, Scope
 
 Done = tuple[int, Sequence[LoggedEvent]]
 
 
-def append(
-    batch: Batch,
-    append: Append,
-    payloads: Sequence[bytes],
-    snapshot: Snapshot | None,
-    exchange: Sequence[bytes],
-) -> Done:
+def append(batch: Batch, append: Append, payload: Payload) -> Done:
     """Add an append. Its result is the log's new head."""
     expected = append.expected_seq
     if expected is not None and (append.task_id, append.epoch) in batch.broken:
         raise Conflict(append.task_id, expected, None)
     before = batch.head(append.task_id)
-    head, records = advance(before, append, payloads, batch.at, batch.replica)
+    head, records = advance(before, append, payload, batch.at, batch.replica)
     pushes = {}
     if append.pushes:
         pushes = batch.pushes_with(head, append.pushes, after=head.seq if before else 0)
     batch.check_receipts(head.scope, append.receipts)
     head = batch.put_head(head)
     batch.add_records(head.key, records)
-    if snapshot is not None:
-        batch.put_snapshot(head, snapshot)
+    batch.add_pieces(head, payload)
     if append.receipts:
         batch.add_receipts(head.scope, append.receipts, head.key)
     if pushes:
         batch.put_pushes(head, pushes, len(append.pushes))
-    if exchange:
-        batch.add_exchange(head.scope, head.context_id, exchange, head.key)
+    if payload.exchange:
+        batch.add_exchange(head.scope, head.context_id, payload.exchange, head.key)
     return head.seq, records
 
 

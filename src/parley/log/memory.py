@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest, nsmallest
+from itertools import islice
 from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
 
 from parley.log.events import Kind, LoggedEvent, logged, now_ms
-from parley.log.fold import IllegalEvent, fold
+from parley.log.fold import IllegalEvent
 from parley.log.head import (
     Head,
+    Payload,
     advance,
     claimed,
     freed,
-    payloads_of,
+    payload_of,
     place_of,
     unknown,
 )
 from parley.log.lease import Lease, Touch
 from parley.log.pushes import placed, telling_of
-from parley.log.snapshot import Snapshot
 from parley.log.store import (
     COUNTED,
     HISTORY_KEPT,
@@ -37,7 +39,6 @@ from parley.log.store import (
     Append,
     Committed,
     DuplicateReceipt,
-    Memory,
     Place,
     PushRecord,
     PushState,
@@ -50,8 +51,8 @@ from parley.log.store import (
     TaskQuery,
     TaskRecord,
     Telling,
-    memory_of,
 )
+from parley.log.stored_task import StoredTask
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
@@ -62,32 +63,65 @@ _Row = tuple[int, int, int, Kind, int, bytes]  # seq, sub, turn, kind, at, paylo
 
 
 class _Log(msgspec.Struct):
-    """One task: its head, its rows, and its snapshot with the place up to which that goes."""
+    """One task: its head, its rows, and its stored form (see ``stored_task``)."""
 
     head: Head
     public: list[_Row] = msgspec.field(default_factory=list)
     private: list[_Row] = msgspec.field(default_factory=list)
-    snapshot: Snapshot | None = None
-    place: tuple[int, int] = (0, 0)
+    messages: list[bytes] = msgspec.field(default_factory=list)
+    metadata: bytes = b""
+    artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
     pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
 
-    def tail(self, artifacts: bool) -> list[LoggedEvent]:
-        """Return what the fold needs after the snapshot."""
-        seq, _ = self.place
-        rows = [row for row in self.public[seq:] if artifacts or row[3] is not Kind.ARTIFACT]
-        for row in reversed(self.private):
-            if row[:2] <= self.place:
-                break
-            if row[3] is Kind.TURN:
-                rows.append(row)
-        return [self.read(row) for row in sorted(rows)]
+    def stored(self, history: int | None, artifacts: bool) -> StoredTask:
+        """Return the task with so many of its last messages, and with its artifacts or without."""
+        head = self.head
+        return StoredTask(
+            task_id=head.task_id,
+            context_id=head.context_id,
+            state=head.state.value,
+            status_at=head.status_at,
+            status_message=self.messages[-1] if head.has_status_message else b"",
+            metadata=self.metadata,
+            history=b",".join(self._history(history)),
+            artifacts=[
+                (index, *piece)
+                for index in sorted(self.artifacts)
+                for piece in self.artifacts[index]
+            ]
+            if artifacts
+            else (),
+            tail=[self.read(row) for row in self._tail()] if artifacts else (),
+        )
 
-    def task(self, artifacts: bool = True) -> Task:
-        """Return the task as it stands."""
-        start = None
-        if self.snapshot is not None:
-            start = (self.snapshot if artifacts else self.snapshot._replace(artifacts=b"")).read()
-        return fold([record.event for record in self.tail(artifacts)], start)
+    def size(self, history: int | None, artifacts: bool) -> int:
+        """Return how many bytes that takes, about."""
+        size = sum([len(message) for message in self._history(history)])
+        if self.head.has_status_message:
+            size += len(self.messages[-1])
+        if artifacts:
+            pieces = [piece for pieces in self.artifacts.values() for piece in pieces]
+            size += sum([len(head) + len(parts) for head, parts in pieces])
+            size += sum([len(row[-1]) for row in self._tail()])
+        return size
+
+    def keep(self, head: Head, payload: Payload) -> None:
+        """Add what an append adds to the stored form."""
+        self.head = head
+        self.messages += payload.messages
+        if payload.metadata:
+            self.metadata = payload.metadata
+        for piece in payload.artifacts:
+            if piece.replaces:
+                self.artifacts.pop(piece.position, None)
+            self.artifacts.setdefault(piece.position, []).append((piece.head, piece.parts))
+
+    def _history(self, length: int | None) -> list[bytes]:
+        end = len(self.messages) - self.head.has_status_message
+        return self.messages[0 if length is None else max(0, end - length) : end]
+
+    def _tail(self) -> list[_Row]:
+        return [row for row in self.public[self.head.folded :] if row[3] is Kind.ARTIFACT]
 
     def read(self, row: _Row) -> LoggedEvent:
         """Return a row as the record that it holds."""
@@ -209,12 +243,10 @@ class MemoryTaskStore:
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
-        payloads = payloads_of(append)
-        snapshot = None if append.task is None else Snapshot.of(append.task)
-        exchange = [encode(message) for message in append.exchange]
+        payload = payload_of(append)
         future: asyncio.Future[int] = self._opened().create_future()
         try:
-            records = self._append(append, payloads, snapshot, exchange)
+            records = self._append(append, payload)
         except (StoreError, IllegalEvent) as error:
             future.set_exception(error)
         else:
@@ -222,29 +254,22 @@ class MemoryTaskStore:
             self._tell(records)
         return future
 
-    def _append(
-        self,
-        append: Append,
-        payloads: Sequence[bytes],
-        snapshot: Snapshot | None,
-        exchange: Sequence[bytes],
-    ) -> list[LoggedEvent]:
+    def _append(self, append: Append, payload: Payload) -> list[LoggedEvent]:
         log = self._logs.get(append.task_id)
         at = self._clock()
-        head, records = advance(log.head if log else None, append, payloads, at, self._replica)
+        head, records = advance(log.head if log else None, append, payload, at, self._replica)
         pushes = log.pushes if log else {}
         if append.pushes:
             after = head.seq if log else 0
             pushes = placed(append.pushes, pushes, head, after=after, replica=self._replica)
-        self._keep(head.scope, head.context_id, append.receipts, exchange, at)
+        self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
         if log is None:
             log = self._logs[append.task_id] = _Log(head)
-        log.head, log.pushes = head, pushes
+        log.keep(head, payload)
+        log.pushes = pushes
         for record in records:
             row = (record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
             (log.private if record.sub else log.public).append(row)
-        if snapshot is not None:
-            log.snapshot, log.place = snapshot, (head.seq, head.sub)
         return records
 
     def _tell(self, records: Sequence[LoggedEvent]) -> None:
@@ -261,16 +286,23 @@ class MemoryTaskStore:
         finally:
             self._telling = False
 
-    async def load(self, task_id: str) -> TaskRecord | None:
-        """Return the task, at no more cost than its size."""
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for."""
         self._opened()
         log = self._logs.get(task_id)
-        if log is None:
+        if log is None or scope not in (None, log.head.scope):
             return None
-        head = log.head
+        head, stored = log.head, log.stored(history, artifacts)
         return TaskRecord(
             scope=head.scope,
-            task=log.task(),
+            task=stored.task(),
             seq=head.seq,
             turn=head.turn,
             turn_open=head.turn_open,
@@ -278,13 +310,37 @@ class MemoryTaskStore:
             epoch=head.epoch,
             cancel_requested=head.cancel_requested,
             holder=head.holder,
+            unsaved=stored.unsaved,
         )
 
-    async def memory(self, task_id: str) -> Memory:
-        """Return the private records of the task that a turn needs."""
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[Kind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds behind a place."""
         self._opened()
         log = self._logs.get(task_id)
-        return memory_of([log.read(row) for row in log.private] if log else ())
+        if log is None:
+            return ()
+        first = bisect_right(log.private, after, key=lambda row: row[:2])
+        rows = (row for row in islice(log.private, first, None) if row[3] in kinds)
+        return [log.read(row) for row in islice(rows, limit)]
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None or not log.head.waiting:
+            return ()
+        received = (row for row in reversed(log.private) if row[3] is Kind.RECEIVED)
+        waiting = list(islice(received, log.head.waiting))[::-1]
+        return [log.read(row) for row in waiting[skip : skip + limit]]
 
     async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
         """Return up to ``limit`` public events with a number above ``after``, in order."""
@@ -306,9 +362,14 @@ class MemoryTaskStore:
         found = [log for log in self._logs.values() if _matches(log.head, query)]
         before = query.before
         rest = [log for log in found if before is None or _order(log) < before]
-        page = nlargest(query.limit, rest, key=_order)
-        tasks = tuple([log.task(query.artifacts) for log in page])
-        return TaskPage(tasks, total=len(found), more=len(rest) > len(page))
+        tasks: list[Task] = []
+        size = 0
+        for log in nlargest(query.limit, rest, key=_order):
+            if size >= query.max_bytes:
+                break
+            size += log.size(query.history, query.artifacts)
+            tasks.append(log.stored(query.history, query.artifacts).task())
+        return TaskPage(tuple(tasks), total=len(found), more=len(rest) > len(tasks))
 
     async def claim(self, task_id: str) -> int:
         """Take the task for a new executor and return the new epoch; earlier ones are fenced."""

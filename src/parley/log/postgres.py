@@ -12,18 +12,23 @@ from uuid import uuid4
 import psycopg
 
 from parley.log.batch import columns, head_of, pushes_of
-from parley.log.database import DatabaseTaskStore, places_of
+from parley.log.database import (
+    EVERYTHING,
+    DatabaseTaskStore,
+    places_of,
+    stored_in,
+)
 from parley.log.events import LoggedEvent, steady_clock
 from parley.log.group_writer import GroupWriter
 from parley.log.lease import Lease
 from parley.log.lend import Lender
 from parley.log.postgres_batch import PostgresBatch
 from parley.log.postgres_lease import Heart
-from parley.log.postgres_link import Address, Link, explain, may_pass, texts
+from parley.log.postgres_link import Address, Link, Texts, explain, may_pass, texts
 from parley.log.postgres_schema import look, migrate, sql_for
 from parley.log.postgres_writer import Errand, Fence, PostgresDesk
 from parley.log.pushes import telling_of
-from parley.log.reader_threads import Readers, task_in
+from parley.log.reader_threads import Readers
 from parley.log.sql import queries
 from parley.log.store import (
     Adopted,
@@ -264,6 +269,9 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
     ) -> Sequence[Sequence[Any]]:
         return await self._read(lambda link: link.rows(self._sql[name], values))
 
+    def _texts(self, texts_: Sequence[str]) -> Texts:
+        return texts(texts_)
+
 
 class _Source:
     """A connection to read by. What is read is read again when the connection was lost.
@@ -319,8 +327,10 @@ def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
         "last": _LAST if query.not_after is None else query.not_after,
         "before_at": before_at,
         "before_id": before_id,
+        "history": EVERYTHING if query.history is None else query.history,
         "artifacts": query.artifacts,
-        "limit": query.limit + 1,
+        "limit": query.limit,
+        "max_bytes": query.max_bytes,
     }
     if query.context_id:
         found, total = sql["found_in_context"], sql["count_in_context"]
@@ -336,14 +346,11 @@ def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
             total = f"({sql['total']}) - ({later})"
         else:
             total = sql["total"]
-    [(count, *_), *rows] = link.rows(
+    [(*_, count, matching), *rows] = link.rows(
         sql["list"].replace("{found}", found).replace("{total}", total), values
     )
-    tasks = [
-        task_in(task_id, body or None, artifacts or None, tail or None)
-        for _, task_id, body, artifacts, tail, _ in rows[: query.limit]
-    ]
-    return TaskPage(tuple(tasks), total=count, more=len(rows) > query.limit)
+    tasks = [stored_in(task_id, stored).task() for task_id, *stored, _, _ in rows]
+    return TaskPage(tuple(tasks), total=count, more=matching > len(tasks))
 
 
 def _move_push(

@@ -33,31 +33,35 @@ _PIECES = {
         version = t.version + 1, seq = m.seq, sub = m.sub, turn = m.turn, epoch = m.epoch,
         turn_open = m.turn_open, waiting = m.waiting, cancel_requested = m.cancel_requested,
         holder = m.holder, place = m.place, state = m.state, status_at = m.status_at,
-        ended_at = m.ended_at
+        ended_at = m.ended_at, messages = m.messages, folded = m.folded,
+        has_status_message = m.has_status_message
     FROM me, unnest(
         %(m_key)s, %(m_version)s, %(m_seq)s, %(m_sub)s, %(m_turn)s, %(m_epoch)s,
         %(m_turn_open)s, %(m_waiting)s, %(m_cancel_requested)s, %(m_holder)s, %(m_place)s,
-        %(m_state)s, %(m_status_at)s, %(m_ended_at)s)
+        %(m_state)s, %(m_status_at)s, %(m_ended_at)s, %(m_messages)s, %(m_folded)s,
+        %(m_has_status_message)s)
         AS m (key, version, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder,
-            place, state, status_at, ended_at)
+            place, state, status_at, ended_at, messages, folded, has_status_message)
     WHERE t.key = m.key AND t.version = m.version
     RETURNING t.key)""",
     # The heads of new tasks.
     "created": """created AS (
     INSERT INTO {schema}.tasks (
         key, version, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
-        waiting, cancel_requested, holder, place, state, status_at, ended_at)
+        waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
+        has_status_message)
     SELECT
         c.key, 1, c.task_id, c.agent, c.tenant, c.owner, c.context_id, c.seq, c.sub, c.turn,
         c.epoch, c.turn_open, c.waiting, c.cancel_requested, c.holder, c.place, c.state,
-        c.status_at, c.ended_at
+        c.status_at, c.ended_at, c.messages, c.folded, c.has_status_message
     FROM me, unnest(
         %(c_key)s, %(c_task_id)s, %(c_agent)s, %(c_tenant)s, %(c_owner)s, %(c_context_id)s,
         %(c_seq)s, %(c_sub)s, %(c_turn)s, %(c_epoch)s, %(c_turn_open)s, %(c_waiting)s,
         %(c_cancel_requested)s, %(c_holder)s, %(c_place)s, %(c_state)s, %(c_status_at)s,
-        %(c_ended_at)s)
+        %(c_ended_at)s, %(c_messages)s, %(c_folded)s, %(c_has_status_message)s)
         AS c (key, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
-            waiting, cancel_requested, holder, place, state, status_at, ended_at)
+            waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
+            has_status_message)
     ON CONFLICT (task_id) DO NOTHING
     RETURNING key)""",
     "records": """records AS (
@@ -66,14 +70,22 @@ _PIECES = {
         %(r_task)s, %(r_seq)s, %(r_sub)s, %(r_turn)s, %(r_kind)s, %(r_at)s, %(r_payload)s)
         AS r (task, seq, sub, turn, kind, at, payload)
     WHERE r.task IN (SELECT key FROM done))""",
-    "snapshots": """snapshots AS (
-    INSERT INTO {schema}.snapshots (task, seq, sub, body, artifacts)
-    SELECT s.* FROM unnest(%(s_task)s, %(s_seq)s, %(s_sub)s, %(s_body)s, %(s_artifacts)s)
-        AS s (task, seq, sub, body, artifacts)
-    WHERE s.task IN (SELECT key FROM done)
-    ON CONFLICT (task) DO UPDATE SET
-        seq = excluded.seq, sub = excluded.sub, body = excluded.body,
-        artifacts = excluded.artifacts)""",
+    # The stored form of tasks. The pieces of an artifact that is replaced end before the new one.
+    "messages": """messages AS (
+    INSERT INTO {schema}.task_messages (task, n, body)
+    SELECT s.* FROM unnest(%(s_task)s, %(s_n)s, %(s_body)s) AS s (task, n, body)
+    WHERE s.task IN (SELECT key FROM done))""",
+    "replaced": """replaced AS (
+    DELETE FROM {schema}.task_artifacts a
+    USING unnest(%(o_task)s, %(o_n)s, %(o_seq)s) AS o (task, n, seq)
+    WHERE a.task = o.task AND a.n = o.n AND a.seq < o.seq
+        AND o.task IN (SELECT key FROM done))""",
+    "artifacts": """artifacts AS (
+    INSERT INTO {schema}.task_artifacts (task, n, seq, head, parts)
+    SELECT a.* FROM unnest(%(a_task)s, %(a_n)s, %(a_seq)s, %(a_head)s, %(a_parts)s)
+        AS a (task, n, seq, head, parts)
+    WHERE a.task IN (SELECT key FROM done)
+    ON CONFLICT (task, n, seq) DO UPDATE SET head = excluded.head, parts = excluded.parts)""",
     # In order, so that two replicas never wait for each other.
     "counts": """counts AS (
     INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
@@ -122,11 +134,11 @@ trimmed AS (
     WHERE h.context = touched.key AND h.n <= touched.said - {kept})""",
     "pushes": """pushes AS (
     INSERT INTO {schema}.pushes (
-        task, id, revision, config, version, cursor, state, note, holder)
+        task, id, agent, revision, config, version, cursor, state, note, holder)
     SELECT p.* FROM unnest(
-        %(p_task)s, %(p_id)s, %(p_revision)s, %(p_config)s, %(p_version)s, %(p_cursor)s,
-        %(p_state)s, %(p_note)s, %(p_holder)s)
-        AS p (task, id, revision, config, version, cursor, state, note, holder)
+        %(p_task)s, %(p_id)s, %(p_agent)s, %(p_revision)s, %(p_config)s, %(p_version)s,
+        %(p_cursor)s, %(p_state)s, %(p_note)s, %(p_holder)s)
+        AS p (task, id, agent, revision, config, version, cursor, state, note, holder)
     WHERE p.task IN (SELECT key FROM done)
     ON CONFLICT (task, id) DO UPDATE SET
         revision = excluded.revision, config = excluded.config, version = excluded.version,
@@ -166,9 +178,9 @@ def _statement(schema: str, pieces: frozenset[str]) -> str:
     missed = _MISSED if heads else _NOTHING
     told = _TOLD if "cursors" in pieces else _NOTHING
     text = f"""WITH {", ".join(parts)}
-UPDATE {{schema}}.replicas r SET grp = %(grp)s, missed = {missed}, told = {told}
+UPDATE {{schema}}.replicas r SET grp = %(grp)s, missed = {missed}, noted = {told}
 FROM me WHERE r.id = %(replica)s
-RETURNING r.missed, r.told"""
+RETURNING r.missed, r.noted"""
     return text.replace("{schema}", schema).replace("{kept}", str(HISTORY_KEPT))
 
 
@@ -196,7 +208,7 @@ class PostgresBatch(Batch):
         self._versions = versions
         self._receipts: list[tuple[Any, ...]] = []
         self._exchanges: list[tuple[Any, ...]] = []
-        self._put: dict[tuple[int, str], PushRecord] = {}
+        self._put: dict[tuple[int, str, str], PushRecord] = {}
         self._cursors: dict[Moved, PushRecord] = {}
 
     def look_up(self, jobs: Sequence[Job]) -> None:
@@ -231,7 +243,7 @@ class PostgresBatch(Batch):
 
     def put_push(self, head: Head, push: PushRecord) -> None:
         """Keep a push notification configuration, in place of that of its id."""
-        self._put[head.key, push.id] = push
+        self._put[head.key, head.scope.agent, push.id] = push
         # The task's head stays as it is, but others must find that something of it changed.
         self.heads.setdefault(head.task_id, head)
 
@@ -267,10 +279,18 @@ class PostgresBatch(Batch):
             piece("records", r_task=ints(task), r_seq=ints(seq), r_sub=ints(sub))
             values |= {"r_turn": ints(turn), "r_kind": texts(kind), "r_at": ints(at)}
             values["r_payload"] = blobs(payload)
-        if self._snapshots:
-            task, seq, sub, body, artifacts = zip(*self._snapshots.values(), strict=True)
-            piece("snapshots", s_task=ints(task), s_seq=ints(seq), s_sub=ints(sub))
-            values |= {"s_body": blobs(body), "s_artifacts": blobs(artifacts)}
+        if self._messages:
+            task, n, body = zip(*self._messages, strict=True)
+            piece("messages", s_task=ints(task), s_n=ints(n), s_body=blobs(body))
+        if self._replaced:
+            names = zip(*self._replaced, strict=True)
+            o_task, o_n = (ints(column) for column in names)
+            piece("replaced", o_task=o_task, o_n=o_n, o_seq=ints(list(self._replaced.values())))
+        if self._artifacts:
+            rows = [row for rows in self._artifacts.values() for row in rows]
+            task, n, seq, head, parts = zip(*rows, strict=True)
+            piece("artifacts", a_task=ints(task), a_n=ints(n), a_seq=ints(seq))
+            values |= {"a_head": blobs(head), "a_parts": blobs(parts)}
         if self._receipts:
             task, agent, tenant, owner, name, digest, ids, turn, reply = zip(
                 *self._receipts, strict=True
@@ -283,8 +303,9 @@ class PostgresBatch(Batch):
             piece("exchange", e_task=ints(task), **_scope("e", agent, tenant, owner))
             values |= {"e_context_id": texts(context_id), "e_message": blobs(message)}
         if self._put:
-            piece("pushes", p_task=ints([key for key, _ in self._put]))
+            piece("pushes", p_task=ints([key for key, _, _ in self._put]))
             values |= _pushes("p", list(self._put.values()))
+            values["p_agent"] = texts([agent for _, agent, _ in self._put])
             values["p_config"] = blobs([encode(push.config) for push in self._put.values()])
             values["p_version"] = texts([push.version for push in self._put.values()])
             values["p_holder"] = texts([push.holder for push in self._put.values()])
@@ -340,6 +361,9 @@ def _heads(to: str, heads: Sequence[Head]) -> dict[str, Ints | Texts | Flags]:
         f"{to}_state": texts([h.state.value for h in heads]),
         f"{to}_status_at": ints([h.status_at for h in heads]),
         f"{to}_ended_at": ints([h.ended_at for h in heads]),
+        f"{to}_messages": ints([h.messages for h in heads]),
+        f"{to}_folded": ints([h.folded for h in heads]),
+        f"{to}_has_status_message": flags([h.has_status_message for h in heads]),
     }
 
 

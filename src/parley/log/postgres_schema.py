@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import psycopg
 
+from parley.log.postgres_fill import FILL, STORED_TASKS, store_tasks
 from parley.log.postgres_link import OLDEST, Address, Link, explain
 from parley.log.sql import Migration, migrations
 from parley.log.store import HISTORY_KEPT, StoreUnavailable
@@ -128,11 +129,16 @@ def _migrate(link: Link, address: Address) -> list[Migration]:
                     "%s: bringing the schema to version %d (%s)", address.name, version, name
                 )
                 link.execute_script(sql.replace("{schema}", schema))
+                if version == STORED_TASKS:
+                    store_tasks(link, sql_for(address, FILL))
                 link.execute(
                     f"INSERT INTO {schema}.schema_versions VALUES (%s, %s, %s, now())",
                     (version, name, _oldest(sql)),
                 )
             link.execute("COMMIT")
+        except psycopg.errors.DeadlockDetected:
+            link.roll_back()  # a replica of the version before was quicker
+            continue
         except BaseException:
             link.roll_back()
             raise

@@ -13,7 +13,7 @@ and readers are told of the records when it is.
 One writer a process: measured on two cores with the server beside it (PostgreSQL 15, fsync on),
 one, two and four writers with tasks shared out among them append 49,000 to 53,000, 50,000 and
 56,000 events a second from eight streams, create 14,500 to 16,000, 13,000 and 19,000 tasks, and
-take 3,600 to 4,100, 3,500 and 5,000 tasks through four appends and a snapshot. What more writers
+take 3,600 to 4,100, 3,500 and 5,000 tasks through four appends. What more writers
 win they take from the server's share of the machine, and each is another row and connection. An
 append alone takes 0.35 ms of the server's processor, and 0.64 when its plan is not kept (see
 ``postgres_link``).

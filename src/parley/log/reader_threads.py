@@ -10,12 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from parley.log.events import Kind, LoggedEvent, logged
-from parley.log.fold import fold
 from parley.log.lend import Lender
-from parley.log.snapshot import Snapshot
 from parley.log.store import StoreUnavailable
-from parley.model.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +19,6 @@ C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
 T = TypeVar("T")
 
-_KINDS = {kind.value.encode(): kind for kind in Kind}
 _Work = tuple[Callable[[Any], Any], asyncio.Future[Any], float]
 
 
@@ -104,20 +99,3 @@ def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def records_in(task_id: str, lines: bytes | None) -> list[LoggedEvent]:
-    """Return the records that a query joined into one value, in the order of the log."""
-    records = []
-    for line in lines.split(b"\n") if lines else ():
-        seq, sub, turn, kind, at, payload = line.split(b" ", 5)
-        records.append(
-            logged(task_id, int(seq), int(sub), int(turn), _KINDS[kind], int(at), payload)
-        )
-    return records
-
-
-def task_in(task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None) -> Task:
-    """Return the task that a snapshot and the records after it make."""
-    start = Snapshot(body, artifacts or b"").read() if body else None
-    return fold([record.event for record in records_in(task_id, tail)], start)

@@ -15,12 +15,17 @@ import msgspec
 
 from parley.log import sqlite_jobs
 from parley.log.batch import pushes_of
-from parley.log.database import DatabaseTaskStore, places_of
+from parley.log.database import (
+    EVERYTHING,
+    DatabaseTaskStore,
+    places_of,
+    stored_in,
+)
 from parley.log.events import now_ms
 from parley.log.group_writer import GroupWriter
 from parley.log.lend import Lender
 from parley.log.pushes import telling_of
-from parley.log.reader_threads import Readers, task_in
+from parley.log.reader_threads import Readers
 from parley.log.sqlite_file import SQL, SqliteFile
 from parley.log.sqlite_reader import SqliteSource
 from parley.log.sqlite_writer import SqliteDesk
@@ -35,7 +40,7 @@ from parley.log.store import (
     TaskQuery,
     Telling,
 )
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
 
 T = TypeVar("T")
 
@@ -200,6 +205,9 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
     ) -> Sequence[Sequence[Any]]:
         return await self._read(lambda reading: reading.execute(SQL[name], values).fetchall())
 
+    def _texts(self, texts: Sequence[str]) -> str:
+        return msgspec.json.encode(texts).decode()
+
 
 def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
     before_at, before_id = query.before or (_LAST, "")
@@ -214,22 +222,27 @@ def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
         "last": _LAST if query.not_after is None else query.not_after,
         "before_at": before_at,
         "before_id": before_id,
+        "history": EVERYTHING if query.history is None else query.history,
         "artifacts": query.artifacts,
-        "limit": query.limit + 1,
+        "limit": query.limit,
+        "max_bytes": query.max_bytes,
     }
     sql = _LIST_IN_CONTEXT if query.context_id else _LISTS[state]
     reading.execute("BEGIN")  # so that the page and the total are of one moment
     try:
-        lines = reading.execute(sql, values).fetchone()[0]
+        lines, found = reading.execute(sql, values).fetchone()
         total = _total(reading, values)
     finally:
         reading.execute("COMMIT")
-    found = [line.split(b"\x1f") for line in lines.split(b"\x1e")] if lines else []
-    tasks = [
-        task_in(task_id.decode(), body or None, artifacts or None, tail or None)
-        for _, task_id, body, artifacts, tail in found[: query.limit]
-    ]
-    return TaskPage(tuple(tasks), total=total, more=len(found) > query.limit)
+    tasks = [_task(line.split(b"\x1d")) for line in lines.split(b"\x1c")] if lines else []
+    return TaskPage(tuple(tasks), total=total, more=(found or 0) > len(tasks))
+
+
+def _task(fields: Sequence[bytes]) -> Task:
+    """Return the task that the query ``list`` joined into one value."""
+    task_id, context_id, state, status_at, *pieces = fields
+    head = (msgspec.json.decode(context_id), state.decode(), int(status_at))
+    return stored_in(msgspec.json.decode(task_id), (*head, *pieces)).task()
 
 
 def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:

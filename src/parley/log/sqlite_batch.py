@@ -69,7 +69,8 @@ class SqliteBatch(Batch):
         """Keep a push notification configuration, in place of that of its id."""
         config = encode(push.config)
         rest = (push.version, push.cursor, push.state.value, push.note, push.holder)
-        self.add("put_push", (head.key, push.id, push.revision, config, *rest))
+        name = (head.key, push.id, head.scope.agent, push.revision)
+        self.add("put_push", (*name, config, *rest))
 
     def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
@@ -108,7 +109,11 @@ class SqliteBatch(Batch):
         try:
             _write_rows(connection, "add_records", self._records)
             self._write_heads(connection)
-            _write_rows(connection, "put_snapshots", list(self._snapshots.values()))
+            _write_rows(connection, "add_messages", self._messages)
+            for name in self._replaced:
+                connection.execute(SQL["replace_artifact"], name)
+            pieces = [row for rows in self._artifacts.values() for row in rows]
+            _write_rows(connection, "add_artifacts", pieces)
             _write_rows(connection, "add_receipts", self._receipts)
             for sql, values in self._statements:
                 connection.execute(sql, values)
@@ -129,14 +134,15 @@ class SqliteBatch(Batch):
                 counts[*columns(head.scope), state] += 1
                 name = (head.key, task_id, *columns(head.scope), head.context_id, *status)
                 place = (head.seq, head.sub, head.turn, *_work(head)[:3], head.epoch)
-                added.append((*name, *place, head.ended_at, head.holder, head.place))
+                rest = (head.ended_at, head.holder, head.place, *_stored(head))
+                added.append((*name, *place, *rest))
                 continue
             has_moved_on = head.state is not before.state
             if has_moved_on:
                 scope = columns(head.scope)
                 counts[*scope, state] += 1
                 counts[*scope, before.state.value] -= 1
-            row = (head.key, head.seq, head.sub, head.turn, head.epoch)
+            row = (head.key, head.seq, head.sub, head.turn, head.epoch, *_stored(head))
             work = _work(head)
             is_changed = has_moved_on or head.status_at != before.status_at
             if head.ended_at is not None or (is_changed and work != _work(before)):
@@ -164,6 +170,11 @@ def read_heads(array: str) -> list[Head]:
 def _work(head: Head) -> tuple[Any, ...]:
     """Return who holds the task, and what is left to do."""
     return head.turn_open, head.waiting, head.cancel_requested, head.holder, head.place
+
+
+def _stored(head: Head) -> tuple[Any, ...]:
+    """Return what there is of the task's stored form."""
+    return head.messages, head.has_status_message, head.folded
 
 
 def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:

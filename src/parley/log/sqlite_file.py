@@ -17,6 +17,7 @@ from typing import Any
 
 from parley.log.lock_file import Held, LockFile
 from parley.log.sql import migrations, queries
+from parley.log.sqlite_fill import STORED_TASKS, store_tasks
 from parley.log.store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -210,11 +211,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if version > current:
             logger.info("%s: bringing the schema to version %d (%s)", path, version, name)
             try:
-                connection.executescript(
-                    f"BEGIN IMMEDIATE;\n{sql}\n"
-                    f"INSERT INTO schema_versions VALUES ({version}, '{name}', datetime('now'));\n"
-                    "COMMIT;"
+                connection.executescript(f"BEGIN IMMEDIATE;\n{sql}")
+                if version == STORED_TASKS:
+                    store_tasks(connection)
+                connection.execute(
+                    "INSERT INTO schema_versions VALUES (?, ?, datetime('now'))", (version, name)
                 )
+                connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")

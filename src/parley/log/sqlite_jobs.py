@@ -14,6 +14,14 @@ from parley.log.store import HISTORY_KEPT, Adopted, PushRecord, Scope
 PRUNED_AT_ONCE = 5000
 """How many records one transaction removes, about: so long do other writers wait."""
 
+_OF_A_TASK = (
+    "remove_log",
+    "remove_messages",
+    "remove_artifacts",
+    "remove_pushes",
+    "remove_task",
+)
+
 
 def adopt(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Adopted], Sequence[Any]]:
     """Claim tasks that nobody holds. The result is which."""
@@ -69,7 +77,7 @@ def prune(batch: SqliteBatch, agent: str, ended_before: int, limit: int) -> Done
             break
         count += 1
         records += length
-        for name in ("remove_log", "remove_snapshot", "remove_pushes", "remove_task"):
+        for name in _OF_A_TASK:
             batch.add(name, (key,))
         batch.count(Scope(*scope), state, -1)
     return count, ()

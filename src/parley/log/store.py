@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from parley.log.artifact_fold import ArtifactPiece
 from parley.log.events import Kind, LoggedEvent, PrivateEvent, TaskEvent
 from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
@@ -18,6 +19,9 @@ PAGE_BYTES = 256 * 1024
 
 Every reader that is behind holds a page, which takes three to four times that in memory.
 """
+
+LIST_BYTES = 1024 * 1024
+"""``list`` adds no further task to a page whose tasks take as many bytes of JSON."""
 
 HISTORY_KEPT = 1000
 """How many messages of a context's history are kept; the oldest go first."""
@@ -76,6 +80,14 @@ class TooManyPushes(StoreError):
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"task {task_id} has {MAX_PUSHES} push notification configurations")
+
+
+class TooManyWaiting(StoreError):
+    """As many messages wait on the task as may."""
+
+    def __init__(self, task_id: str, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"{limit} messages wait on task {task_id} already")
 
 
 class StoreUnavailable(StoreError):
@@ -155,9 +167,11 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``expected_seq`` is the head that the writer knows (0 creates the task, and ``scope`` and
     ``context_id`` are then needed). ``None`` is for private records from outside a turn: any head
     will do, and ``epoch`` is not looked at. ``epoch`` is that of the writer's claim.
-    ``task`` is the fold after the append, given when it is worth keeping as a snapshot.
+    ``artifacts`` are what the stored form of the task's artifacts lacks after the append, given
+    when it is worth storing (``Fold.take_unsaved``); what is not given is read from the log.
     ``turn_open`` says whether a turn is under way after the append, ``None`` leaves it as it is.
-    ``taken`` is how many waiting messages the append's turn takes.
+    ``taken`` is how many waiting messages the append's turn takes. ``max_waiting`` is how many
+    may wait after the append.
     ``release`` lets the task go with it: what is then left to do is for whoever adopts it, and
     ``place`` says in which order (see ``TaskStore.adopt``). Without it the replica that appends
     holds a task while a turn of it is open.
@@ -172,9 +186,10 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 1
     scope: Scope | None = None
     context_id: str = ""
-    task: Task | None = None
+    artifacts: Sequence[ArtifactPiece] | None = None
     turn_open: bool | None = None
     taken: int = 0
+    max_waiting: int | None = None
     release: bool = False
     place: int = 0
     exchange: Sequence[Message] = ()
@@ -183,9 +198,11 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the store knows it. ``task`` is the fold of its log up to ``seq``.
+    """A task as the store knows it. ``task`` is the fold of its log up to ``seq``, with as much of
+    its history and artifacts as was asked for.
 
-    ``holder`` is the replica that may write to it, empty when it is nobody's.
+    ``holder`` is the replica that may write to it, empty when it is nobody's. ``unsaved`` names the
+    artifacts whose stored form lacks what is in the log (see ``Fold``).
     """
 
     scope: Scope
@@ -197,6 +214,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     cancel_requested: bool
     holder: str = ""
+    unsaved: frozenset[str] = frozenset()
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,29 +252,14 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     holds: int
 
 
-class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """A task's private records that a turn needs: in the order of the log."""
-
-    received: tuple[LoggedEvent, ...]
-    turns: tuple[LoggedEvent, ...]
-    remembered: tuple[LoggedEvent, ...]
-
-
-def memory_of(records: Sequence[LoggedEvent]) -> Memory:
-    """Return a task's private records, sorted by kind."""
-    return Memory(
-        received=tuple([r for r in records if r.kind is Kind.RECEIVED]),
-        turns=tuple([r for r in records if r.kind is Kind.TURN]),
-        remembered=tuple([r for r in records if r.kind is Kind.REMEMBERED]),
-    )
-
-
 class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which tasks to list, the last updated first: by status timestamp, then id, both falling.
 
     ``before`` is the place of the last task of the page before: (status time in ms, task id).
     ``not_after`` bounds a paged walk to what existed when it began, in ms.
-    ``status_after`` is inclusive, in ms.
+    ``status_after`` is inclusive, in ms. ``history`` is how many of its last messages come with a
+    task, ``None`` for all; ``artifacts`` says whether its artifacts do. What is not asked for is
+    not read. A page ends before ``limit`` when its tasks take ``max_bytes``.
     """
 
     scope: Scope
@@ -266,7 +269,9 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[int, str] | None = None
     not_after: int | None = None
     limit: int = 50
+    history: int | None = None
     artifacts: bool = False
+    max_bytes: int = LIST_BYTES
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -331,17 +336,48 @@ class TaskStore(Protocol):
 
         The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
         of a task that is there, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
-        ``IllegalEvent`` (see ``fold``), ``TooManyPushes``, ``DuplicateReceipt``. The call itself
+        ``IllegalEvent`` (see ``fold``; also for a status that does not say since when it is),
+        ``TooManyWaiting``, ``TooManyPushes``, ``DuplicateReceipt``. The call itself
         raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
         """
         ...
 
-    async def load(self, task_id: str) -> TaskRecord | None:
-        """Return the task, at no more cost than its size."""
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for.
+
+        With a ``scope`` a task of another is not there, and nothing of it is read. ``history`` is
+        how many of the last messages are wanted, ``None`` for all. The status comes with its
+        message always.
+        """
         ...
 
-    async def memory(self, task_id: str) -> Memory:
-        """Return the private records of the task that a turn needs."""
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[Kind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds behind a place (``seq``, ``sub``), in the
+        order of the log.
+        """
+        ...
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``Received`` records that no turn has taken, the oldest first.
+
+        It costs what it returns, and ``skip``, however many messages came before.
+        """
         ...
 
     async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:

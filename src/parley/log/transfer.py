@@ -3,7 +3,8 @@
 A file begins with a header and ends with a trailer, which counts what is between them and holds a
 hash of it; so a file that was cut or changed is noticed. Between them stand, in this order:
 contexts, each followed by its messages and values; receipts; tasks, the oldest first, each followed
-by its whole log and its webhooks. Snapshots are not among it: they are made from the log again.
+by its whole log and its webhooks. The stored form of tasks is not among it: it is made from the log
+again.
 Who holds what is not either: in another store nobody does.
 """
 
@@ -16,8 +17,8 @@ from typing import Any, Protocol
 import msgspec
 
 from parley.log.events import Kind
-from parley.log.snapshot import Snapshot
 from parley.log.store import PushState, StoreError
+from parley.log.stored_task import StoredForm
 from parley.model.tasks import TaskState
 
 FORMAT = 1
@@ -218,8 +219,8 @@ class Target(Protocol):
         """Add configurations to tasks that were added, with the task's id and their own."""
         ...
 
-    def add_snapshots(self, snapshots: Sequence[tuple[str, int, int, Snapshot]]) -> None:
-        """Keep what the logs of tasks that were added make, up to a place (``seq``, ``sub``)."""
+    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
+        """Keep the stored form of tasks that were added, as the event of a number left them."""
         ...
 
     def commit(self) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from parley.log.events import Kind, Received, logged
 from parley.log.fold import Fold, IllegalEvent
-from parley.log.snapshot import Snapshot
 from parley.log.store import HISTORY_KEPT, MAX_PUSHES
+from parley.log.stored_task import StoredForm
 from parley.log.transfer import (
     FORMAT,
     Context,
@@ -47,7 +47,7 @@ class Made(msgspec.Struct, frozen=True):
     """Stands where a task's lines end: what its log makes."""
 
     task: KeptTask
-    snapshot: Snapshot
+    form: StoredForm
 
 
 def checked(lines: Iterable[bytes]) -> Iterator[Line | Made]:
@@ -259,4 +259,4 @@ class _Task:
         for wrong, is_right in said.items():
             if not is_right:
                 raise ValueError(f"task {head.task_id} before this line is not whole: {wrong}")
-        return Made(head, Snapshot.of(task))
+        return Made(head, StoredForm.of(task))

@@ -225,10 +225,10 @@ def record_row(key: int, record: Record) -> tuple[Any, ...]:
     return key, record.seq, record.sub, record.turn, record.kind.value, record.at, payload
 
 
-def push_row(key: int, push_id: str, push: Push) -> tuple[Any, ...]:
+def push_row(key: int, agent: str, push_id: str, push: Push) -> tuple[Any, ...]:
     """Return a configuration as its row."""
     told = (push.version, push.revision, push.cursor, push.state.value, push.note)
-    return key, push_id, bytes(push.config), *told
+    return key, push_id, agent, bytes(push.config), *told
 
 
 def receipt_row(receipt: KeptReceipt) -> tuple[Any, ...]:

@@ -13,9 +13,9 @@ import psycopg
 from parley.log.postgres_keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.log.postgres_link import Address, explain
 from parley.log.postgres_schema import look, migrate, sql_for
-from parley.log.snapshot import Snapshot
 from parley.log.sql import Migration, queries
 from parley.log.store import Replica, StoreUnavailable
+from parley.log.stored_task import StoredForm
 from parley.log.transfer import Context, KeptReceipt, KeptTask, Line, Push, Record, Said, Value
 from parley.log.upkeep import (
     Old,
@@ -168,6 +168,7 @@ class PostgresTarget:
         self._connection = connection
         self._sql = sql
         self._keys: dict[str, int] = {}
+        self._agents: dict[str, str] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
         # As a replica's writer makes them: the moment, the writer's number, and a number.
         number = _one(connection, sql["writer_number"]) % WRITERS
@@ -215,6 +216,7 @@ class PostgresTarget:
         """Add tasks, in this order."""
         for task in tasks:
             self._keys[task.task_id] = next(self._new_keys)
+            self._agents[task.task_id] = task.agent
             self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
         rows = [(*head_row(self._keys[task.task_id], task), "", 1) for task in tasks]
         self._copy("add_tasks", rows)
@@ -225,13 +227,26 @@ class PostgresTarget:
 
     def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
         """Add webhooks."""
-        rows = [(*push_row(self._keys[id], push_id, push), "") for id, push_id, push in pushes]
+        rows = [
+            (*push_row(self._keys[id], self._agents[id], push_id, push), "")
+            for id, push_id, push in pushes
+        ]
         self._copy("add_pushes", rows)
 
-    def add_snapshots(self, snapshots: Sequence[tuple[str, int, int, Snapshot]]) -> None:
-        """Keep what logs make."""
-        rows = [(self._keys[id], seq, sub, *snapshot) for id, seq, sub, snapshot in snapshots]
-        self._copy("add_snapshots", rows)
+    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
+        """Keep the stored form of tasks."""
+        keyed = [(self._keys[task_id], seq, form) for task_id, seq, form in forms]
+        messages = [row for key, _, form in keyed for row in form.message_rows(key)]
+        artifacts = [row for key, seq, form in keyed for row in form.artifact_rows(key, seq)]
+        self._copy("add_task_messages", messages)
+        self._copy("add_task_artifacts", artifacts)
+        columns = [
+            [key for key, _, _ in keyed],
+            [len(form.messages) for _, _, form in keyed],
+            [form.has_status_message for _, _, form in keyed],
+            [seq for _, seq, _ in keyed],
+        ]
+        self._connection.execute(self._sql["set_stored"], columns)
 
     def commit(self) -> None:
         """Make what was added durable."""
@@ -240,6 +255,7 @@ class PostgresTarget:
             self._connection.execute(self._sql["count_tasks"], (*name, n))
         self._counts.clear()
         self._keys.clear()
+        self._agents.clear()
         self._connection.commit()
 
     def _named(self, name: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, str, str, str]]:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.log.events import now_ms
-from parley.log.snapshot import Snapshot
 from parley.log.sql import Migration, migrations, queries
 from parley.log.sqlite_file import APPLICATION_ID, SqliteFile, explain
 from parley.log.store import StoreUnavailable
+from parley.log.stored_task import StoredForm
 from parley.log.transfer import Context, KeptReceipt, KeptTask, Line, Push, Record, Said, Value
 from parley.log.upkeep import (
     Old,
@@ -188,6 +188,7 @@ class SqliteTarget:
         self._last_key = file.last_key
         (self._last_context,) = self._connection.execute(_WRITE["last_context"]).fetchone()
         self._keys: dict[str, int] = {}
+        self._agents: dict[str, str] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
 
     def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
@@ -228,6 +229,7 @@ class SqliteTarget:
         for task in tasks:
             self._last_key += 1
             self._keys[task.task_id] = self._last_key
+            self._agents[task.task_id] = task.agent
             self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
         self._add("add_task", [head_row(self._keys[task.task_id], task) for task in tasks])
 
@@ -237,19 +239,27 @@ class SqliteTarget:
 
     def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
         """Add webhooks."""
-        rows = [push_row(self._keys[id], push_id, push) for id, push_id, push in pushes]
+        rows = [
+            push_row(self._keys[id], self._agents[id], push_id, push)
+            for id, push_id, push in pushes
+        ]
         self._add("add_push", rows)
 
-    def add_snapshots(self, snapshots: Sequence[tuple[str, int, int, Snapshot]]) -> None:
-        """Keep what logs make."""
-        rows = [(self._keys[id], seq, sub, *snapshot) for id, seq, sub, snapshot in snapshots]
-        self._add("add_snapshot", rows)
+    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
+        """Keep the stored form of tasks."""
+        for task_id, seq, form in forms:
+            key = self._keys[task_id]
+            self._add("add_task_message", form.message_rows(key))
+            self._add("add_task_artifact", form.artifact_rows(key, seq))
+            row = (len(form.messages), form.has_status_message, seq, key)
+            self._add("set_stored", [row])
 
     def commit(self) -> None:
         """Make what was added durable."""
         self._add("count_tasks", [(*name, n) for name, n in sorted(self._counts.items())])
         self._counts.clear()
         self._keys.clear()
+        self._agents.clear()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 

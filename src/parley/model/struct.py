@@ -129,7 +129,7 @@ class Timestamp(datetime):
         return (self - _EPOCH) // timedelta(milliseconds=1)
 
     def __str__(self) -> str:
-        if self._text is None:  # a moment is written in an event, and again in a snapshot
+        if self._text is None:  # a moment is written in an event, and again in a reply
             moment = self if self.tzinfo is UTC else self.of(self)
             self._text = f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
         return self._text

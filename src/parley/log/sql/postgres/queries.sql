@@ -5,27 +5,64 @@
 -- name: heads
 SELECT
     version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, messages,
+    has_status_message, folded
 FROM {schema}.tasks WHERE task_id = ANY(%s);
 
 -- name: lock_heads
 SELECT
     version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, messages,
+    has_status_message, folded
 FROM {schema}.tasks WHERE task_id = ANY(%s) ORDER BY key FOR NO KEY UPDATE;
 
+-- What is asked for of the stored form of a task t, for ``load`` and ``list``.
+
+-- piece: status_message
+(SELECT m.body FROM {schema}.task_messages m
+WHERE m.task = t.key AND t.has_status_message AND m.n = t.messages)
+
+-- piece: metadata
+(SELECT m.body FROM {schema}.task_messages m WHERE m.task = t.key AND m.n = 0)
+
+-- piece: task_history
+(SELECT string_agg(m.body, ','::bytea ORDER BY m.n) FROM {schema}.task_messages m
+WHERE m.task = t.key AND m.n > 0
+    AND m.n > t.messages - t.has_status_message::int - %(history)s::bigint
+    AND m.n <= t.messages - t.has_status_message::int)
+
+-- piece: artifacts
+(SELECT string_agg(
+    convert_to(a.n::text, 'UTF8') || '\x1f'::bytea || a.head || '\x1f'::bytea || a.parts,
+    '\x1e'::bytea ORDER BY a.n, a.seq)
+FROM {schema}.task_artifacts a WHERE %(artifacts)s AND a.task = t.key)
+
+-- piece: tail
+(SELECT string_agg(
+    convert_to(l.seq || ' 0 ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ', 'UTF8')
+        || l.payload, '\x0a'::bytea ORDER BY l.seq)
+FROM {schema}.log l
+WHERE %(artifacts)s AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kind = 'artifact')
+
+-- piece: size
+-- How many bytes that has, without reading them.
+(SELECT coalesce(sum(octet_length(m.body)), 0) FROM {schema}.task_messages m
+WHERE m.task = t.key AND m.n > 0
+    AND m.n > t.messages - t.has_status_message::int - %(history)s::bigint)
++ (SELECT coalesce(sum(octet_length(a.head) + octet_length(a.parts)), 0)
+FROM {schema}.task_artifacts a WHERE %(artifacts)s AND a.task = t.key)
++ (SELECT coalesce(sum(octet_length(l.payload)), 0) FROM {schema}.log l
+WHERE %(artifacts)s AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kind = 'artifact')
+
 -- name: load
+-- A task's head and its stored form; nothing of a task of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    t.holder, s.body, s.artifacts,
-    (SELECT string_agg(
-        convert_to(l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ',
-            'UTF8') || l.payload, '\x0a'::bytea ORDER BY l.seq, l.sub)
-    FROM {schema}.log l
-    WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
-        AND (l.sub = 0 OR l.kind = 'turn'))
-FROM {schema}.tasks t LEFT JOIN {schema}.snapshots s ON s.task = t.key
-WHERE t.task_id = %s;
+    t.holder, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
+    {artifacts}, {tail}
+FROM {schema}.tasks t
+WHERE t.task_id = %(task_id)s AND (%(any_scope)s
+    OR t.agent = %(agent)s AND t.tenant = %(tenant)s AND t.owner = %(owner)s);
 
 -- name: events
 -- Public events after a number, until so many or so many bytes.
@@ -42,33 +79,58 @@ FROM (
 WHERE held < %(bytes)s;
 
 -- name: private_records
+-- Private records of some kinds behind a place.
 SELECT string_agg(
     convert_to(seq || ' ' || sub || ' ' || turn || ' ' || kind || ' ' || at || ' ', 'UTF8')
         || payload, '\x0a'::bytea ORDER BY seq, sub)
-FROM {schema}.log
-WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND sub > 0;
+FROM (
+    SELECT seq, sub, turn, kind, at, payload FROM {schema}.log
+    WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %(task_id)s) AND sub > 0
+        AND kind = ANY(%(kinds)s) AND seq >= %(seq)s AND (seq, sub) > (%(seq)s, %(sub)s)
+    ORDER BY seq, sub LIMIT %(limit)s) behind;
+
+-- name: waiting_messages
+-- The last messages that came, as many as no turn has taken: the oldest of these.
+SELECT string_agg(
+    convert_to(seq || ' ' || sub || ' ' || turn || ' received ' || at || ' ', 'UTF8') || payload,
+    '\x0a'::bytea ORDER BY seq, sub)
+FROM (
+    SELECT l.seq, l.sub, l.turn, l.at, l.payload
+    FROM (
+        SELECT task, seq, sub FROM {schema}.log
+        WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %(task_id)s) AND sub > 0
+            AND kind = 'received'
+        ORDER BY seq DESC, sub DESC
+        LIMIT (SELECT waiting FROM {schema}.tasks WHERE task_id = %(task_id)s)) w
+    JOIN {schema}.log l USING (task, seq, sub)
+    ORDER BY l.seq, l.sub LIMIT %(limit)s OFFSET %(skip)s) waiting;
 
 -- name: list
--- One page of tasks, the last updated first, and before it a row with how many there are.
+-- One page of tasks, the last updated first, until so many or so many bytes; and before it a row
+-- with how many there are, and how many were found for the page.
 WITH found AS MATERIALIZED (
     SELECT * FROM (
         {found}) of_each
-    ORDER BY status_at DESC, task_id DESC LIMIT %(limit)s)
-SELECT ({total})::bigint, '', NULL::bytea, NULL::bytea, NULL::bytea, NULL::bigint
+    ORDER BY status_at DESC, task_id DESC LIMIT %(limit)s + 1),
+sized AS MATERIALIZED (
+    SELECT
+        t.key, t.task_id, t.context_id, t.state, t.status_at, t.messages, t.has_status_message,
+        t.folded, ({size})::bigint AS size
+    FROM found f JOIN {schema}.tasks t ON t.key = f.key),
+page AS MATERIALIZED (
+    SELECT *, sum(size) OVER (ORDER BY status_at DESC, task_id DESC) - size AS held,
+        row_number() OVER (ORDER BY status_at DESC, task_id DESC) AS place
+    FROM sized)
+SELECT
+    NULL::text AS task_id, NULL::text, NULL::text, NULL::bigint AS status_at, NULL::bytea,
+    NULL::bytea, NULL::bytea, NULL::bytea, NULL::bytea, ({total})::bigint,
+    (SELECT count(*) FROM found)
 UNION ALL (
     SELECT
-        0, f.task_id, s.body, CASE WHEN %(artifacts)s THEN s.artifacts END,
-        (SELECT string_agg(
-            convert_to(
-                l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ',
-                'UTF8') || l.payload, '\x0a'::bytea ORDER BY l.seq, l.sub)
-        FROM {schema}.log l
-        WHERE l.task = f.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
-            AND (l.kind IN ('task', 'status', 'turn')
-                OR %(artifacts)s AND l.kind = 'artifact')),
-        f.status_at
-    FROM found f LEFT JOIN {schema}.snapshots s ON s.task = f.key
-    ORDER BY f.status_at DESC, f.task_id DESC);
+        t.task_id, t.context_id, t.state, t.status_at, {status_message}, {metadata},
+        {task_history}, {artifacts}, {tail}, 0, 0
+    FROM page t WHERE t.held < %(max_bytes)s AND t.place <= %(limit)s
+    ORDER BY t.status_at DESC, t.task_id DESC);
 
 -- name: found_in_state
 (SELECT key, status_at, task_id FROM {schema}.tasks
@@ -76,7 +138,7 @@ WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s AND state 
     AND status_at >= %(first)s AND status_at <= %(last)s
     AND (status_at, task_id) < (%(before_at)s, %(before_id)s)
 ORDER BY status_at DESC, task_id DESC
-LIMIT %(limit)s)
+LIMIT %(limit)s + 1)
 
 -- name: found_in_context
 SELECT key, status_at, task_id FROM {schema}.tasks
@@ -123,17 +185,19 @@ taken AS (
     RETURNING t.*),
 noted AS (
     UPDATE {schema}.replicas r
-    SET grp = %(grp)s, missed = '{}', told = ARRAY(SELECT key FROM taken)
+    SET grp = %(grp)s, missed = '{}', noted = ARRAY(SELECT key FROM taken)
     FROM me WHERE r.id = %(replica)s)
 SELECT
     version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, messages,
+    has_status_message, folded
 FROM me LEFT JOIN taken ON true ORDER BY place, key;
 
 -- name: adopted
 SELECT
     version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place
+    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, messages,
+    has_status_message, folded
 FROM {schema}.tasks WHERE key = ANY(%s) AND holder = %s ORDER BY place, key;
 
 -- name: unclaimed
@@ -246,8 +310,8 @@ WITH me AS MATERIALIZED (
     WHERE id = %(replica)s AND generation = %(generation)s AND buried_at IS NULL FOR UPDATE),
 few AS MATERIALIZED (
     SELECT DISTINCT p.task
-    FROM {schema}.pushes p JOIN {schema}.tasks t ON t.key = p.task
-    WHERE p.state = 'active' AND p.holder = '' AND t.agent = %(agent)s
+    FROM {schema}.pushes p
+    WHERE p.state = 'active' AND p.holder = '' AND p.agent = %(agent)s
     ORDER BY p.task LIMIT %(limit)s),
 found AS MATERIALIZED (
     SELECT p.task, p.id FROM {schema}.pushes p JOIN few ON few.task = p.task
@@ -259,7 +323,7 @@ taken AS (
     RETURNING p.task, p.cursor),
 noted AS (
     UPDATE {schema}.replicas r
-    SET grp = %(grp)s, missed = '{}', told = ARRAY(SELECT DISTINCT task FROM taken)
+    SET grp = %(grp)s, missed = '{}', noted = ARRAY(SELECT DISTINCT task FROM taken)
     FROM me WHERE r.id = %(replica)s)
 SELECT tasks.task_id, tasks.is_behind
 FROM me LEFT JOIN (
@@ -271,14 +335,15 @@ ORDER BY tasks.key;
 -- name: telling
 -- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
 SELECT EXISTS (
-    SELECT 1 FROM {schema}.pushes p JOIN {schema}.tasks t ON t.key = p.task
-    WHERE p.state = 'active' AND p.holder = '' AND t.agent = ANY(%(agents)s)) AS is_free,
+    SELECT 1 FROM {schema}.pushes p
+    WHERE p.state = 'active' AND p.holder = '' AND p.agent = ANY(%(agents)s)) AS is_free,
     0::bigint AS task, '' AS task_id, '' AS revision
 UNION ALL
 SELECT false, held.task, t.task_id, held.revision
 FROM (
     SELECT p.task, p.revision FROM {schema}.pushes p
-    WHERE p.state = 'active' AND p.holder = %(replica)s AND p.task > %(after)s
+    WHERE p.state = 'active' AND p.holder <> '' AND p.holder = %(replica)s
+        AND p.task > %(after)s
     ORDER BY p.task LIMIT %(limit)s) held
 JOIN {schema}.tasks t ON t.key = held.task
 ORDER BY task;
@@ -298,7 +363,8 @@ gone AS MATERIALIZED (
     WHERE t.key = few.key AND few.records_before < %(records)s
     RETURNING t.key, t.agent, t.tenant, t.owner, t.state),
 records AS (DELETE FROM {schema}.log l USING gone WHERE l.task = gone.key),
-snapshots AS (DELETE FROM {schema}.snapshots s USING gone WHERE s.task = gone.key),
+messages AS (DELETE FROM {schema}.task_messages m USING gone WHERE m.task = gone.key),
+artifacts AS (DELETE FROM {schema}.task_artifacts a USING gone WHERE a.task = gone.key),
 pushes AS (DELETE FROM {schema}.pushes p USING gone WHERE p.task = gone.key),
 counted AS (
     INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
@@ -346,7 +412,7 @@ UPDATE {schema}.replicas SET
     generation = nextval('{schema}.generations'), buried_at = NULL, freed = false,
     seen_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 WHERE id = %s
-RETURNING generation, grp, missed, told;
+RETURNING generation, grp, missed, noted;
 
 -- name: writer_number
 SELECT nextval('{schema}.writers');
@@ -405,7 +471,7 @@ tasks AS (
     RETURNING t.agent),
 pushes AS (
     UPDATE {schema}.pushes p SET holder = '' FROM dead
-    WHERE p.state = 'active' AND p.holder = dead.id),
+    WHERE p.state = 'active' AND p.holder <> '' AND p.holder = dead.id),
 done AS (
     UPDATE {schema}.replicas r SET freed = true FROM dead
     WHERE r.id = dead.id RETURNING r.id)

@@ -45,10 +45,20 @@ ON CONFLICT (agent, tenant, owner, state, slot) DO UPDATE SET n = task_counts.n 
 COPY {schema}.log (task, seq, sub, turn, kind, at, payload) FROM STDIN;
 
 -- name: add_pushes
-COPY {schema}.pushes (task, id, config, version, revision, cursor, state, note, holder) FROM STDIN;
+COPY {schema}.pushes (task, id, agent, config, version, revision, cursor, state, note, holder)
+FROM STDIN;
 
--- name: add_snapshots
-COPY {schema}.snapshots (task, seq, sub, body, artifacts) FROM STDIN;
+-- name: add_task_messages
+COPY {schema}.task_messages (task, n, body) FROM STDIN;
+
+-- name: add_task_artifacts
+COPY {schema}.task_artifacts (task, n, seq, head, parts) FROM STDIN;
+
+-- name: set_stored
+UPDATE {schema}.tasks t SET messages = f.messages, has_status_message = f.said, folded = f.seq
+FROM unnest(%s::bigint[], %s::integer[], %s::boolean[], %s::integer[])
+    AS f (key, messages, said, seq)
+WHERE t.key = f.key;
 
 -- name: replicas
 SELECT id, seen_at,

@@ -8,39 +8,51 @@
 -- The heads of several tasks, given as a JSON array of ids.
 SELECT json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place))
+    waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
+    folded))
 FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
 -- name: add_heads
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message, folded)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- The heads of tasks that went on. An update rewrites the entry in every index that has one of its
 -- columns, changed or not; hence four of them, for what changed of the head.
 
 -- name: move_heads
 -- The log grew, and no more.
-WITH moved (key, seq, sub, turn, epoch) AS (VALUES (?, ?, ?, ?, ?))
-UPDATE tasks SET seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch
+WITH moved (key, seq, sub, turn, epoch, messages, has_status_message, folded) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?))
+UPDATE tasks SET
+    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    messages = moved.messages, has_status_message = moved.has_status_message,
+    folded = moved.folded
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: change_heads
 -- The status changed too.
-WITH moved (key, seq, sub, turn, epoch, state, status_at) AS (VALUES (?, ?, ?, ?, ?, ?, ?))
+WITH moved (
+    key, seq, sub, turn, epoch, messages, has_status_message, folded, state, status_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
     seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    messages = moved.messages, has_status_message = moved.has_status_message,
+    folded = moved.folded,
     state = moved.state, status_at = moved.status_at
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: turn_heads
 -- Who holds the task changed, or what is left to do.
 WITH moved (
-    key, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder, place) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
+    cancel_requested, holder, place) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
     seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    messages = moved.messages, has_status_message = moved.has_status_message,
+    folded = moved.folded,
     turn_open = moved.turn_open, waiting = moved.waiting,
     cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place
 FROM moved WHERE tasks.key = moved.key;
@@ -48,11 +60,13 @@ FROM moved WHERE tasks.key = moved.key;
 -- name: rewrite_heads
 -- Both, or the task ended.
 WITH moved (
-    key, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder, place,
-    state, status_at, ended_at) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
+    cancel_requested, holder, place, state, status_at, ended_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
     seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    messages = moved.messages, has_status_message = moved.has_status_message,
+    folded = moved.folded,
     turn_open = moved.turn_open, waiting = moved.waiting,
     cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place,
     state = moved.state, status_at = moved.status_at, ended_at = moved.ended_at
@@ -68,8 +82,16 @@ ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
 INSERT INTO log (task, seq, sub, turn, kind, at, payload)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- name: put_snapshots
-INSERT OR REPLACE INTO snapshots (task, seq, sub, body, artifacts)
+-- name: add_messages
+-- Messages of tasks, in the order in which they were said; 0 is a task's metadata.
+INSERT INTO task_messages (task, n, body)
+VALUES (?, ?, ?);
+
+-- name: replace_artifact
+DELETE FROM task_artifacts WHERE task = ? AND n = ?;
+
+-- name: add_artifacts
+INSERT INTO task_artifacts (task, n, seq, head, parts)
 VALUES (?, ?, ?, ?, ?);
 
 -- name: add_receipts
@@ -79,20 +101,52 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: last_key
 SELECT coalesce(max(key), 0) FROM tasks;
 
+-- What is asked for of the stored form of a task t, for ``load`` and ``list``.
+
+-- piece: status_message
+(SELECT m.body FROM task_messages m
+WHERE m.task = t.key AND t.has_status_message AND m.n = t.messages)
+
+-- piece: metadata
+(SELECT m.body FROM task_messages m WHERE m.task = t.key AND m.n = 0)
+
+-- piece: task_history
+(SELECT CAST(group_concat(body, ',') AS BLOB) FROM (
+    SELECT m.body FROM task_messages m
+    WHERE m.task = t.key AND m.n > max(0, t.messages - t.has_status_message - :history)
+        AND m.n <= t.messages - t.has_status_message
+    ORDER BY m.n))
+
+-- piece: artifacts
+(SELECT CAST(group_concat(line, char(30)) AS BLOB) FROM (
+    SELECT a.n || char(31) || a.head || char(31) || a.parts AS line FROM task_artifacts a
+    WHERE :artifacts AND a.task = t.key ORDER BY a.n, a.seq))
+
+-- piece: tail
+(SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
+    SELECT l.seq || ' 0 ' || l.turn || ' ' || l.kind || ' ' || l.at || ' ' || l.payload AS line
+    FROM log l
+    WHERE :artifacts AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kind = 'artifact'
+    ORDER BY l.seq))
+
+-- piece: size
+-- How many bytes that has, without reading them.
+(SELECT coalesce(sum(length(m.body)), 0) FROM task_messages m
+WHERE m.task = t.key AND m.n > max(0, t.messages - t.has_status_message - :history))
++ (SELECT coalesce(sum(length(a.head) + length(a.parts)), 0) FROM task_artifacts a
+WHERE :artifacts AND a.task = t.key)
++ (SELECT coalesce(sum(length(l.payload)), 0) FROM log l
+WHERE :artifacts AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kind = 'artifact')
+
 -- name: load
--- A task's head, its snapshot, and the records after that which the fold needs.
+-- A task's head and its stored form; nothing of a task of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    t.holder, s.body, s.artifacts,
-    (SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
-        SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
-            || l.payload AS line
-        FROM log l
-        WHERE l.task = t.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
-            AND (l.sub = 0 OR l.kind = 'turn')
-        ORDER BY l.seq, l.sub))
-FROM tasks t LEFT JOIN snapshots s ON s.task = t.key
-WHERE t.task_id = ?;
+    t.holder, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
+    {artifacts}, {tail}
+FROM tasks t
+WHERE t.task_id = :task_id AND (:any_scope
+    OR t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner);
 
 -- name: events
 -- Public events after a number, until so many or so many bytes.
@@ -111,34 +165,54 @@ SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     ORDER BY seq);
 
 -- name: private_records
+-- Private records of some kinds behind a place.
 SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     SELECT seq || ' ' || sub || ' ' || turn || ' ' || kind || ' ' || at || ' ' || payload AS line
-    FROM log INDEXED BY log_private
-    WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND sub > 0
-    ORDER BY seq, sub);
+    FROM log INDEXED BY log_of_kind
+    WHERE task = (SELECT key FROM tasks WHERE task_id = :task_id) AND sub > 0
+        AND kind IN (SELECT value FROM json_each(:kinds))
+        AND seq >= :seq AND (seq, sub) > (:seq, :sub)
+    ORDER BY seq, sub LIMIT :limit);
+
+-- name: waiting_messages
+-- The last messages that came, as many as no turn has taken: the oldest of these.
+SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
+    SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' received ' || l.at || ' ' || l.payload
+        AS line
+    FROM (
+        SELECT task, seq, sub FROM log INDEXED BY log_of_kind
+        WHERE task = (SELECT key FROM tasks WHERE task_id = :task_id) AND sub > 0
+            AND kind = 'received'
+        ORDER BY seq DESC, sub DESC
+        LIMIT (SELECT waiting FROM tasks WHERE task_id = :task_id)) w
+    JOIN log l ON l.task = w.task AND l.seq = w.seq AND l.sub = w.sub
+    ORDER BY l.seq, l.sub LIMIT :limit OFFSET :skip);
 
 -- name: list
--- One page of tasks, the last updated first.
+-- One page of tasks, the last updated first, until so many or so many bytes; and how many were
+-- found for it.
 SELECT CAST(group_concat(
-    status_at || char(31) || task_id || char(31) || body || char(31) || artifacts || char(31)
-    || tail, char(30)) AS BLOB)
+    json_quote(task_id) || char(29) || json_quote(context_id) || char(29) || state || char(29)
+    || status_at || char(29) || coalesce(status_message, '') || char(29) || coalesce(metadata, '')
+    || char(29) || coalesce(history, '') || char(29) || coalesce(artifacts, '') || char(29)
+    || coalesce(tail, ''), char(28)) AS BLOB), max(found)
 FROM (
     SELECT
-        f.status_at, f.task_id, coalesce(s.body, '') AS body,
-        CASE WHEN :artifacts THEN coalesce(s.artifacts, '') ELSE '' END AS artifacts,
-        coalesce((SELECT group_concat(line, char(10)) FROM (
-            SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' ' || l.kind || ' ' || l.at || ' '
-                || l.payload AS line
-            FROM log l
-            WHERE l.task = f.key AND (l.seq, l.sub) > (coalesce(s.seq, 0), coalesce(s.sub, 0))
-                AND (l.kind IN ('task', 'status', 'turn')
-                    OR :artifacts AND l.kind = 'artifact')
-            ORDER BY l.seq, l.sub)), '') AS tail
+        t.task_id, t.context_id, t.state, t.status_at, t.found, {status_message} AS status_message,
+        {metadata} AS metadata, {task_history} AS history, {artifacts} AS artifacts, {tail} AS tail
     FROM (
-        {found}
-        ORDER BY status_at DESC, task_id DESC LIMIT :limit) f
-    LEFT JOIN snapshots s ON s.task = f.key
-    ORDER BY f.status_at DESC, f.task_id DESC);
+        SELECT *, sum(size) OVER (ORDER BY status_at DESC, task_id DESC) - size AS held,
+            row_number() OVER (ORDER BY status_at DESC, task_id DESC) AS place,
+            count(*) OVER () AS found
+        FROM (
+            SELECT t.key, t.task_id, t.context_id, t.state, t.status_at, t.messages,
+                t.has_status_message, t.folded, {size} AS size
+            FROM (
+                {found}
+                ORDER BY status_at DESC, task_id DESC LIMIT :limit + 1) f
+            JOIN tasks t ON t.key = f.key)) t
+    WHERE t.held < :max_bytes AND t.place <= :limit
+    ORDER BY t.status_at DESC, t.task_id DESC);
 
 -- name: found_in_state
 -- The first tasks of a list of those in one state.
@@ -148,7 +222,7 @@ SELECT * FROM (
         AND status_at BETWEEN :first AND min(:last, :before_at)
         AND (status_at, task_id) < (:before_at, :before_id)
     ORDER BY status_at DESC, task_id DESC
-    LIMIT :limit)
+    LIMIT :limit + 1)
 
 -- name: found_in_context
 SELECT key, status_at, task_id FROM tasks INDEXED BY tasks_in_context
@@ -178,7 +252,8 @@ WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND context_id = :c
 -- The heads of an agent's tasks that nobody holds and that have work left, as of ``heads``.
 SELECT json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place))
+    waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
+    folded))
 FROM (
     SELECT * FROM tasks INDEXED BY tasks_under_way
     WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
@@ -238,7 +313,8 @@ WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_reque
     AND holder > '';
 
 -- name: free_pushes
-UPDATE pushes INDEXED BY pushes_active SET holder = '' WHERE state = 'active' AND holder > '';
+UPDATE pushes INDEXED BY pushes_held SET holder = ''
+WHERE state = 'active' AND holder <> '' AND holder > '';
 
 -- name: parked
 SELECT task_id FROM tasks INDEXED BY tasks_parked
@@ -300,8 +376,8 @@ FROM tasks t JOIN pushes p ON p.task = t.key WHERE t.task_id = ? ORDER BY p.id;
 
 -- name: put_push
 -- One that replaces another goes on where that stands by now.
-INSERT INTO pushes (task, id, revision, config, version, cursor, state, note, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO pushes (task, id, agent, revision, config, version, cursor, state, note, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (task, id) DO UPDATE SET
     revision = excluded.revision, config = excluded.config, version = excluded.version,
     state = excluded.state, note = excluded.note, holder = excluded.holder;
@@ -316,21 +392,21 @@ DELETE FROM pushes WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id
 -- name: adoptable_pushes
 -- An agent's tasks with webhooks to be told by nobody, and whether one of those is behind.
 SELECT p.task, t.task_id, max(p.cursor < t.seq)
-FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
-WHERE p.state = 'active' AND p.holder = '' AND t.agent = ?
+FROM pushes p INDEXED BY pushes_free JOIN tasks t ON t.key = p.task
+WHERE p.state = 'active' AND p.holder = '' AND p.agent = ?
 GROUP BY p.task ORDER BY p.task LIMIT ?;
 
 -- name: telling
 -- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
 SELECT EXISTS (
-    SELECT 1 FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
+    SELECT 1 FROM pushes p INDEXED BY pushes_free
     WHERE p.state = 'active' AND p.holder = ''
-        AND t.agent IN (SELECT value FROM json_each(?))), '', ''
+        AND p.agent IN (SELECT value FROM json_each(?))), '', ''
 UNION ALL
 SELECT task, task_id, revision FROM (
     SELECT p.task, t.task_id, p.revision
-    FROM pushes p INDEXED BY pushes_active JOIN tasks t ON t.key = p.task
-    WHERE p.state = 'active' AND p.holder = ? AND p.task > ?
+    FROM pushes p INDEXED BY pushes_held JOIN tasks t ON t.key = p.task
+    WHERE p.state = 'active' AND p.holder <> '' AND p.holder = ? AND p.task > ?
     ORDER BY p.task LIMIT ?);
 
 -- name: take_pushes
@@ -344,8 +420,11 @@ WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMI
 -- name: remove_log
 DELETE FROM log WHERE task = ?;
 
--- name: remove_snapshot
-DELETE FROM snapshots WHERE task = ?;
+-- name: remove_messages
+DELETE FROM task_messages WHERE task = ?;
+
+-- name: remove_artifacts
+DELETE FROM task_artifacts WHERE task = ?;
 
 -- name: remove_pushes
 DELETE FROM pushes WHERE task = ?;

@@ -46,8 +46,14 @@ ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
 INSERT INTO log (task, seq, sub, turn, kind, at, payload) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_push
-INSERT INTO pushes (task, id, config, version, revision, cursor, state, note, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, '');
+INSERT INTO pushes (task, id, agent, config, version, revision, cursor, state, note, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '');
 
--- name: add_snapshot
-INSERT INTO snapshots (task, seq, sub, body, artifacts) VALUES (?, ?, ?, ?, ?);
+-- name: add_task_message
+INSERT INTO task_messages (task, n, body) VALUES (?, ?, ?);
+
+-- name: add_task_artifact
+INSERT INTO task_artifacts (task, n, seq, head, parts) VALUES (?, ?, ?, ?, ?);
+
+-- name: set_stored
+UPDATE tasks SET messages = ?, has_status_message = ?, folded = ? WHERE key = ?;
