@@ -45,10 +45,18 @@ async def test_a_tenant_that_cannot_be_kept_is_refused() -> None:
             assert refusal.words.startswith("tenant: ")
 
 
-@pytest.mark.parametrize("name", WRONG)
-async def test_a_caller_whose_id_cannot_be_kept_is_not_let_in(name: str) -> None:
+@pytest.mark.parametrize(
+    "caller",
+    [
+        *[Caller(id=name, authenticated=True) for name in [*WRONG, "a\x1fb", "a\nb", "a\x7f"]],
+        *[Caller("bob", True, issuer=issuer) for issuer in [*WRONG, "a\x1fb", "a\x01"]],
+        Caller(id="a\x1fbob"),
+    ],
+    ids=lambda caller: repr((caller.issuer or caller.id)[:9]),
+)
+async def test_a_caller_who_cannot_be_told_from_others_is_not_let_in(caller: Caller) -> None:
     service = Scripted()
-    app = app_of(service, identify=lambda scope: Caller(id=name, authenticated=True))
+    app = app_of(service, identify=lambda scope: caller)
     async with serving(app) as url:
         refused = await post(url, call("GetTask"))
         assert (refused.status, refused.error["code"]) == (401, -32010)
@@ -56,4 +64,14 @@ async def test_a_caller_whose_id_cannot_be_kept_is_not_let_in(name: str) -> None
     async with served(app) as rpc:
         refusal = await rpc.refused("GetTask", GetTaskRequest(id="t-1"))
         assert type(refusal.error) is UnauthenticatedError
+    assert service.asked == []
+
+
+async def test_an_issuer_vouches_for_an_id() -> None:
+    service = Scripted()
+    app = app_of(service, identify=lambda scope: Caller(issuer="https://login.example"))
+    async with serving(app) as url:
+        refused = await post(url, call("GetTask"))
+        assert (refused.status, refused.error["code"]) == (401, -32010)
+        assert "an issuer and no id" in refused.error["message"]
     assert service.asked == []

@@ -96,6 +96,17 @@ async def test_senders_who_do_not_wait_take_no_place():
         assert "result" in (await sender).json
 
 
+def test_namesakes_of_two_issuers_have_a_share_each():
+    places = Places("senders wait", 4, 0.25)
+    bobs = [Caller("bob", True, issuer=issuer) for issuer in ("", "one", "two")]
+    with contextlib.ExitStack() as stack:
+        for bob in [*bobs, Caller("bob")]:
+            stack.enter_context(places.one(CallContext(caller=bob)))
+        for bob in bobs:
+            with pytest.raises(OverloadedError), places.one(CallContext(caller=bob)):
+                pass
+
+
 def test_places_are_given_back_and_shared():
     places = Places("senders wait", 4, 0.5)
     ada = CallContext(caller=Caller(id="ada"))

@@ -16,7 +16,7 @@ class Line:
 
     Places are turns in a round: a caller's first message stands where the line has got to, each
     further one a place behind the one before. So a caller who has a thousand in line keeps another
-    waiting for one of them. Callers are told apart by tenant and name.
+    waiting for one of them. Callers are told apart by tenant and owner.
 
     ``count`` is how many tasks are in line, as far as is known; those on their way into the store
     are in ``joining``.

@@ -331,7 +331,7 @@ class AgentService:
             raise self._executor.unavailable(error) from error
 
     def _scope(self, context: CallContext) -> Scope:
-        return Scope(self._agent.key, context.tenant, context.caller.id)
+        return Scope(self._agent.key, context.tenant, context.caller.owner)
 
     # -- push notification configurations ------------------------------------------------------
 

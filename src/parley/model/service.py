@@ -26,19 +26,50 @@ from parley.model.requests import (
 )
 from parley.model.tasks import Event, Task
 
+_MARK = "\x1f"
+"""Stands in no issuer and no id (see ``may_be_name``), so it separates the two."""
+
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks. Everything that a caller owns is kept under ``id``.
+    """The one who asks.
 
-    ``authenticated`` is false for the anonymous caller of a server without authentication.
+    ``id`` and ``issuer`` name a caller: the "bob" of two issuers is two callers. ``issuer`` is the
+    issuer or the security scheme that vouches for the id; a server with one scheme needs none.
+    ``authenticated`` is false when nobody vouches for the id: an unauthenticated "bob" is another.
+    ``claims`` is what else the credential says.
     """
 
     id: str = ""
     authenticated: bool = False
     claims: dict[str, object] = {}
+    issuer: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The name under which all that the caller owns is kept: tasks, contexts, receipts.
+
+        Two callers have the same one only if they are the same; those without an id have none.
+        """
+        if not self.id:
+            return ""
+        name = owned_by(self.issuer) + self.id if self.issuer else self.id
+        return name if self.authenticated else _MARK + name
 
 
 ANONYMOUS = Caller()
+
+
+def owned_by(issuer: str) -> str:
+    """Return what the owner begins with for the authenticated callers of an issuer."""
+    return issuer + _MARK
+
+
+def caller_of(owner: str) -> Caller:
+    """Return the caller who has this ``owner``, without claims."""
+    if not owner:
+        return ANONYMOUS
+    issuer, _, id = owner.removeprefix(_MARK).rpartition(_MARK)
+    return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_MARK))
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -56,6 +56,8 @@ def create_app(
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
     ``identify`` says who sends a request, from its ASGI scope; without it everybody is anonymous.
+    It gives an ``issuer`` where ids come from several, and ``authenticated=True`` for an id that it
+    has checked: an unauthenticated "bob" is another caller than "bob".
     ``url`` is the public address of the app, where requests do not tell it. ``startup`` runs once
     before the first request is answered, ``on_drain`` when the end is near, ``shutdown`` at it.
     ``trouble`` says why nothing can be done just now: then the app is not ready.

@@ -74,7 +74,7 @@ class Call(msgspec.Struct, frozen=True):
         return answer
 
     async def _reply(self, waiting: Places) -> Any:
-        caller = (self.context.tenant, self.context.caller.id)
+        caller = (self.context.tenant, self.context.caller.owner)
         waiting.take(caller)
         try:
             return await getattr(self.endpoint.service, self.operation.method)(
@@ -157,7 +157,7 @@ class Dispatcher:
             agent = self._of(tenant)
             extensions = agent.check(operation, parameters)
         check_ids(request)
-        if parameters.caller.id:
+        if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
         context = CallContext(
             caller=parameters.caller,

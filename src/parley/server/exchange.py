@@ -35,6 +35,7 @@ from parley.wire import sse, versions
 from parley.wire.dialect import Codec
 
 Identify = Callable[[Scope], Caller | Awaitable[Caller]]
+"""Says who sends a request: an id, who vouches for it, and whether it was checked (``Caller``)."""
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from parley.model.errors import FieldViolation, InvalidParamsError, UnauthenticatedError
-from parley.model.ids import RIGHT_ID, may_be_id
+from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
 from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 
@@ -40,9 +40,15 @@ def check_ids(request: Any) -> None:
 
 
 def check_caller(caller: Caller) -> None:
-    """Refuse a caller whose id no store could keep. Raises ``UnauthenticatedError``."""
-    if not may_be_id(caller.id):
-        raise UnauthenticatedError(f"the id under which the caller is known has {RIGHT_ID}")
+    """Refuse a caller who could not be told from others. Raises ``UnauthenticatedError``."""
+    if not may_be_name(caller.id):
+        raise UnauthenticatedError(f"the id under which the caller is known has {RIGHT_NAME}")
+    if not caller.issuer:
+        return
+    if not may_be_name(caller.issuer):
+        raise UnauthenticatedError(f"the issuer of the caller's id has {RIGHT_NAME}")
+    if not caller.id:
+        raise UnauthenticatedError("the caller has an issuer and no id: an issuer vouches for one")
 
 
 def _wrong_in(request: Any) -> Iterator[str]:

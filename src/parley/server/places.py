@@ -12,7 +12,7 @@ class Places:
     """So many places for something that lasts, of which a known caller gets a share.
 
     ``what`` names those who have one. ``share`` is the part of ``most`` that one caller may have,
-    told apart by tenant and id; those who are not known have no share of their own, since nobody
+    told apart by tenant and owner; those who are not known have no share of their own, since nobody
     can tell how many they are.
     """
 
@@ -25,7 +25,7 @@ class Places:
 
     def one(self, context: CallContext) -> AbstractContextManager[None]:
         """Have a place while the context lasts. Raises ``OverloadedError`` when there is none."""
-        return _Place(self, (context.tenant, context.caller.id))
+        return _Place(self, (context.tenant, context.caller.owner))
 
     def take(self, caller: tuple[str, str]) -> None:
         """Take a place for a caller, until ``give_back``. Raises ``OverloadedError``."""
