@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from typing import Any
+from urllib.parse import unquote
 
 from parley import AgentExtension, AgentSkill, Caller, Part, Task, Turn
 from parley.agent.agent import Agent, RoutedMessage
+from parley.extensions import TaskSearch
 from parley.model.errors import (
     A2AError,
     OverloadedError,
@@ -175,6 +177,22 @@ async def nod(turn: Turn) -> str:
     return "mhm"
 
 
+private = Agent(
+    "Private agent", keeps_history=True, keep_claims=["email"], extensions=[TaskSearch()]
+)
+
+
+@private.skill(replies="task")
+async def confide(turn: Turn) -> str:
+    """Asks, then says who it speaks with, and what was said and kept in the conversation."""
+    await turn.remember("said", f"{await turn.recall('said', '')}{turn.text};")
+    await turn.ask("Go on?")
+    said = [message.text for message in await turn.history() if message.text.startswith("secret")]
+    known = turn.caller
+    who = [known.id, known.issuer, str(known.authenticated), str(sorted(known.claims.items()))]
+    return "|".join([*who, ",".join(said), await turn.recall("said")])
+
+
 REFUSED: dict[str, A2AError] = {
     "nobody": UnauthenticatedError("say who you are"),
     "mallory": PermissionDeniedError("not you"),
@@ -182,12 +200,18 @@ REFUSED: dict[str, A2AError] = {
 }
 
 
+NAMES = (b"x-user", b"x-issuer")
+
+
 def who(scope: Any) -> Caller:
-    """Tell callers apart by a header; some are not let in."""
-    for name, value in scope["headers"]:
-        if name == b"x-user":
-            user = value.decode()
-            if user in REFUSED:
-                raise REFUSED[user]
-            return Caller(id=user, authenticated=True)
-    return Caller()
+    """Tell callers apart by headers; some are not let in, and "?" stands behind unproven names."""
+    given = {name: unquote(value.decode()) for name, value in scope["headers"] if name in NAMES}
+    user = given.get(b"x-user", "")
+    if not user:
+        return Caller()
+    if user in REFUSED:
+        raise REFUSED[user]
+    is_known = not user.endswith("?")
+    issuer = given.get(b"x-issuer", "")
+    claims: dict[str, object] = {"email": f"{user}@{issuer}", "password": "hunter2"}
+    return Caller(user.rstrip("?"), is_known, claims, issuer=issuer)

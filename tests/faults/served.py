@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
-from parley import Agent, Turn, serve
+from parley import Agent, Caller, Turn, serve
 
 try:
     import resource
@@ -15,7 +16,7 @@ except ImportError:  # Windows
 
 CHUNKS = 500
 
-agent = Agent("Served", cancel_grace=0.5)
+agent = Agent("Served", cancel_grace=0.5, keep_claims=["email"])
 
 
 @agent.skill
@@ -83,9 +84,32 @@ async def disk(turn: Turn) -> str:
     return "done"
 
 
+@agent.skill(replies="task")
+async def whose(turn: Turn) -> str:
+    """Says whose each of its turns is, once it has been killed in each of them."""
+    if turn.attempt == 1:
+        await turn.working("kill me")
+        await asyncio.Event().wait()
+    caller = turn.caller
+    said = f"{caller.id} {caller.issuer} {caller.authenticated} {caller.claims}"
+    if turn.number == 1:
+        await turn.ask(said)
+    return said
+
+
+def who(scope: dict[str, Any]) -> Caller:
+    """Return who the headers say; without any of ours, nobody."""
+    given = {name: value.decode() for name, value in scope["headers"]}
+    if b"x-user" not in given:
+        return Caller()
+    claims: dict[str, object] = {"email": given[b"x-email"], "id_token": "hunter2"}
+    return Caller(given[b"x-user"], True, claims, issuer="one")
+
+
 if __name__ == "__main__":
     serve(
         agent,
+        caller=who,
         port=int(sys.argv[1]),
         store=sys.argv[2],
         drain=2.0,

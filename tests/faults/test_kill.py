@@ -111,6 +111,35 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
     assert len(acts) == 10 * len(tasks)
 
 
+async def test_whose_a_turn_is_is_known_after_kills(served: Served) -> None:
+    """Of the first turn and of a later one, each with the claims that came with its message."""
+
+    async def asked(email: str, **options: Any) -> tuple[str, list[TaskState]]:
+        headers = {"x-user": "bob", "x-email": email}
+        async with parley.connect(served.url, headers=headers) as agent:
+            stream = agent.stream("go", metadata={"skill": "whose"}, **options)
+            words, states, task_id = "", [], options.get("task_id", "")
+            async for event in stream:
+                task_id = event.id if isinstance(event, Task) else task_id
+                if isinstance(event, TaskStatusUpdateEvent):
+                    states.append(event.status.state)
+                    words = event.status.message.text if event.status.message else words
+                    if words == "kill me":
+                        words = ""
+                        await served.end()
+                        await served.start()
+            return words or (await agent.get(task_id)).text, [task_id, *states]
+
+    words, (task_id, *_, last) = await asyncio.wait_for(asked("b@one"), 60)
+    assert last is TaskState.INPUT_REQUIRED
+    assert words == "bob one True {'email': 'b@one'}"
+    words, (*_, last) = await asyncio.wait_for(asked("b@two", task_id=task_id), 60)
+    assert last is TaskState.COMPLETED
+    assert words == "bob one True {'email': 'b@two'}"
+    await served.end()
+    assert b"hunter2" not in served.store.read_bytes()
+
+
 async def test_a_conversation_goes_on_over_kills(served: Served) -> None:
     async with parley.connect(served.url) as agent:
         task = await agent.send("go", metadata={"skill": "chat"})

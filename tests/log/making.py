@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parley.log.artifact_fold import ArtifactPiece
-from parley.log.events import Kind, LoggedEvent, Received, TurnStarted
+from parley.log.events import KeptCaller, Kind, LoggedEvent, Received, TurnStarted
 from parley.log.fold import Fold
 from parley.log.store import Append, Scope, TaskStore
 from parley.model.parts import Artifact, Message, Part, Role
@@ -78,13 +78,14 @@ def task(
     )
 
 
-def received(text: str) -> Received:
-    return Received(entry=f"entry-{next(_numbers)}", message=message(text, role=Role.USER))
+def received(text: str, caller: KeptCaller | None = None) -> Received:
+    said = message(text, role=Role.USER)
+    return Received(entry=f"entry-{next(_numbers)}", message=said, caller=caller)
 
 
-def turn_started(turn: int, *texts: str) -> TurnStarted:
+def turn_started(turn: int, *texts: str, caller: KeptCaller | None = None) -> TurnStarted:
     said = tuple(message(text, role=Role.USER) for text in texts)
-    return TurnStarted(turn=turn, messages=said)
+    return TurnStarted(turn=turn, messages=said, caller=caller)
 
 
 def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> Append:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from parley.agent.opening import open_upkeep
 from parley.log import importing, transfer
-from parley.log.events import CancelRequested, LoggedEvent
+from parley.log.events import CancelRequested, KeptCaller, LoggedEvent
 from parley.log.importing import import_into
 from parley.log.postgres import PostgresTaskStore
 from parley.log.sqlite import SqliteTaskStore
@@ -49,7 +49,12 @@ from tests.log.making import (
 )
 from tests.services.postgres import running
 
-SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'o"w\\n\ner')]
+CALLERS = [
+    None,
+    KeptCaller(id="owner", authenticated=True),
+    KeptCaller(id='o"w\\ner', issuer="ü", authenticated=True, claims={"roles": ["a", 1, None]}),
+]
+SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'ü\x1fo"w\\n\ner')]
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
 
@@ -104,10 +109,11 @@ async def fill(store: TaskStore, tasks: Sequence[dict[str, Any]], contexts: Sequ
 
 async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
     receipt = Receipt(f"message-{task_id}", b"\0digest", task_id, 1)
+    caller = CALLERS[plan["scope"]]
     await store.append(
         creation(
             task_id,
-            turn_started(1),
+            turn_started(1, caller=caller),
             scope=SCOPES[plan["scope"]],
             receipts=[receipt] if plan["receipt"] else [],
             pushes=[webhook(n) for n in range(plan["webhooks"])],
@@ -124,10 +130,10 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
             event = status(task_id, TaskState.INPUT_REQUIRED, text)
             head = await store.append(addition(task_id, head, event, turn=turn, turn_open=False))
         elif what == "receive":
-            await store.append(addition(task_id, None, received(text)))
+            await store.append(addition(task_id, None, received(text, caller)))
         elif what == "take":
             turn += 1
-            begins = turn_started(turn, text)
+            begins = turn_started(turn, text, caller=caller)
             more = {"turn": turn, "turn_open": True, "taken": 1}
             head = await store.append(addition(task_id, head, begins, **more))
         elif what == "say":
@@ -135,7 +141,7 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
             event = status(task_id, TaskState.WORKING)
             head = await store.append(addition(task_id, head, event, turn=turn, exchange=said))
         elif what == "cancel":
-            await store.append(addition(task_id, None, CancelRequested()))
+            await store.append(addition(task_id, None, CancelRequested(caller=caller)))
     if plan["ends"]:
         event = status(task_id, TaskState[plan["ends"].upper()], "the end")
         await store.append(addition(task_id, head, event, turn=turn, turn_open=False))

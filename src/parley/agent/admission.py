@@ -10,6 +10,7 @@ from typing import NoReturn
 import msgspec
 
 from parley.agent.agent import Agent
+from parley.agent.caller import kept, record_of
 from parley.agent.content import accepts, gives, media_type_of
 from parley.agent.executor import AgentExecutor
 from parley.agent.ids import new_id
@@ -211,7 +212,7 @@ class Admission:
             Request(
                 message=message,
                 skill=skill,
-                caller=context.caller,
+                caller=kept(context.caller, self._agent.options.keep_claims),
                 tenant=context.tenant,
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
@@ -293,6 +294,7 @@ class Admission:
             message=message,
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
+            caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
         )
         append = Append(
             task_id=task_id,

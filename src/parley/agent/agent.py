@@ -42,7 +42,7 @@ OWN = (ResumableStreams(), IdempotentSend())
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
-    """What a router decides by."""
+    """What a router decides by. ``caller`` has all claims."""
 
     message: Message
     metadata: dict[str, Any]
@@ -69,6 +69,8 @@ class Agent:
     ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever. ``park_for`` is how
     long a task waits for its caller before it is canceled, ``None`` for ever.
     ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
+    ``keep_claims`` names the claims of callers that are kept with their messages: ``turn.caller``
+    has these, and no others.
     ``streaming`` gives callers events as they come, ``push_notifications`` lets them name webhooks,
     which are told of their tasks.
     The other options are those of ``Options``.
@@ -105,6 +107,7 @@ class Agent:
         task_timeout: timedelta | None = None,
         threads: int = 40,
         keeps_history: bool = False,
+        keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
     ) -> None:
@@ -143,6 +146,7 @@ class Agent:
             turn_timeout=turn_timeout,
             task_timeout=task_timeout,
             keeps_history=keeps_history,
+            keep_claims=strings_of(keep_claims, "keep_claims"),
         )
         self.key = key or slug(name)
         self.skills: dict[str, Skill] = {}

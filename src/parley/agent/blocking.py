@@ -111,7 +111,7 @@ class BlockingTurn:
 
     @property
     def caller(self) -> Caller:
-        """Who asks."""
+        """The caller of this turn's message: the same in every run of it, also after a restart."""
         return self._turn.caller
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from parley.agent.adoption import Adoption
+from parley.agent.caller import kept, record_of
 from parley.agent.context import AgentContext
 from parley.agent.deadlines import Deadlines
 from parley.agent.elsewhere import Elsewhere
@@ -40,6 +41,7 @@ from parley.log.store import (
 )
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
+from parley.model.service import ANONYMOUS, Caller
 
 if TYPE_CHECKING:
     from parley.agent.push_delivery import PushDelivery
@@ -358,19 +360,21 @@ class AgentExecutor:
         if not errand.cancelled():
             errand.exception()  # the caller may be gone: then nobody else looks at it
 
-    async def cancel(self, task_id: str, *, turn: int = 0) -> None:
+    async def cancel(self, task_id: str, *, turn: int = 0, caller: Caller = ANONYMOUS) -> None:
         """Log a cancellation, and wait until the task has ended, for a while (E4).
 
-        Whoever holds the task sees it through, and this executor when nobody does.
+        ``caller`` is who wants it, if anybody does. Whoever holds the task sees it through, and
+        this executor when nobody does.
         Raises ``TaskEnded``, ``UnknownTask``.
         """
         self._refuse_when_closing()
-        await self.errand(self._ask_to_cancel(task_id, turn))
+        await self.errand(self._ask_to_cancel(task_id, turn, caller))
         await self.elsewhere.until_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
-    async def _ask_to_cancel(self, task_id: str, turn: int) -> None:
+    async def _ask_to_cancel(self, task_id: str, turn: int, caller: Caller) -> None:
+        event = CancelRequested(caller=record_of(kept(caller, self.options.keep_claims)))
         await self.store.append(
-            Append(task_id=task_id, events=(CancelRequested(),), expected_seq=None, turn=turn)
+            Append(task_id=task_id, events=(event,), expected_seq=None, turn=turn)
         )
         lane = self._lanes.get(task_id)
         if lane is not None:

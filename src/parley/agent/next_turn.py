@@ -93,6 +93,7 @@ async def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
             answers=question,
             accepted_output_modes=received.accepted_output_modes,
             extensions=received.extensions,
+            caller=received.caller,
         )
     )
     _work(lane, run)
@@ -142,7 +143,10 @@ def _resumed(
     asked: Received | None = None,
 ) -> Run:
     request = request_of(record, memory, lane.executor.skills, lane.executor.default_skill)
-    request = asked_in(memory, turn, request) if asked is None else with_wishes(request, asked)
+    if asked is None:
+        request = asked_in(record, memory, turn, request)
+    else:
+        request = with_wishes(record, request, asked)
     run = Run(lane, request, turn=turn, attempt=attempt, latest=latest)
     run.recall(memory)
     return run

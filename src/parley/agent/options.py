@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Literal
 
 import msgspec
+
+_SECRETS = frozenset(
+    {
+        "apikey",
+        "assertion",
+        "authorization",
+        "clientassertion",
+        "cookie",
+        "credential",
+        "credentials",
+        "jwt",
+        "passphrase",
+        "passwd",
+        "privatekey",
+        "setcookie",
+    }
+)
+"""Claims that are never kept, beside those whose names end as those of tokens do."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ``turn_timeout``: how old a turn may get, from its first attempt on; ``task_timeout``: how old a
     task may, whether it is worked on, waits in line or waits for its caller. ``None`` is for ever.
     A task fails when its time is over.
+    ``keep_claims``: the names of the caller's claims that are kept in the log, for ``turn.caller``.
     """
 
     moment: float = 1.0
@@ -36,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     turn_timeout: timedelta | None = None
     task_timeout: timedelta | None = None
     keeps_history: bool = False
+    keep_claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("moment", "cancel_grace"):
@@ -54,3 +75,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a positive timedelta, or None for ever")
         if self.on_crash not in ("rerun", "fail"):
             raise ValueError(f"on_crash is 'rerun' or 'fail', not {self.on_crash!r}")
+        for name in self.keep_claims:
+            _check_claim(name)
+
+
+def _check_claim(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"keep_claims has names of claims, such as 'email', not {name!r}")
+    word = re.sub(r"[^a-z]", "", re.split(r"[/:.]", name.lower())[-1])
+    if word in _SECRETS or word.endswith(("token", "tokens", "password", "secret")):
+        raise ValueError(
+            f"keep_claims names {name!r}, which is a credential; what is kept is written to the "
+            "log and its exports: name claims that say who the caller is"
+        )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from parley.agent.caller import caller_in, record_of
 from parley.agent.memory import Memory
 from parley.agent.run import Request
 from parley.agent.skill import Skill
@@ -20,7 +21,6 @@ from parley.log.events import (
 )
 from parley.log.store import Receipt, TaskRecord
 from parley.model.parts import Message, Role
-from parley.model.service import Caller
 from parley.model.tasks import Task, TaskState, TaskStatus
 
 
@@ -47,6 +47,7 @@ def opening(
         accepted_output_modes=request.accepted_output_modes,
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
+        caller=record_of(request.caller),
     )
     return [task] if facts == TurnStarted(turn=1) else [task, facts]
 
@@ -80,7 +81,7 @@ def request_of(
     return Request(
         message=next(m for m in record.task.history if m.role is Role.USER),
         skill=skills.get(facts.skill, default),
-        caller=Caller(id=record.scope.owner, authenticated=bool(record.scope.owner)),
+        caller=caller_in(facts.caller, record.scope.owner),
         tenant=record.scope.tenant,
         accepted_output_modes=facts.accepted_output_modes,
         metadata=facts.metadata,
@@ -88,20 +89,21 @@ def request_of(
     )
 
 
-def asked_in(memory: Memory, turn: int, request: Request) -> Request:
-    """Return the request with what the message of a later turn asked for beside it."""
+def asked_in(record: TaskRecord, memory: Memory, turn: int, request: Request) -> Request:
+    """Return the request with who sent the message of a later turn, and what it asked for."""
     begun = next(
         (t for t in turns_of(memory) if t.turn == turn and t.messages and not t.live), None
     )
-    return request if begun is None or turn == 1 else with_wishes(request, begun)
+    return request if begun is None or turn == 1 else with_wishes(record, request, begun)
 
 
-def with_wishes(request: Request, asked: Received | TurnStarted) -> Request:
-    """Return the request of a turn: extensions are in force for one message, and accepted modes
-    until another message names others.
+def with_wishes(record: TaskRecord, request: Request, asked: Received | TurnStarted) -> Request:
+    """Return the request of a turn: the caller is that of its message, extensions are in force for
+    one message, and accepted modes until another message names others.
     """
     return replace(
         request,
+        caller=caller_in(asked.caller, record.scope.owner),
         extensions=frozenset(asked.extensions),
         accepted_output_modes=asked.accepted_output_modes or request.accepted_output_modes,
     )

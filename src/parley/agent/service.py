@@ -298,7 +298,7 @@ class AgentService:
         record = await self._owned(request.id, scope)
         if not record.task.state.is_terminal:
             try:
-                await self._executor.cancel(request.id, turn=record.turn)
+                await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)
             except (TaskEnded, UnknownTask):
                 pass  # it ended by itself; how, is looked up below
             except StoreError as error:

@@ -100,7 +100,11 @@ class Turn:
 
     @property
     def caller(self) -> Caller:
-        """Who asks. In a run after a restart only the id is known."""
+        """The caller of this turn's message: the same in every run of it, also after a restart.
+
+        ``claims`` are those that ``Agent(keep_claims=...)`` names. A message that ``messages``
+        yields changes nothing here.
+        """
         return self.run.request.caller
 
     @property

@@ -44,6 +44,18 @@ class Kind(Enum):
 PUBLIC_KINDS = frozenset({Kind.TASK, Kind.STATUS, Kind.ARTIFACT})
 
 
+class KeptCaller(A2AStruct, frozen=True, kw_only=True):
+    """The caller as a record keeps it: ``claims`` are those that the agent keeps.
+
+    A record without one is of an anonymous caller, or was written before callers were kept.
+    """
+
+    id: str = ""
+    issuer: str = ""
+    authenticated: bool = False
+    claims: dict[str, Any] = {}
+
+
 class Received(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` tells it from another of the same id.
 
@@ -54,6 +66,7 @@ class Received(A2AStruct, frozen=True, kw_only=True):
     message: Message
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
+    caller: KeptCaller | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -79,6 +92,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
+    caller: KeptCaller | None = None
 
 
 class Remembered(A2AStruct, frozen=True, kw_only=True):
@@ -89,7 +103,9 @@ class Remembered(A2AStruct, frozen=True, kw_only=True):
 
 
 class CancelRequested(A2AStruct, frozen=True, kw_only=True):
-    """The caller wants the task canceled (private)."""
+    """The caller wants the task canceled (private); without one, the server does."""
+
+    caller: KeptCaller | None = None
 
 
 PrivateEvent = Received | TurnStarted | Remembered | CancelRequested
