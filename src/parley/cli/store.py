@@ -66,16 +66,45 @@ def register(app: typer.Typer) -> None:
         check: bool = typer.Option(
             False, "--check", help="Do nothing, but end with 1 if there is something to do."
         ),
+        issuer: str = typer.Option(
+            "",
+            "--issuer",
+            metavar="ISSUER",
+            help="Give what belongs to callers without an issuer to those of this one.",
+            show_default=False,
+        ),
+        agent: str = typer.Option(
+            "",
+            "--agent",
+            metavar="KEY",
+            help="With --issuer: only what is kept of this agent, by its key.",
+            show_default=False,
+        ),
+        tenant: str = typer.Option(
+            "",
+            "--tenant",
+            metavar="NAME",
+            help="With --issuer: only what is kept of this tenant.",
+            show_default=False,
+        ),
     ) -> int:
         """Bring a store's schema up to date, or make it where there is none.
 
         parley serve does the same when it starts, unless it is given --no-migrate. It is
         safe while processes of the version before use a PostgreSQL store. A SQLite store
         must not be in use.
+
+        With --issuer, tasks, contexts and receipts of callers whose ids came without an
+        issuer then belong to the callers of the same ids of that issuer. No process may
+        use the store, PostgreSQL's either.
         """
+        from parley.cli.store_owners import owners_of
         from parley.cli.store_status import migrate
 
-        return _guarded(store, lambda upkeep: migrate(output, upkeep, only_checks=check))
+        owners = owners_of(issuer, agent=agent, tenant=tenant)
+        return _guarded(
+            store, lambda upkeep: migrate(output, upkeep, only_checks=check, owners=owners)
+        )
 
     @settings_command(group, "export", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
     def export(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from parley.cli.failures import Failure, UsageFailure
 from parley.cli.output import Output
+from parley.cli.store_owners import NOTHING, owned_in_words
 from parley.log.sql import Migration
 from parley.log.upkeep import Schema, Survey, Upkeep, Work
+from parley.log.upkeep_owners import Owners
 from parley.model.tasks import TaskState
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -49,21 +53,37 @@ def show(output: Output, upkeep: Upkeep) -> None:
             text.field("Replica", f"{replica.id}, {state}, heard of {seen} ago, {held}")
 
 
-def migrate(output: Output, upkeep: Upkeep, *, only_checks: bool) -> int:
-    """Bring a store up to date, or say whether that is needed; return the exit status."""
+def migrate(
+    output: Output, upkeep: Upkeep, *, only_checks: bool, owners: Owners | None = None
+) -> int:
+    """Bring a store up to date, or say whether that is needed; return the exit status.
+
+    ``owners`` are those whose things are given an issuer.
+    """
     before = upkeep.schema()
     done = before.missing if only_checks else upkeep.migrate()
     after = before if only_checks else upkeep.schema()
+    owned = None
+    if owners is not None and not after.missing:
+        if owners.agent:
+            require_agent(upkeep, owners.agent)
+        owned = upkeep.unassigned(owners) if only_checks else upkeep.assign(owners)
     if output.is_json:
         name = "missing" if only_checks else "done"
         steps = [{"version": step.version, "name": step.name} for step in done]
-        output.document({"store": upkeep.name, "version": after.version, name: steps})
+        document = {"store": upkeep.name, "version": after.version, name: steps}
+        if owned is not None:
+            document["unassigned" if only_checks else "assigned"] = msgspec.to_builtins(owned)
+        output.document(document)
     else:
         output.text.field("Store", upkeep.name)
         for step in done:
             output.text.field("To do" if only_checks else "Done", _step(step))
         output.text.field("Schema", _schema_in_words(after))
-    return 1 if only_checks and done else 0
+        if owned is not None:
+            output.text.field("To assign" if only_checks else "Assigned", owned_in_words(owned))
+    is_due = bool(done) or (owned is not None and owned != NOTHING)
+    return 1 if only_checks and is_due else 0
 
 
 def require(upkeep: Upkeep) -> Schema:

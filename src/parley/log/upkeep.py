@@ -27,6 +27,7 @@ from parley.log.transfer import (
     Target,
     Value,
 )
+from parley.log.upkeep_owners import Owned, Owners
 from parley.model.tasks import TaskState
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
@@ -88,6 +89,14 @@ class Upkeep(Protocol):
 
     def migrate(self) -> Sequence[Migration]:
         """Bring its schema up to date, or make it; return what was done."""
+        ...
+
+    def unassigned(self, owners: Owners) -> Owned:
+        """Return how much belongs to callers without an issuer. It must be there and up to date."""
+        ...
+
+    def assign(self, owners: Owners) -> Owned:
+        """Give that to an issuer, all of it at once; return how much it was. Nobody may use it."""
         ...
 
     def survey(self) -> Survey:

@@ -28,6 +28,7 @@ from parley.log.upkeep import (
     record_row,
     survey_of,
 )
+from parley.log.upkeep_owners import Execute, Owned, Owners, assign, unassigned
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -53,6 +54,14 @@ class PostgresUpkeep:
             for name, sql in self._read_sql.items():
                 self._read_sql[name] = sql.replace(word, meaning)
         self._write_sql = sql_for(self._address, _WRITE)
+        self._owners = {
+            "{find}": "strpos",
+            "{chr}": "chr",
+            "{version}": ", version = version + 1",
+            "{slot}": "slot, ",
+            "{schema}": schema,
+            "{value}": "%(name)s",
+        }
 
     @property
     def name(self) -> str:
@@ -67,6 +76,48 @@ class PostgresUpkeep:
     def migrate(self) -> Sequence[Migration]:
         """Bring its schema up to date, or make it; return what was done."""
         return migrate(self._address)
+
+    def unassigned(self, owners: Owners) -> Owned:
+        """Return how much belongs to callers without an issuer."""
+        with self._snapshot() as connection:
+            return unassigned(self._execute(connection), owners)
+
+    def assign(self, owners: Owners) -> Owned:
+        """Give that to an issuer; return how much it was.
+
+        Replicas that are alive know whose the tasks are that they work on, so there must be none.
+        """
+        with self._connected() as connection:
+            self._refuse_when_used(connection)  # before it waits for a lock, and others for it
+            try:
+                connection.execute("SET LOCAL lock_timeout = '5s'")
+                connection.execute(self._write_sql["lock_owners"])
+            except psycopg.errors.LockNotAvailable:
+                raise StoreUnavailable(
+                    f"{self.name} is being written to; stop what does, and do it again"
+                ) from None
+            self._refuse_when_used(connection)
+            for name in ("bury_replicas", "free_tasks", "free_pushes"):
+                connection.execute(self._write_sql[name])
+            assigned = assign(self._execute(connection), owners)
+            connection.commit()
+            return assigned
+
+    def _refuse_when_used(self, connection: Connection) -> None:
+        found = connection.execute(self._write_sql["replicas"]).fetchall()
+        alive = [id for id, _, is_alive, _ in found if is_alive]
+        if alive:
+            raise StoreUnavailable(
+                f"{self.name} is in use by {', '.join(alive)}; stop its replicas first (one that "
+                "was killed is counted until its lease is over)"
+            )
+
+    def _execute(self, connection: Connection) -> Execute:
+        def run(sql: str, values: dict[str, Any]) -> Sequence[Any]:
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description is not None else ()
+
+        return Execute(self._owners, run)
 
     def survey(self) -> Survey:
         """Return how it stands."""

@@ -29,6 +29,7 @@ from parley.log.upkeep import (
     record_row,
     survey_of,
 )
+from parley.log.upkeep_owners import Execute, Owned, Owners, assign, unassigned
 
 T = TypeVar("T")
 
@@ -40,6 +41,14 @@ _READ = {
     for name, sql in queries("shared", "upkeep.sql").items()
 }
 _WRITE = queries("sqlite", "upkeep.sql")
+_OWNERS = {
+    "{find}": "instr",
+    "{chr}": "char",
+    "{version}": "",
+    "{slot}": "",
+    "{schema}": "",
+    "{value}": ":name",
+}
 
 BUSY_SECONDS = 5.0
 
@@ -78,6 +87,21 @@ class SqliteUpkeep:
             with self._open():
                 pass
         return missing
+
+    def unassigned(self, owners: Owners) -> Owned:
+        """Return how much belongs to callers without an issuer."""
+        return self._read(lambda connection: unassigned(_execute(connection), owners))
+
+    def assign(self, owners: Owners) -> Owned:
+        """Give that to an issuer; return how much it was."""
+        with self._open() as file:
+            try:
+                file.writer.execute("BEGIN IMMEDIATE")
+                assigned = assign(_execute(file.writer), owners)
+                file.writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+            return assigned
 
     def survey(self) -> Survey:
         """Return how it stands."""
@@ -271,6 +295,10 @@ class SqliteTarget:
         if rows and not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
         self._connection.executemany(_WRITE[name], rows)
+
+
+def _execute(connection: sqlite3.Connection) -> Execute:
+    return Execute(_OWNERS, lambda sql, values: connection.execute(sql, values).fetchall())
 
 
 def _version(connection: sqlite3.Connection) -> int:

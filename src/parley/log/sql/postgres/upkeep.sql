@@ -79,3 +79,23 @@ WHERE relkind IN ('r', 'p') AND relnamespace = to_regnamespace(%s);
 
 -- name: writer_number
 SELECT nextval('{schema}.writers');
+
+-- name: lock_owners
+-- Nobody writes, and no replica begins, until the transaction is over.
+LOCK TABLE {schema}.replicas, {schema}.tasks, {schema}.task_counts, {schema}.receipts,
+    {schema}.contexts, {schema}.history, {schema}.context_values IN EXCLUSIVE MODE;
+
+-- name: bury_replicas
+-- Those that are not heard of: should one be there again, it knows nothing of what was before.
+UPDATE {schema}.replicas SET
+    buried_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, freed = true,
+    generation = nextval('{schema}.generations')
+WHERE NOT freed;
+
+-- name: free_tasks
+UPDATE {schema}.tasks SET version = version + 1, epoch = epoch + 1, holder = '', place = 0
+WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
+    AND holder <> '';
+
+-- name: free_pushes
+UPDATE {schema}.pushes SET holder = '' WHERE state = 'active' AND holder <> '';
