@@ -48,7 +48,7 @@ def test_webhooks_are_listed_page_by_page(parley, ready):
     ran = push_config(parley, ready, "list", TASK_ID, "--page-size", "2", "--page-token", "one")
     assert ran.stdout.count("Push config: ") == 2
     assert "next: parley task push-config list" in ran.stderr
-    assert f"{TASK_ID} --page-size 2 --page-token two" in ran.stderr
+    assert f"--page-size 2 --page-token two {TASK_ID}" in ran.stderr
     assert ready.params("ListTaskPushNotificationConfigs") == {
         "taskId": TASK_ID,
         "pageSize": 2,

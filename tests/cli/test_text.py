@@ -1,10 +1,11 @@
 """The text format: fields and blocks that cannot be mistaken for each other."""
 
 import io
+import json
 
 import pytest
 
-from parley.cli.text import TextWriter, one_line, visible
+from parley.cli.text import TextWriter, json_text, one_line, shell_words, visible, visible_json
 
 
 @pytest.fixture
@@ -68,3 +69,31 @@ def test_control_sequences_are_shown_and_not_sent():
     assert visible("a\u2028b") == "a\\u2028b"
     assert visible("tabs\tand\nlines stay") == "tabs\tand\nlines stay"
     assert one_line("\x1b]0;title\x07") == "\\x1b]0;title\\x07"
+
+
+def test_what_turns_or_hides_a_text_is_shown_and_what_spells_it_stays():
+    assert visible("\x7f\u202e\u2066\u200f\ud800\U000e0041") == (
+        "\\x7f\\u202e\\u2066\\u200f\\ud800\\U000e0041"
+    )
+    for text in ("שלום", "👩\u200d🚀", "क्\u200dष", "می\u200cخواهم", "co\xadop", "a\u200bb"):
+        assert visible(text) == text
+    assert visible(visible("\x1b\\x1b")) == visible("\x1b\\x1b")
+
+
+def test_json_keeps_its_value_whatever_is_in_it():
+    value = {"\x9b\x7f": ["\u202e\U000e0041\\", "שלום"]}
+    assert json_text(value) == '{"\\u009b\\u007f": ["\\u202e\\udb40\\udc41\\\\", "שלום"]}'
+    assert json.loads(json_text(value)) == value
+    assert visible_json('"\\\\\x9b"') == '"\\\\\\u009b"'
+
+
+def test_a_label_is_on_the_line_of_its_field(write, out):
+    write.field("Tasks of a\nb\x9b", 1)
+    assert out.getvalue() == "Tasks of a b\\x9b: 1\n"
+
+
+def test_a_command_is_on_one_line_and_reads_as_it_was_meant():
+    assert shell_words(["send", "it's", ""]) == "send 'it'\"'\"'s' ''"
+    assert shell_words(["a\n\x9b  '"]) == (
+        "$'a\\U0000000a\\U0000009b\\U00000020\\U00000020\\U00000027'"
+    )

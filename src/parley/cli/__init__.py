@@ -11,11 +11,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         import typer  # noqa: F401
     except ModuleNotFoundError:
-        print(
+        from parley.cli.output import say
+
+        say(
             "error: the parley command needs its extra; install it with: pip install 'parley[cli]'",
-            file=sys.stderr,
+            aside=True,
         )
         sys.exit(2)
     from parley.cli.app import run
+    from parley.cli.output import listen_to_python
 
+    listen_to_python()
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))

@@ -13,7 +13,7 @@ from parley.cli import card, config, demo, send, serve, store, task
 from parley.cli.boundary import conclude
 from parley.cli.failures import INTERRUPTED, UsageFailure
 from parley.cli.options import found_sources
-from parley.cli.output import Output, prepare_streams
+from parley.cli.output import Output, prepare_streams, say
 from parley.cli.settings import BY_FIELD, SETTINGS
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # what every complaint of it is
@@ -52,10 +52,10 @@ def build() -> typer.Typer:
         ),
     ) -> None:
         if version:
-            print(f"parley {__version__}")
+            say(f"parley {__version__}")
             raise typer.Exit
         if context.invoked_subcommand is None:
-            print(context.get_help())
+            say(context.get_help())
 
     for room in (serve, demo, card, send, task, store, config):
         room.register(app)
@@ -75,7 +75,7 @@ def build() -> typer.Typer:
                     hint="parley help lists the commands",
                 )
             here = type(here)(known[name], info_name=name, parent=here)
-        print(here.get_help())
+        say(here.get_help())
 
     return app
 

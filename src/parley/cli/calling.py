@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from parley.cli.cards import describe_interface
 from parley.cli.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
 from parley.cli.output import Output
 from parley.cli.settings import Settings
+from parley.cli.text import shell_words
 from parley.client import RemoteAgent, connect
 from parley.client.binding import canonical
 from parley.client.errors import (
@@ -234,7 +234,12 @@ class Call:
             given += ["--a2a-version", settings.a2a_version or ""]
         if settings.is_flag("insecure") and settings.insecure:
             given.append("--insecure")
-        return shlex.join([*given, *(more or (self.task_id,))])
+        return shell_words([*given, *(more or self.task_argument)])
+
+    @property
+    def task_argument(self) -> tuple[str, ...]:
+        """The task at hand as an argument, which is no option whatever the agent calls it."""
+        return ("--", self.task_id) if self.task_id.startswith("-") else (self.task_id,)
 
     # -- failures ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from parley.cli.output import Output
 from parley.cli.redaction import Redactor
 from parley.cli.settings import BY_FIELD, DEFAULT, Setting, Settings
 from parley.cli.sources import Source, resolve, sources
+from parley.cli.text import visible
 
 AGENT = ("agent_card", "transport", "a2a_version", "svc_param", "insecure", "bearer", "api_key")
 OUTPUT = ("output", "stream", "verbose", "debug", "config")
@@ -63,6 +64,10 @@ class GroupedCommand(TyperCommand):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
             ctx.meta[_PARTS_KEY] = _in_order(given, order)
         return super().parse_args(ctx, args)
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help, which shows what others may have written into a ``.env`` file."""
+        return visible(super().get_help(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, group by group."""

@@ -1,19 +1,24 @@
 """The two streams: the payload goes to stdout, everything about the command to stderr.
 
-No credential passes to stderr or into an error, whatever was said (``redaction``).
+No credential passes to stderr or into an error, whatever was said (``redaction``). Nothing passes
+to either that a terminal would obey (``text``): whatever the command prints or logs goes through
+here, except for what ``demo`` draws on a terminal and the lines of ``store export``.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import sys
+import textwrap
+import threading
 from typing import Any
 
 import msgspec
 
 from parley.cli.failures import Failure
 from parley.cli.redaction import Redactor
-from parley.cli.text import TextWriter, visible
+from parley.cli.text import TextWriter, visible, visible_json
 from parley.model.encoding import encode
 
 
@@ -44,7 +49,7 @@ class Output:
     def json(self, encoded: bytes) -> None:
         """Write JSON that is encoded already: formatted, or on a line of its own."""
         encoded = msgspec.json.format(encoded, indent=-1 if self.is_stream else 2)
-        sys.stdout.write(encoded.decode() + "\n")
+        sys.stdout.write(visible_json(encoded.decode()) + "\n")
         sys.stdout.flush()
 
     def failure(self, failure: Failure) -> None:
@@ -75,8 +80,39 @@ class Output:
 
     def _say(self, kind: str, text: str) -> None:
         lines = visible(self.redact(text)).splitlines() or [""]
-        sys.stderr.write("".join(f"{kind}: {line}\n" for line in lines))
-        sys.stderr.flush()
+        say("\n".join(f"{kind}: {line}" for line in lines), aside=True)
+
+
+def say(text: str, *, aside: bool = False) -> None:
+    """Print lines at once, on stdout or ``aside`` on stderr."""
+    stream = sys.stderr if aside else sys.stdout
+    stream.write(f"{visible(text)}\n")
+    stream.flush()
+
+
+class LogFormatter(logging.Formatter):
+    """One line for each record; what has more goes on further in, and looks like no other."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line, and those that its message has beyond it."""
+        return visible(super().formatMessage(record)).replace("\n", "\n  ")
+
+    def formatException(self, ei: Any) -> str:
+        """Return a traceback."""
+        return textwrap.indent(visible(super().formatException(ei)), "  ")
+
+    def formatStack(self, stack_info: str) -> str:
+        """Return where a record was made."""
+        return textwrap.indent(visible(super().formatStack(stack_info)), "  ")
+
+
+def log_to_stderr(level: str) -> None:
+    """Have everything that the server and its agents say logged, one line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def prepare_streams() -> None:
@@ -84,3 +120,25 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if logging.lastResort is not None:  # what is logged where nobody listens, by any library
+        logging.lastResort.setFormatter(LogFormatter())
+
+
+def listen_to_python() -> None:
+    """Have logged what Python itself says beside the program: warnings, and what nobody caught."""
+    log = logging.getLogger("parley")
+
+    def told(what: str, kind: Any, error: BaseException | None, trace: Any) -> None:
+        log.error(what, exc_info=(kind, error or kind(), trace))
+
+    logging.captureWarnings(True)
+    sys.excepthook = lambda kind, error, trace: told("parley failed", kind, error, trace)
+    threading.excepthook = lambda args: told(
+        "a thread failed", args.exc_type, args.exc_value, args.exc_traceback
+    )
+    sys.unraisablehook = lambda args: told(
+        args.err_msg or "an exception was passed over",
+        args.exc_type,
+        args.exc_value,
+        args.exc_traceback,
+    )

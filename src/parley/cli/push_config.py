@@ -138,7 +138,7 @@ async def _list(call: Call, page_size: int | None, page_token: str) -> None:
                 output.text.gap()
     if page.next_page_token:
         sizes = ("--page-size", str(page_size)) if page_size else ()
-        more = (call.task_id, *sizes, "--page-token", page.next_page_token)
+        more = (*sizes, "--page-token", page.next_page_token, *call.task_argument)
         output.note(f"next: {call.command('task push-config list', *more)}")
 
 

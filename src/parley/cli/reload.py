@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 
 from parley.cli.failures import UsageFailure
+from parley.cli.output import say
+from parley.cli.text import one_line
 
 PATIENCE = 30.0  # seconds for a server to end; more than it gives its turns
 
@@ -33,7 +35,7 @@ def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
     try:
         for changes in watch(*folders, watch_filter=PythonFilter()):
             names = sorted({Path(path).name for _, path in changes})
-            print(f"{', '.join(names)} changed; starting again", file=sys.stderr, flush=True)
+            say(f"{one_line(', '.join(names))} changed; starting again", aside=True)
             _end(server)
             server = _start(arguments)
     except KeyboardInterrupt:

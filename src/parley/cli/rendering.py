@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 from msgspec import UNSET
 
-from parley.cli.text import TextWriter
+from parley.cli.text import TextWriter, json_text
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -101,7 +100,7 @@ def write_parts(
         if part.text is not None:
             write.content(label, part.text)
         elif part.data is not UNSET:
-            write.content(DATA, formatted(part.data))
+            write.content(DATA, json_text(part.data, indent=2))
         else:
             write.field(FILE, file_line(part))
         if verbose:
@@ -126,7 +125,7 @@ def joined(parts: Sequence[Part]) -> list[Part]:
 def write_metadata(write: TextWriter, metadata: dict[str, Any] | None) -> None:
     """Write metadata, if there is any."""
     if metadata:
-        write.content("Metadata", json.dumps(metadata, ensure_ascii=False))
+        write.content("Metadata", json_text(metadata))
 
 
 def write_page(write: TextWriter, page: ListTasksResponse, *, verbose: bool) -> None:
@@ -147,11 +146,6 @@ def file_line(part: Part, name: str = "") -> str:
     kind = part.media_type or "unknown type"
     place = f"{len(part.raw):,} bytes" if part.raw is not None else part.url
     return f"{part.filename or name or 'unnamed'} ({kind}, {place})"
-
-
-def formatted(data: Any) -> str:
-    """Return ``data`` as JSON that a person can read."""
-    return json.dumps(data, ensure_ascii=False, indent=2)
 
 
 class EventWriter:

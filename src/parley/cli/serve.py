@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ from parley.cli.boundary import conclude
 from parley.cli.durations import parse_duration
 from parley.cli.failures import Failure, UsageFailure
 from parley.cli.options import GroupedCommand
-from parley.cli.output import Output
+from parley.cli.output import Output, log_to_stderr, say
 from parley.cli.settings import BY_FIELD
 
 if TYPE_CHECKING:
@@ -280,7 +278,7 @@ def _serve(
             port=port,
             access_log=log_level == "debug",
             grpc=grpc,
-            listening=lambda address: print(
+            listening=lambda address: say(
                 banner(
                     agents,
                     url or address,
@@ -288,8 +286,7 @@ def _serve(
                     tenants,
                     role=shared["role"],
                     grpc=app.grpc.beside(url or address) if grpc is not None else "",
-                ),
-                flush=True,
+                )
             ),
         )
     except ListenError as error:
@@ -362,15 +359,6 @@ def try_command(agent: Agent, base: str) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{text}"' if not set(text) & set('"\\$`!') else shlex.quote(text)
-
-
-def log_to_stderr(level: str) -> None:
-    """Have everything that the server and its agents say logged, one line each."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def _reload(targets: list[str], tenants: list[str], arguments: list[str]) -> int:

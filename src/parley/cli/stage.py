@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -10,8 +9,9 @@ from typing import Protocol
 from msgspec import UNSET
 
 from parley import __version__
+from parley.cli.output import say
 from parley.cli.rendering import file_line
-from parley.cli.text import visible
+from parley.cli.text import json_text, one_line, visible
 from parley.model.cards import AgentCard
 from parley.model.parts import Part
 from parley.model.tasks import Task, TaskState
@@ -99,17 +99,17 @@ class PlainStage:
 
     def _line(self, label: str, text: str) -> None:
         for number, line in enumerate(visible(text).splitlines() or [""]):
-            print(f"  {'' if number else label:<9}{line}".rstrip(), flush=True)
+            say(f"  {'' if number else label:<9}{line}".rstrip())
 
     def begin(self, address: str, paths: Sequence[str]) -> None:
         """Say what is served where."""
         version = __version__
-        print(f"Parley {version}: {len(paths)} agents on {address}", flush=True)
+        say(f"Parley {version}: {len(paths)} agents on {address}")
 
     def scene(self, title: str, about: str) -> None:
         """Begin a scene."""
         self._scenes += 1
-        print(f"\n{self._scenes}. {title}\n   {about}", flush=True)
+        say(f"\n{self._scenes}. {title}\n   {about}")
 
     def card(self, card: AgentCard, url: str) -> None:
         """Show an agent card."""
@@ -148,11 +148,11 @@ class PlainStage:
 
     def end(self, commands: Sequence[str], *, serving: bool) -> None:
         """Say what to try next."""
-        print("\nTry it yourself:" if serving else "\nTo try it yourself, run parley demo and:")
+        say("\nTry it yourself:" if serving else "\nTo try it yourself, run parley demo and:")
         for command in commands:
-            print(f"  {command}")
+            say(f"  {command}")
         if serving:
-            print("\nServing until Ctrl-C.", flush=True)
+            say("\nServing until Ctrl-C.")
 
 
 class _PlainPaper:
@@ -166,18 +166,18 @@ class _PlainPaper:
             self._show(line)
 
     def status(self, state: TaskState, said: str) -> None:
-        print(f"  {'task':<9}{state_name(state)}{': ' if said else ''}{visible(said)}", flush=True)
+        say(f"  {'task':<9}{state_name(state)}{': ' if said else ''}{one_line(said)}")
 
     def end(self) -> None:
         if self._text:
             self._show(self._text)
 
     def _show(self, line: str) -> None:
-        print(f"  {'report':<9}{visible(line)}".rstrip(), flush=True)
+        say(f"  {'report':<9}{line}".rstrip())
 
 
 def shown_part(part: Part, name: str) -> str:
     """Return a part as a person reads it; ``name`` is that of its artifact."""
     if part.is_file:
         return file_line(part, name)
-    return part.text or "" if part.data is UNSET else json.dumps(part.data, ensure_ascii=False)
+    return part.text or "" if part.data is UNSET else json_text(part.data)

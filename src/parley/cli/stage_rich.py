@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.box import ROUNDED
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -37,11 +38,29 @@ _STYLES = {
 }
 
 
+class _Console(Console):
+    """A console where text is text: it moves no cursor, and no markup or emoji code is read in it.
+
+    What may hold others' words goes through ``visible`` before it is laid out too, so that it is
+    as wide as it is shown.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return what is written: our own controls, and text that has none."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 class RichStage:
     """Colour and live progress, for terminals."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+    def __init__(self) -> None:
+        self._console = _Console()
         self._console.width = min(self._console.width, WIDTH)
         self._scenes = 0
 
@@ -52,7 +71,7 @@ class RichStage:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=8)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(label, style), Text(visible(text)) if isinstance(text, str) else text)
+        grid.add_row(Text(label, style), _words(text) if isinstance(text, str) else text)
         self._print(grid)
 
     def begin(self, address: str, paths: Sequence[str]) -> None:
@@ -75,18 +94,17 @@ class RichStage:
 
     def card(self, card: AgentCard, url: str) -> None:
         """Show an agent card."""
-        name = Text.assemble((card.name, "bold"), f" {card.version}")
-        self._line("agent", name)
+        self._line("agent", _words((card.name, "bold"), f" {card.version}"))
         self._line("", card.description)
         for skill in card.skills:
-            self._line("skill", Text.assemble((skill.id, "bold"), f"  {skill.description}"))
+            self._line("skill", _words((skill.id, "bold"), f"  {skill.description}"))
         self._line("can", can(card))
         self._line("speaks", speaks(card))
-        self._line("card", Text(url, "cyan"))
+        self._line("card", _words((url, "cyan")))
 
     def asked(self, text: str) -> None:
         """Show what is sent to the agent."""
-        self._line("you", Text(visible(text), "bold"), "cyan")
+        self._line("you", _words((text, "bold")), "cyan")
 
     def replied(self, text: str) -> None:
         """Show what the agent replies directly."""
@@ -105,7 +123,7 @@ class RichStage:
         """Show a task as it stands."""
         style = _STYLES.get(task.state, "blue")
         said = task.status.message.text if task.status.message else ""
-        state = Text.assemble((f"● {state_name(task.state)}", style), "  ", visible(said))
+        state = _words((f"● {state_name(task.state)}", style), "  ", said)
         self._line("task", state, "magenta")
         for artifact in task.artifacts:
             for part in artifact.parts:
@@ -123,7 +141,7 @@ class RichStage:
         title = "Try it yourself" if serving else "To try it yourself, run parley demo and"
         self._console.print(Rule(Text(title, "bold"), align="left", style="dim"))
         for command in commands:
-            self._console.print(Text(f"  {command}", "cyan"), soft_wrap=True)
+            self._console.print(_words((f"  {command}", "cyan")), soft_wrap=True)
         if serving:
             self._console.print()
             self._print(Text("Serving until Ctrl-C.", "dim"))
@@ -159,7 +177,7 @@ class _RichPaper:
         if self.over:
             foot.add_row(Text("●", _STYLES.get(self._state, "blue")), count)
         else:
-            foot.add_row(self._spinner, Text(visible(self._said) or state_name(self._state)))
+            foot.add_row(self._spinner, _words(self._said or state_name(self._state)))
         lines = self._text.rstrip("\n").split("\n")
         # What is taller than the terminal cannot be drawn again in place.
         shown = lines if self.over else lines[-self._height :]
@@ -167,7 +185,7 @@ class _RichPaper:
         return Padding(
             Panel(
                 Group(body, "", foot),
-                title=Text(visible(self._name) or "artifact", "dim"),
+                title=_words((self._name or "artifact", "dim")),
                 title_align="left",
                 box=ROUNDED,
                 border_style="magenta" if self.over else "cyan",
@@ -179,5 +197,11 @@ class _RichPaper:
 def _line_of_report(line: str) -> Text:
     heading = line.lstrip("#")
     if heading != line:
-        return Text(visible(heading.strip()), "bold")
-    return Text(visible(line))
+        return _words((heading.strip(), "bold"))
+    return _words(line)
+
+
+def _words(*pieces: str | tuple[str, str]) -> Text:
+    """Return text as it is shown, each piece alone or with its style."""
+    pairs = [(piece, "") if isinstance(piece, str) else piece for piece in pieces]
+    return Text.assemble(*((visible(text), style) for text, style in pairs))

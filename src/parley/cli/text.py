@@ -2,27 +2,75 @@
 
 A field is one line. What does not fit on a line is a block: its label alone on a line, the
 content, and an empty line that closes it; an empty line inside the content is written as one
-space, so that a reader can skip a block whole. Nothing that an agent says can move the cursor:
-control characters are shown, not sent (command-line specification, §11.2).
+space, so that a reader can skip a block whole. Nothing that others say can move the cursor or turn
+the order of what is read: such characters are shown, not sent (command-line specification, §11.2).
+This module decides which those are, for text and for JSON; ``output`` writes nothing without it.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Callable
+from typing import Any
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# Written as they are: the joiners, which emoji and the scripts of India are spelled with, and what
+# only says where a line may end. Written out: all that a terminal obeys, and what makes a text read
+# other than it is: in another order, on another line, or with a part that nobody sees.
+_UNSAFE = re.compile(
+    "["
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
+    r"\u2028\u2029"  # line and paragraph separator
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, overrides, isolates of direction
+    r"\u206a-\u206f\ufff9-\ufffb\U000e0000-\U000e007f"  # shapes, annotations, tags
+    r"\ud800-\udfff"  # halves of characters
+    "]"
+)
 _LINE_ENDS = re.compile(r"\r\n?")
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with control characters written out; tabs and line ends stay."""
-    return _CONTROL.sub(_written_out, _LINE_ENDS.sub("\n", text))
+    """Return ``text`` with unsafe characters written out; tabs and line ends stay.
+
+    A carriage return is a line end, with or without a line feed. Doing it twice changes nothing.
+    """
+    return _UNSAFE.sub(_written_out, _LINE_ENDS.sub("\n", text))
 
 
 def _written_out(match: re.Match[str]) -> str:
     number = ord(match.group())
+    if number > 0xFFFF:
+        return f"\\U{number:08x}"
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def visible_json(document: str) -> str:
+    """Return a JSON document with unsafe characters as JSON escapes; its value is the same.
+
+    JSON has them inside strings only, and never behind a backslash.
+    """
+    return _UNSAFE.sub(lambda match: json.dumps(match.group())[1:-1], document)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return ``value`` as JSON that a person can read."""
+    return visible_json(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def shell_words(words: list[str]) -> str:
+    """Return a command line that can be copied: its words quoted, each on the one line.
+
+    A word with characters that cannot stand there is in the shells' ``$'...'``.
+    """
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable() and word == one_line(word):
+        return shlex.quote(word)
+    written = (c if c.isprintable() and c not in " \\'" else f"\\U{ord(c):08x}" for c in word)
+    return f"$'{''.join(written)}'"
 
 
 def one_line(text: str) -> str:
@@ -47,7 +95,7 @@ class TextWriter:
     def field(self, label: str, value: object) -> None:
         """Write one field."""
         self.close()
-        self._write(f"{label}: {one_line(str(value))}\n")
+        self._write(f"{one_line(label)}: {one_line(str(value))}\n")
 
     def content(self, label: str, text: str) -> None:
         """Write a field where the text is one line, else a block."""

@@ -1,0 +1,90 @@
+"""What is written to a terminal is written in one place, which shows what others said."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.file_sizes import ROOT
+
+SOURCES = sorted((ROOT / "src" / "parley").rglob("*.py"))
+PLACE = "cli/output.py"
+
+# What else may name a stream, and why nothing of others gets onto a terminal there as it is.
+MAY_NAME_A_STREAM = {
+    "cli/boundary.py": "flushes, and closes what nobody reads any more",
+    "cli/reporting.py": "flushes",
+    "cli/demo.py": "asks whether it is a terminal",
+    "cli/store_transfer.py": "writes the lines of an export, which it refuses to a terminal",
+    "cli/messages.py": "reads",
+}
+MAY_DRAW = {"cli/stage_rich.py": "on a console that shows what it is given as text"}
+
+PRINTS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack"}
+PRINTS |= {"excepthook", "print_tb", "StreamHandler", "basicConfig", "showwarning"}
+STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+DRAWS = {"rich", "curses", "readline"}
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT / "src" / "parley").as_posix()
+
+
+def called(tree: ast.AST) -> Iterator[str]:
+    """Yield the last names of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Name):
+                yield function.id
+            elif isinstance(function, ast.Attribute):
+                yield function.attr
+
+
+def streams(tree: ast.AST) -> set[str]:
+    """Return the standard streams that a module names."""
+    of_sys = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "sys"
+    }
+    taken = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "sys"
+        for alias in node.names
+    }
+    return (of_sys | taken) & STREAMS
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Return the packages that a module imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_nothing_is_printed_but_through_the_one_place(path: Path) -> None:
+    tree = ast.parse(path.read_text("utf-8"))
+    if name(path) == PLACE:
+        return
+    by_console = {"print"} if name(path) in MAY_DRAW else set()
+    assert set(called(tree)) & PRINTS <= by_console
+    assert not streams(tree) or name(path) in MAY_NAME_A_STREAM
+    assert not imported(tree) & DRAWS or name(path) in {*MAY_DRAW, "cli/picture.py"}
+
+
+def test_what_may_name_a_stream_does() -> None:
+    for listed in MAY_NAME_A_STREAM:
+        source = (ROOT / "src" / "parley" / listed).read_text("utf-8")
+        assert "sys.std" in source, listed
