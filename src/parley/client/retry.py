@@ -11,8 +11,14 @@ from typing import TypeVar
 
 import msgspec
 
-from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable, Untrusted
-from parley.model.errors import OverloadedError
+from parley.client.errors import (
+    ClientError,
+    Disconnected,
+    UnexpectedStatus,
+    Unreachable,
+    Untrusted,
+)
+from parley.model.errors import A2AError, OverloadedError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -92,7 +98,7 @@ async def repeat(
     while True:
         try:
             return await call()
-        except Exception as error:
+        except (A2AError, ClientError) as error:
             if patient and not isinstance(error, Unreachable):
                 limit = max(limit, retry.streams)
             wished: float | None = getattr(error, "retry_after", None)

@@ -1,0 +1,113 @@
+"""Where any exception at all is caught: at a boundary that is named here, and nowhere else.
+
+A handler that lets go of what was taken and raises again catches nothing, so it may stand anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.house.file_sizes import ROOT
+
+SOURCES = sorted((ROOT / "src" / "parley").rglob("*.py"))
+ANY = {"Exception", "BaseException"}
+
+BINDING = "a binding: a request ends with an answer, whatever happened"
+SERVER = "the server under ASGI's lifespan, or in a thread of its own: who runs it is told"
+AUTHOR = "code of an agent's or an extension's author"
+PUSH = "push delivery: a webhook's trouble is no other's"
+STORE_THREAD = "a thread of a store: who waits for a job is told, and the next job is done"
+COMMITTED = "telling of a commit: it stands, whatever those who hear of it do"
+LOOP = "a task that has to go on looking after others until the server ends"
+COMMAND = "the command: what was raised becomes a report and an exit status"
+
+BOUNDARIES = {
+    ("extensions/profile.py", "receive"): AUTHOR,
+    ("extensions/profile.py", "_have_say"): AUTHOR,
+    ("agent/extended_card.py", "of"): AUTHOR,
+    ("agent/lane.py", "_function"): AUTHOR,
+    ("agent/lane.py", "_do"): AUTHOR,
+    ("agent/settling.py", "_outcome"): AUTHOR,
+    ("agent/threads.py", "_work"): AUTHOR,
+    ("cli/loading.py", "_import_file"): AUTHOR,
+    ("cli/loading.py", "_import_module"): AUTHOR,
+    ("cli/boundary.py", "conclude"): COMMAND,
+    ("server/dispatch.py", "start"): BINDING,
+    ("server/discovery.py", "__call__"): BINDING,
+    ("server/docs.py", "__call__"): BINDING,
+    ("server/exchange.py", "run"): BINDING,
+    ("server/grpc_call.py", "answer"): BINDING,
+    ("server/grpc_call.py", "stream"): BINDING,
+    ("server/streams.py", "pump"): BINDING,
+    ("server/app.py", "_live"): SERVER,
+    ("server/run.py", "work"): SERVER,
+    ("agent/push_webhook.py", "tell"): PUSH,
+    ("agent/push_delivery.py", "_tell_reply"): PUSH,
+    ("agent/push_delivery.py", "_look_after"): LOOP,
+    ("agent/sweep.py", "_try"): LOOP,
+    ("log/relay.py", "_run"): LOOP,
+    ("log/bus_postgres.py", "_again_and_again"): LOOP,
+    ("log/bus_postgres.py", "readable"): LOOP,
+    ("log/redis_line.py", "_again_and_again"): LOOP,
+    ("log/postgres_lease.py", "_run"): STORE_THREAD,
+    ("log/postgres_writer.py", "_part"): STORE_THREAD,
+    ("log/reader_threads.py", "_run"): STORE_THREAD,
+    ("log/sqlite_writer.py", "write"): STORE_THREAD,
+    ("log/memory.py", "_tell"): COMMITTED,
+    ("log/group_writer.py", "_deliver"): COMMITTED,
+    ("log/hints.py", "publish"): COMMITTED,
+    ("log/hints.py", "moved"): COMMITTED,
+    ("log/hints.py", "work"): COMMITTED,
+}
+
+# What writes a traceback into the log. The last two are the steps of a boundary beside it.
+LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+
+
+def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:
+    """Yield each handler of any exception that does not raise it again: file, function, handler."""
+    for path in SOURCES:
+        name = path.relative_to(ROOT / "src" / "parley").as_posix()
+        yield from _in(ast.parse(path.read_text("utf-8")), name, "")
+
+
+def _in(node: ast.AST, file: str, function: str) -> Iterator[tuple[str, str, ast.ExceptHandler]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ExceptHandler) and _takes_any(child):
+            last = child.body[-1]
+            if not (isinstance(last, ast.Raise) and last.exc is None):
+                yield file, function, child
+        inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else ""
+        yield from _in(child, file, inside or function)
+
+
+def _takes_any(handler: ast.ExceptHandler) -> bool:
+    return handler.type is None or bool(ANY & _names(handler.type))
+
+
+def _names(node: ast.AST) -> set[str]:
+    found = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return found | {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+
+
+def test_any_exception_is_caught_at_a_boundary_only() -> None:
+    found = {(file, function) for file, function, _ in caught()}
+    assert sorted(found - BOUNDARIES.keys()) == [], "catch what is meant, or name the boundary here"
+    assert sorted(BOUNDARIES.keys() - found) == [], "no longer there"
+
+
+def test_what_a_boundary_catches_is_logged_or_handed_on() -> None:
+    silent = [
+        f"{file}:{handler.lineno} in {function}"
+        for file, function, handler in caught()
+        if not (LOGS | {handler.name}) & set().union(*map(_names, handler.body))
+    ]
+    assert silent == []
+
+
+def test_nothing_suppresses_any_exception() -> None:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and _names(node.func) & {"suppress"}:
+                assert not ANY & set().union(*map(_names, node.args)), f"{path}:{node.lineno}"
