@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from parley.client import http
+
 from .scripted import (
     CONTEXT_ID,
     TASK_ID,
@@ -284,3 +286,23 @@ def test_the_history_is_asked_for_and_shown_on_request(parley, agent):
     ran = parley("send", "-a", agent.url, "go", "--history", "3")
     assert "History: h-1\n" in ran.stdout
     assert json.loads(json.dumps(agent.params("GetTask"))) == {"id": TASK_ID, "historyLength": 3}
+
+
+def test_a_task_too_large_to_be_kept_is_streamed_whole_and_else_asked_for(
+    parley, agent, monkeypatch
+):
+    monkeypatch.setattr(http, "MAX_RESPONSE", 10_000)
+    pieces = [artifact_update("x" * 1000, append=n > 0) for n in range(20)]
+    events = [{"task": task("WORKING")}, *pieces, status_update("COMPLETED", "Done.")]
+    agent.says("SendStreamingMessage", Answer(events=events))
+    ran = parley("send", "go", "-a", agent.url, "--stream")
+    assert ran.status == 0
+    assert ran.stdout.count("x") >= 20_000
+    assert ran.field("Status") == "Done."
+    assert agent.count("GetTask") == 0
+    agent.says("GetTask", Answer(result=task(text="Done.")))
+    assert parley("send", "go", "-a", agent.url).field("Status") == "Done."
+    agent.says("GetTask", Answer(error={"code": -32603, "message": "it broke"}))
+    ran = parley("send", "go", "-a", agent.url)
+    assert (ran.status, ran.stdout) == (1, "")  # not as a task that made nothing
+    assert "it broke" in ran.stderr

@@ -323,3 +323,25 @@ def test_ages_and_sizes_are_said_as_people_say_them():
         "2.34 MB",
         "5.0 TB",
     ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links as POSIX has them")
+def test_an_export_takes_no_other_files_place_and_follows_no_link(parley, shop, tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    for name in ("new.jsonl.part", "link.jsonl"):
+        (tmp_path / name).symlink_to(kept)
+    (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "nothing")
+    for name in ("link.jsonl", "nowhere.jsonl", "kept"):
+        ran = parley("store", "export", name, "--store", shop)
+        assert ran.status == 2
+        assert f"{name} is there already" in ran.stderr
+    assert parley("store", "export", "new.jsonl", "--store", shop).status == 0
+    assert kept.read_text() == "mine"
+    assert not (tmp_path / "nothing").exists()
+    assert (tmp_path / "new.jsonl").stat().st_mode & 0o077 == 0
+    left = {path.name for path in tmp_path.iterdir() if ".part" in path.name}
+    assert left == {"new.jsonl.part"}  # which was there before
+    ran = parley("store", "export", "no/folder.jsonl", "--store", shop)
+    assert ran.status == 1
+    assert "no/folder.jsonl cannot be written (No such file or directory)" in ran.stderr

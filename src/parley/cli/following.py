@@ -10,7 +10,8 @@ from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.interface import declares
 from parley.client.message import compose
-from parley.log.fold import Fold, IllegalEvent
+from parley.client.told import Told
+from parley.log.fold import IllegalEvent
 from parley.model.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Message
@@ -39,14 +40,16 @@ async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Tas
     """
     if not agent.card.capabilities.streaming:
         return await _send_and_poll(call, agent, message)
-    answer = await send_and_follow(call, agent, message, ignore)
-    if isinstance(answer, Message):
-        return answer
+    told = await _send_and_follow(call, agent, message, ignore)
+    if isinstance(told, Message):
+        return told
     try:
-        return await agent.get(answer.id, history_length=call.settings.history)
+        return await agent.get(told.task.id, history_length=call.settings.history)
     except (ClientError, A2AError) as error:
+        if not told.is_whole:
+            raise
         call.output.debug(f"the task is shown as its stream told it, because {error}")
-        return answer
+        return told.task
 
 
 async def send_and_follow(
@@ -54,14 +57,22 @@ async def send_and_follow(
 ) -> Task | Message:
     """Send ``message`` and tell ``each`` event of its turn; return what they add up to.
 
-    The last event told is always the one that settles the task, or the direct message.
+    The last event told is always the one that settles the task, or the direct message. A task that
+    is larger than an answer may be comes back without its artifacts and history.
     """
+    told = await _send_and_follow(call, agent, message, each)
+    return told if isinstance(told, Message) else told.task
+
+
+async def _send_and_follow(
+    call: Call, agent: RemoteAgent, message: Message, each: Each
+) -> Told | Message:
     if not agent.card.capabilities.streaming:
         call.output.note("the agent does not stream; its task is looked at again and again")
     settings = call.settings
     stream = agent.stream(message, metadata=settings.metadata, history_length=settings.history)
     try:
-        return await follow(call, agent, stream, each, continues=bool(message.task_id))
+        return await _follow(call, agent, stream, each, continues=bool(message.task_id))
     except (MethodNotFoundError, UnsupportedOperationError) as error:
         if stream.state is not None:
             raise
@@ -69,18 +80,27 @@ async def send_and_follow(
         call.output.debug(f"the agent refuses to stream: {error}")
         answer = await _send_and_poll(call, agent, message)
         each(answer)
-        return answer
+        return answer if isinstance(answer, Message) else Told(answer)
 
 
-async def follow(
-    call: Call, agent: RemoteAgent, stream: EventStream, each: Each, *, continues: bool = False
-) -> Task | Message:
+async def follow(call: Call, agent: RemoteAgent, stream: EventStream, each: Each) -> Task | Message:
+    """Tell ``each`` event of ``stream`` until there is nothing to wait for.
+
+    When the stream breaks off, the task is polled.
+    """
+    told = await _follow(call, agent, stream, each, continues=False)
+    return told if isinstance(told, Message) else told.task
+
+
+async def _follow(
+    call: Call, agent: RemoteAgent, stream: EventStream, each: Each, *, continues: bool
+) -> Told | Message:
     """Tell ``each`` event of ``stream`` until there is nothing to wait for.
 
     ``continues``: the task was there before, so that the Task which opens the stream may still
-    show the question that was just answered. When the stream breaks off, the task is polled.
+    show the question that was just answered.
     """
-    fold: Fold | None = None
+    told: Told | None = None
     opening = True
     cuts = 0
     while True:
@@ -90,7 +110,7 @@ async def follow(
                     if isinstance(event, Message):
                         each(event)
                         return event
-                    fold = _folded(fold, event)
+                    told = _told(told, event)
                     call.met(stream.task_id, stream.context_id)
                     each(event)
                     stale = opening and continues and isinstance(event, Task)
@@ -109,11 +129,11 @@ async def follow(
             call.output.note(f"the stream broke off; going on where it stopped ({error})")
             await _get_patiently(call, agent, stream.task_id)
             stream = agent.subscribe(stream.task_id, after=stream.seq)
-    if fold is not None and _is_over(stream.state, stale=False):
-        return fold.task
+    if told is not None and _is_over(stream.state, stale=False):
+        return told
     task = await poll(call, agent, stream.task_id)
     each(task)
-    return task
+    return Told(task)
 
 
 async def poll(call: Call, agent: RemoteAgent, task_id: str) -> Task:
@@ -160,15 +180,15 @@ async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Ta
     return answer if is_settled(answer.state) else await poll(call, agent, answer.id)
 
 
-def _folded(fold: Fold | None, event: Event) -> Fold | None:
+def _told(told: Told | None, event: Event) -> Told | None:
     if isinstance(event, Task):
-        return Fold(event)
-    if fold is not None and not isinstance(event, Message):
+        return Told(event)
+    if told is not None and not isinstance(event, Message):
         try:
-            fold.apply(event)
+            told.add(event)
         except IllegalEvent:
             return None  # the agent breaks the rules; how the task stands is for it to say
-    return fold
+    return told
 
 
 def _is_over(state: TaskState | None, *, stale: bool) -> bool:

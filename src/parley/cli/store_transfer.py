@@ -73,20 +73,29 @@ def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file for its owner's eyes, which is there only once it is whole and durable."""
-    part = path.with_name(path.name + ".part")
-    if path.exists():
-        raise UsageFailure(f"{path} is there already; name a new file, or remove it")
+    """Write a file for its owner's eyes, which is there only once it is whole and durable.
+
+    It takes no other file's place, nor is it written through somebody's link.
+    """
+    there = UsageFailure(f"{path} is there already; name a new file, or remove it")
+    if os.path.lexists(path):
+        raise there
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
     except OSError as error:
-        raise Failure("PARLEY_ERR_FILE", f"{part} cannot be written ({error.strerror})") from error
+        raise Failure("PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})") from error
+    part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        part.rename(path)
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            raise there from None
+        except OSError:  # not every file system has links
+            part.rename(path)
     except OSError as error:
         raise Failure(
             "PARLEY_ERR_FILE", f"{path} was not written ({error.strerror}); nothing is left of it"

@@ -15,6 +15,8 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 # Written as they are: the joiners, which emoji and the scripts of India are spelled with, and what
 # only says where a line may end. Written out: all that a terminal obeys, and what makes a text read
 # other than it is: in another order, on another line, or with a part that nobody sees.
@@ -54,8 +56,9 @@ def visible_json(document: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as JSON that a person can read."""
-    return visible_json(json.dumps(value, ensure_ascii=False, indent=indent))
+    """Return ``value`` as JSON that a person can read; however deep, if it could be received."""
+    encoded = msgspec.json.encode(value)
+    return visible_json(msgspec.json.format(encoded, indent=indent or 0).decode())
 
 
 def shell_words(words: list[str]) -> str:

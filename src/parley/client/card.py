@@ -22,7 +22,7 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.client.http import HttpTransport, Reply, place
+from parley.client.http import HttpTransport, Reply, is_same_server, place
 from parley.client.retry import PASSING_STATUSES, Retry, repeat, seconds_of
 from parley.model import encoding
 from parley.model.cards import AgentCard
@@ -196,13 +196,13 @@ class CardResolver:
             return await repeat(lambda: get(extra), self._retry, safe=True, name="the agent card")
 
         reply = await ask({})
-        if reply.status == 401 and self._credentials:
+        if reply.status == 401 and self._credentials and is_same_server(url, reply.url):
             reply = await ask(self._credentials)
         if reply.status in (401, 403):
             raise AuthenticationRequired(
-                f"{place(url)} wants credentials for the agent card"
+                f"{place(reply.url)} wants credentials for the agent card"
                 if reply.status == 401
-                else f"{place(url)} refuses to show the agent card",
+                else f"{place(reply.url)} refuses to show the agent card",
                 status=reply.status,
                 challenge=reply.headers.get("www-authenticate", ""),
             )
@@ -265,9 +265,13 @@ def read_card(raw: bytes, where: str) -> AgentCard:
         members = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise CardInvalid(f"{where} is not JSON") from None
+    except RecursionError:
+        raise CardInvalid(f"{where} is nested too deeply to be an agent card") from None
     if not isinstance(members, dict):
         raise CardInvalid(f"{where} is JSON, but not an object, so not an agent card")
     try:
         return versions.read_card(members)
     except A2AError as error:
         raise CardInvalid(f"{where} is not an agent card: {error.message}") from error
+    except RecursionError:
+        raise CardInvalid(f"{where} is nested too deeply to be an agent card") from None

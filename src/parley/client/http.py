@@ -5,6 +5,7 @@ The one file that knows which HTTP library is underneath; it is imported when it
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from parley.client.errors import (
     ClientError,
@@ -35,6 +36,11 @@ logger = logging.getLogger(__name__)
 
 MAX_RESPONSE = 64 * 1024 * 1024
 MAX_REDIRECTS = 3
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Any other header may be a credential: a caller's own ones are not known here.
+_TOLD_TO_ALL = frozenset(
+    {"accept", "a2a-version", "a2a-extensions", "if-none-match", "if-modified-since"}
+)
 # A little under the five seconds after which common servers close an idle connection, so that a
 # request is not sent into a connection that is being closed.
 KEEP_ALIVE = 4.0
@@ -103,7 +109,9 @@ class HttpTransport:
     what is held of an answer, in bytes. ``tls`` is for authorities or client certificates of one's
     own, and ``grpc_tls`` the same for gRPC, which cannot use an ``SSLContext``'s certificates;
     ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment.
-    Redirects are followed by ``get`` only, three at most. No cookies are kept.
+    Redirects are followed by ``get`` only, three at most, and never from an encrypted address to
+    one that is not; another server gets none of the headers that may be secret. No cookies are
+    kept.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -165,9 +173,23 @@ class HttpTransport:
         timeout: float | None = None,
         limit: int | None = None,
     ) -> Reply:
-        """Fetch ``url``, following redirects."""
-        async with self.open("GET", url, headers, None, timeout=timeout, follow=True) as answer:
-            return Reply(answer.status, answer.headers, await answer.read(limit), answer.url)
+        """Fetch ``url``, following redirects, all within ``timeout``."""
+        clock = asyncio.get_running_loop().time
+        end = None if timeout is None else clock() + timeout
+        here = url
+        for _ in range(MAX_REDIRECTS + 1):
+            left = None if end is None else max(end - clock(), 0.001)
+            async with self.open("GET", here, headers, None, timeout=left) as answer:
+                status, there = answer.status, answer.headers.get("location")
+                if status not in REDIRECTS or there is None:
+                    return Reply(status, answer.headers, await answer.read(limit), answer.url)
+            target = _target(answer.url, there, status)
+            if not is_same_server(answer.url, target):
+                headers = {n: v for n, v in headers.items() if n.lower() in _TOLD_TO_ALL}
+            here = target
+        raise UnexpectedStatus(
+            f"{place(url)} redirects more than {MAX_REDIRECTS} times", status=status
+        )
 
     async def send(
         self,
@@ -192,13 +214,12 @@ class HttpTransport:
         *,
         timeout: float | None = None,
         idle: float | None = None,
-        follow: bool = False,
     ) -> AsyncIterator[Answer]:
         """Send a request and give its answer as soon as the headers are there.
 
         ``idle`` bounds the time in which nothing at all arrives (``Disconnected``), ``timeout``
-        the whole (``Timeout``). Redirects are only followed with ``follow``. The connection is
-        given up when the block is left early.
+        the whole (``Timeout``). Redirects are not followed. The connection is given up when the
+        block is left early.
         """
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
@@ -213,8 +234,7 @@ class HttpTransport:
                 timeout=aiohttp.ClientTimeout(
                     total=timeout, connect=self.connect_timeout, sock_read=idle
                 ),
-                allow_redirects=follow,
-                max_redirects=MAX_REDIRECTS,
+                allow_redirects=False,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
@@ -269,10 +289,6 @@ class HttpTransport:
                 return Unreachable(f"the host of {where} is not known: {_reason(error)}")
             case aiohttp.ClientConnectorError():
                 return Unreachable(f"cannot connect to {where}: {_reason(error)}")
-            case aiohttp.TooManyRedirects():
-                return UnexpectedStatus(
-                    f"{where} redirects more than {MAX_REDIRECTS} times", status=error.status
-                )
             case aiohttp.ClientHttpProxyError():
                 return Unreachable(f"the proxy refuses to connect to {where}: {error.status}")
             case aiohttp.ClientResponseError():
@@ -315,6 +331,37 @@ def place(url: str) -> str:
         return url.partition("?")[0]
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
+
+
+def _target(url: str, location: str, status: int) -> str:
+    """Return where a redirect leads. Raises ``UnexpectedStatus`` for where none is followed to."""
+    try:
+        target = urljoin(url, location)
+        parts = urlsplit(target)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UnexpectedStatus(
+            f"{place(url)} redirects to {location[:200]!r}, which is no address of the form "
+            "https://host/path",
+            status=status,
+        )
+    if parts.scheme == "http" and urlsplit(url).scheme == "https":
+        raise UnexpectedStatus(
+            f"{place(url)} redirects to {place(target)}, which is not encrypted", status=status
+        )
+    return target
+
+
+def is_same_server(url: str, target: str) -> bool:
+    """Whether a redirect stays with whom the headers are for: also from HTTP to its HTTPS."""
+    here, there = urlsplit(url), urlsplit(target)
+    if here.hostname != there.hostname:
+        return False
+    ports = {"http": 80, "https": 443}
+    before, after = (parts.port or ports[parts.scheme] for parts in (here, there))
+    return before == after if here.scheme == there.scheme else (before, after) == (80, 443)
 
 
 def _reason(error: BaseException) -> str:

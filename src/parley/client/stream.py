@@ -20,7 +20,8 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
-from parley.log.fold import Fold, IllegalEvent
+from parley.client.told import Told
+from parley.log.fold import IllegalEvent
 from parley.model.errors import (
     A2AError,
     InvalidAgentResponseError,
@@ -47,6 +48,8 @@ Source = Callable[[], AsyncIterator[StreamItem]]
 LAST_WORDS = 1.0
 # A try that held this long was a good connection; losing it is not another failure in a row.
 GOOD_WHILE = 5.0
+# Of a task with more artifacts it is no longer checked which chunk belongs to which.
+MOST_ARTIFACTS = 10_000
 
 
 class Reader:
@@ -77,7 +80,7 @@ class Reader:
         self.state: TaskState | None = None
         self.asks = False
         self.message: Message | None = None
-        self._fold: Fold | None = None
+        self._told: Told | None = None
         # Artifacts by their ids: those begun, where the reader has seen the task, and those whole.
         self._begun: set[str] | None = None
         self._whole: set[str] = set()
@@ -104,14 +107,14 @@ class Reader:
         if isinstance(event, Task):
             # Whoever has a place to go on from needs no memory of the task; a numbering agent may
             # be called over a binding that carries no numbers.
-            self._fold = None if self.seq is not None else Fold(event)
-        elif self._fold is not None:
+            self._told = None if self.seq is not None else Told(event)
+        elif self._told is not None:
             try:
-                self._fold.apply(event)
+                self._told.add(event)
             except IllegalEvent as error:
                 # The reader still gets it; a later look at the task then tells all of it.
-                logger.info("task %s sends what cannot be: %s", self.task_id, error)
-                self._fold = None
+                logger.info("task %r sends what cannot be: %s", self.task_id, error)
+                self._told = None
         return [event]
 
     def is_lost(self, item: StreamItem) -> bool:
@@ -121,9 +124,10 @@ class Reader:
 
     def look(self, task: Task) -> list[Event]:
         """Return what is new to the reader in the task as it stands now."""
-        news = difference(self._fold.task if self._fold is not None else None, task)
+        known = self._told.task if self._told is not None and self._told.is_whole else None
+        news = difference(known, task)
         self._note(task)
-        self._fold = Fold(task)
+        self._told = Told(task)
         return news
 
     def _check(self, event: TaskArtifactUpdateEvent) -> None:
@@ -140,6 +144,8 @@ class Reader:
             logger.warning(
                 "task %.100r: a chunk of artifact %.100r, never begun", event.task_id, id
             )
+        if len(self._whole) + len(self._begun or ()) > MOST_ARTIFACTS:
+            self._begun, self._whole = None, set()
         if self._begun is not None:
             self._begun.add(id)
         if event.last_chunk:

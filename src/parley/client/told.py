@@ -1,0 +1,52 @@
+"""The task as its stream tells it, as far as that can be kept."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from parley.client import http
+from parley.log.fold import Fold
+from parley.model.encoding import encode
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+
+class Told:
+    """A task and what its stream added to it, whole while an answer could hold it (64 MiB).
+
+    A stream has no end that its reader could rely on. What grows larger is forgotten but for the
+    ids and the status, which follow the stream on.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._limit = http.MAX_RESPONSE
+        self._fold: Fold | None = Fold(task)
+        self._outline = task
+        self._size = len(encode(task))
+        self._forget_what_is_too_much()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the artifacts and the history are still known."""
+        return self._fold is not None
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands: all of it, or its outline."""
+        return self._outline if self._fold is None else self._fold.task
+
+    def add(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
+        """Add the next event. Raises ``IllegalEvent`` when it cannot follow."""
+        if self._fold is not None:
+            self._fold.apply(event)
+            self._size += len(encode(event))
+            self._forget_what_is_too_much()
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._outline = replace(self._outline, status=event.status)
+
+    def _forget_what_is_too_much(self) -> None:
+        if self._fold is None or self._size <= self._limit:
+            return
+        self._size = len(encode(self._fold.task))  # artifacts may have taken others' place
+        if self._size > self._limit // 2:
+            self._outline = replace(self._fold.task, artifacts=(), history=())
+            self._fold = None
