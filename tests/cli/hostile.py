@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import struct
+import threading
 from typing import Any
 
 from .scripted import Answer, ScriptedAgent
@@ -167,3 +171,39 @@ def hostile_error(code: int = -32001) -> dict[str, Any]:
     bad = {"@type": "type.googleapis.com/google.rpc.BadRequest"}
     bad["fieldViolations"] = [{"field": SAID, "description": SAID}]  # type: ignore[assignment]
     return {"code": code, "message": SAID, "data": [{**info, "metadata": {SAID: SAID}}, bad]}
+
+
+class HostileGrpc:
+    """A gRPC server that turns every connection away, with words that a terminal would obey."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.turned_away = 0
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                line, _ = self.listener.accept()
+                with line, contextlib.suppress(OSError):
+                    line.settimeout(10)
+                    line.recv(4096)
+                    # An internal error (2), after no stream (0). No frame may be longer than this.
+                    refusal = struct.pack(">II", 0, 2) + SAID.encode()[:2000]
+                    line.sendall(_frame(4, b"") + _frame(7, refusal))
+                    self.turned_away += 1
+                    while line.recv(4096):
+                        pass
+
+    def close(self) -> None:
+        """Stop serving."""
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(15)
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, 0]) + bytes(4) + payload

@@ -339,3 +339,17 @@ def test_an_export_that_says_strange_things_is_shown(tmp_path):
             status, stdout, stderr = run(tmp_path, *words)
             check(stdout, stderr)
             assert status == 1
+
+
+def test_what_a_grpc_server_says_when_it_hangs_up_is_shown(agent, tmp_path):
+    pytest.importorskip("grpc")
+    server = hostile.HostileGrpc()
+    try:
+        here = {"url": f"127.0.0.1:{server.port}", "protocolBinding": "GRPC"}
+        agent.card["supportedInterfaces"] = [agent.interface(**here)]
+        status, stdout, stderr = run(tmp_path, "task", "get", "t", "-a", agent.url)
+    finally:
+        server.close()
+    check(stdout, stderr)
+    assert status == 3
+    assert server.turned_away

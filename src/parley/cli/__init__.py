@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,4 +23,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from parley.cli.output import listen_to_python
 
     listen_to_python()
+    # Its C library writes what peers say, a GOAWAY's words, to stderr: past Python, as it came.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
