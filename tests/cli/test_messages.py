@@ -83,3 +83,12 @@ def test_ids_of_the_server_are_never_made_up():
     assert message.task_id == ""
     assert message.context_id == ""
     assert message.message_id
+
+
+def test_json_that_is_nested_without_end_is_refused_as_what_it_is(parley, tmp_path):
+    deep = "[" * 100_000
+    (tmp_path / "deep.json").write_text(deep)
+    for words in (("--data", "deep.json"), ("hi", "--metadata", deep)):
+        ran = parley("send", *words, "-o", "json")
+        assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
+        assert "not JSON: maximum recursion depth exceeded" in ran.error["message"]

@@ -114,7 +114,7 @@ def _data(place: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
     content = read_stdin() if place == "-" else _read(Path(place), "--data")
     try:
         value = json.loads(content, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         where = "standard input" if place == "-" else place
         raise UsageFailure(f"--data: {where} is not JSON: {error}") from None
     return Part(data=value, media_type=media_type)

@@ -165,7 +165,7 @@ def _read_number(setting: Setting, written: str) -> int:
 def _read_object(setting: Setting, written: str) -> dict[str, Any]:
     try:
         value = json.loads(written, parse_constant=_no_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ValueError('a JSON object is needed, such as \'{"key": "value"}\'')
