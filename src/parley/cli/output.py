@@ -128,8 +128,9 @@ def listen_to_python() -> None:
     """Have logged what Python itself says beside the program: warnings, and what nobody caught."""
     log = logging.getLogger("parley")
 
-    def told(what: str, kind: Any, error: BaseException | None, trace: Any) -> None:
-        log.error(what, exc_info=(kind, error or kind(), trace))
+    def told(what: str, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not SystemExit:  # with which a thread ends itself
+            log.error(what, exc_info=(kind, error, trace))
 
     logging.captureWarnings(True)
     sys.excepthook = lambda kind, error, trace: told("parley failed", kind, error, trace)
