@@ -51,13 +51,13 @@ _LAST = 2**63 - 1
 _STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
 
 
-def _list_of(states: Sequence[str]) -> str:
+def _found_in(states: Sequence[str]) -> str:
     found = [SQL["found_in_state"].replace("{state}", f"'{state}'") for state in states]
-    return SQL["list"].replace("{found}", " UNION ALL ".join(found))
+    return SQL["found"].replace("{found}", " UNION ALL ".join(found))
 
 
-_LISTS = {state: _list_of([state]) for state in _STATES} | {"": _list_of(_STATES)}
-_LIST_IN_CONTEXT = SQL["list"].replace("{found}", SQL["found_in_context"])
+_FOUND = {state: _found_in([state]) for state in _STATES} | {"": _found_in(_STATES)}
+_FOUND_IN_CONTEXT = SQL["found"].replace("{found}", SQL["found_in_context"])
 
 
 class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
@@ -225,17 +225,32 @@ def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
         "history": EVERYTHING if query.history is None else query.history,
         "artifacts": query.artifacts,
         "limit": query.limit,
-        "max_bytes": query.max_bytes,
     }
-    sql = _LIST_IN_CONTEXT if query.context_id else _LISTS[state]
+    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[state]
     reading.execute("BEGIN")  # so that the page and the total are of one moment
     try:
-        lines, found = reading.execute(sql, values).fetchone()
+        found = (reading.execute(sql, values).fetchone()[0] or "").split("\n")
+        keys = _of_a_page(found, query)
+        values["keys"] = f"[{','.join(keys)}]"
+        lines = reading.execute(SQL["list"], values).fetchone()[0] if keys else b""
         total = _total(reading, values)
     finally:
         reading.execute("COMMIT")
-    tasks = [_task(line.split(b"\x1d")) for line in lines.split(b"\x1c")] if lines else []
-    return TaskPage(tuple(tasks), total=total, more=(found or 0) > len(tasks))
+    tasks = [_task(line.split(b"\x1d")) for line in lines.split(b"\x1c") if line]
+    return TaskPage(tuple(tasks), total=total, more=len(found) > len(tasks) > 0)
+
+
+def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
+    """Return the keys of the tasks that a page has room for, of those found with their sizes."""
+    keys: list[str] = []
+    held = 0
+    for line in found[: query.limit]:
+        key, _, size = line.partition(" ")
+        if not key or held >= query.max_bytes:
+            break
+        keys.append(key)
+        held += int(size)
+    return keys
 
 
 def _task(fields: Sequence[bytes]) -> Task:

@@ -9,6 +9,7 @@ parts; what was added to it since, at most some 64 KiB in a turn, is only in the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -16,12 +17,14 @@ from msgspec.structs import replace
 from parley.log.artifact_fold import ArtifactFold, ArtifactPiece, pieces_of
 from parley.log.events import LoggedEvent, records_in
 from parley.log.fold import fold
-from parley.model.encoding import decode, encode, from_wire
-from parley.model.parts import Artifact
+from parley.model.encoding import decode, encode
+from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
-from parley.model.tasks import Task, TaskArtifactUpdateEvent
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 
-_decode = msgspec.json.Decoder(Task, dec_hook=from_wire).decode
+_STATES = {state.value: state for state in TaskState}
+_Messages = tuple[Message, ...]
+_Artifacts = tuple[Artifact, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
 """The position of an artifact in its task, the head of it or nothing, and parts."""
@@ -44,37 +47,25 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: Sequence[ArtifactRow] = ()
     tail: Sequence[LoggedEvent] = ()
 
-    def json(self) -> bytes:
-        """Return the task as the wire's JSON, without what is in ``tail``."""
-        stamp = Timestamp.from_milliseconds(self.status_at)
-        pieces = [b'{"id":', encode(self.task_id)]
-        if self.context_id:
-            pieces += [b',"contextId":', encode(self.context_id)]
-        pieces += [b',"status":{"state":"', self.state.encode()]
-        if self.status_message:
-            pieces += [b'","message":', self.status_message, b',"timestamp":"']
-        else:
-            pieces.append(b'","timestamp":"')
-        pieces += [str(stamp).encode(), b'"}']
-        if self.artifacts:
-            pieces += [b',"artifacts":[', b",".join(_artifacts(self.artifacts)), b"]"]
-        if self.history:
-            pieces += [b',"history":[', self.history, b"]"]
-        if self.metadata:
-            pieces += [b',"metadata":', self.metadata]
-        pieces.append(b"}")
-        return b"".join(pieces)
-
     def task(self) -> Task:
         """Return the task."""
-        task = _decode(self.json())
-        if not self.tail:
-            return task
-        artifacts = ArtifactFold(task.artifacts)
-        for record in self.tail:
-            assert isinstance(record.event, TaskArtifactUpdateEvent)
-            artifacts.apply(record.event)
-        return replace(task, artifacts=artifacts.artifacts)
+        said = decode(self.status_message, Message) if self.status_message else None
+        stamp = Timestamp.from_milliseconds(self.status_at)
+        artifacts = _artifacts(self.artifacts) if self.artifacts else ()
+        if self.tail:
+            folding = ArtifactFold(artifacts)
+            for record in self.tail:
+                assert isinstance(record.event, TaskArtifactUpdateEvent)
+                folding.apply(record.event)
+            artifacts = folding.artifacts
+        return Task(
+            id=self.task_id,
+            context_id=self.context_id,
+            status=TaskStatus(state=_STATES[self.state], message=said, timestamp=stamp),
+            artifacts=artifacts,
+            history=decode(b"[%s]" % self.history, _Messages) if self.history else (),
+            metadata=decode(self.metadata, dict[str, Any]) if self.metadata else None,
+        )
 
     @property
     def unsaved(self) -> frozenset[str]:
@@ -88,8 +79,8 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _artifacts(rows: Iterable[ArtifactRow]) -> list[bytes]:
-    """Return the JSON of each artifact."""
+def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
+    """Return the artifacts that rows have."""
     heads: dict[int, bytes] = {}
     parts: dict[int, list[bytes]] = {}
     for index, head, further in rows:
@@ -98,9 +89,10 @@ def _artifacts(rows: Iterable[ArtifactRow]) -> list[bytes]:
         pieces = parts.setdefault(index, [])
         if further:
             pieces.append(further)
-    return [
+    whole = [
         b'%s,"parts":[%s]}' % (head[:-1], b",".join(parts[index])) for index, head in heads.items()
     ]
+    return decode(b"[%s]" % b",".join(whole), _Artifacts)
 
 
 def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:
@@ -154,5 +146,5 @@ def task_of_before(
     """
     start = None
     if body is not None:
-        start = replace(_decode(body), artifacts=decode(artifacts or b"[]", tuple[Artifact, ...]))
+        start = replace(decode(body, Task), artifacts=decode(artifacts or b"[]", _Artifacts))
     return StoredForm.of(fold([record.event for record in records_in(task_id, tail)], start))

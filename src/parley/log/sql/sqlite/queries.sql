@@ -188,31 +188,26 @@ SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     JOIN log l ON l.task = w.task AND l.seq = w.seq AND l.sub = w.sub
     ORDER BY l.seq, l.sub LIMIT :limit OFFSET :skip);
 
+-- name: found
+-- The tasks of a page and one more, the last updated first, each with its size.
+SELECT group_concat(f.key || ' ' || ({size}), char(10))
+FROM (
+    {found}
+    ORDER BY status_at DESC, task_id DESC LIMIT :limit + 1) f
+JOIN tasks t ON t.key = f.key;
+
 -- name: list
--- One page of tasks, the last updated first, until so many or so many bytes; and how many were
--- found for it.
+-- The tasks with these keys, in their order.
 SELECT CAST(group_concat(
     json_quote(task_id) || char(29) || json_quote(context_id) || char(29) || state || char(29)
     || status_at || char(29) || coalesce(status_message, '') || char(29) || coalesce(metadata, '')
     || char(29) || coalesce(history, '') || char(29) || coalesce(artifacts, '') || char(29)
-    || coalesce(tail, ''), char(28)) AS BLOB), max(found)
+    || coalesce(tail, ''), char(28)) AS BLOB)
 FROM (
     SELECT
-        t.task_id, t.context_id, t.state, t.status_at, t.found, {status_message} AS status_message,
+        t.task_id, t.context_id, t.state, t.status_at, {status_message} AS status_message,
         {metadata} AS metadata, {task_history} AS history, {artifacts} AS artifacts, {tail} AS tail
-    FROM (
-        SELECT *, sum(size) OVER (ORDER BY status_at DESC, task_id DESC) - size AS held,
-            row_number() OVER (ORDER BY status_at DESC, task_id DESC) AS place,
-            count(*) OVER () AS found
-        FROM (
-            SELECT t.key, t.task_id, t.context_id, t.state, t.status_at, t.messages,
-                t.has_status_message, t.folded, {size} AS size
-            FROM (
-                {found}
-                ORDER BY status_at DESC, task_id DESC LIMIT :limit + 1) f
-            JOIN tasks t ON t.key = f.key)) t
-    WHERE t.held < :max_bytes AND t.place <= :limit
-    ORDER BY t.status_at DESC, t.task_id DESC);
+    FROM json_each(:keys) j CROSS JOIN tasks t ON t.key = j.value);
 
 -- name: found_in_state
 -- The first tasks of a list of those in one state.
