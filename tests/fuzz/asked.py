@@ -233,7 +233,7 @@ def _read_http(verb: str, path: str, query: str, body: bytes) -> tuple[str, Oper
     scope = {"path": unquote(path, errors="replace"), "raw_path": raw}
     with suppress(UnicodeDecodeError):
         scope["path"] = unquote(raw.decode(), errors="strict")
-    target, fields = PATHS.find(verb, segments_of(scope, 0))
+    target, fields = PATHS.find(verb, segments_of(scope))
     version, route = target.version, target.route
     tenant = fields.pop("tenant", "")
     check_limits(body)

@@ -172,7 +172,7 @@ async def test_extensions_are_in_force_and_echoed(url, service):
         ("/tasks/a%20b", "a b"),
         ("/tasks/a+b", "a+b"),
         ("/tasks/a%25b", "a%b"),
-        ("/tasks/..", ".."),
+        ("/tasks/...", "..."),
         ("/tasks/tasks", "tasks"),
         ("/tasks/extendedAgentCard", "extendedAgentCard"),
         ("/acme/tasks/t-1", "t-1"),

@@ -38,7 +38,7 @@ def sent(operation: Any, request: A2AStruct) -> Any:
     scope = {"path": "", "raw_path": path.encode("ascii")}
     # A server gives the path decoded, and as it was sent.
     scope["path"] = unquote(path, errors="strict")
-    found = PATHS.find(verb, segments_of(scope, 0))
+    found = PATHS.find(verb, segments_of(scope))
     assert found.target.route.operation is operation
     tenant = found.fields.pop("tenant", "")
     parameters = parse_qsl(query, keep_blank_values=True)

@@ -130,7 +130,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI asks."""
         if scope["type"] == "http":
-            await (self._cors or self._routes.find(route_path(scope)))(scope, receive, send)
+            await (self._cors or self._handler(scope))(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -146,7 +146,10 @@ class App:
             await self.lifecycle.stop()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._routes.find(route_path(scope))(scope, receive, send)
+        await self._handler(scope)(scope, receive, send)
+
+    def _handler(self, scope: Scope) -> ASGIApp:
+        return self._routes.find(route_path(scope), scope.get("raw_path") or b"")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Follow the lifespan of the server (ASGI's lifespan protocol)."""

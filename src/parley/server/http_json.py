@@ -26,14 +26,19 @@ _NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SP
 class HttpJsonBinding:
     """Answers the paths below an agent's address: those of all versions, and of all tenants.
 
-    ``extensions`` are those of the agent, whose methods have paths too.
+    ``prefix`` are the segments of that address. ``extensions`` are those of the agent, whose
+    methods have paths too.
     """
 
     def __init__(
-        self, surroundings: Surroundings, prefix: str, extensions: Iterable[Extension] = ()
+        self,
+        surroundings: Surroundings,
+        prefix: Iterable[str],
+        extensions: Iterable[Extension] = (),
     ) -> None:
         self._around = surroundings
-        self._prefix = prefix
+        self._prefix = tuple(prefix)
+        self._start = sum(len(segment) + 1 for segment in self._prefix)
         self._extensions = tuple(extensions)
 
     @cached_property
@@ -60,13 +65,13 @@ class HttpJsonBinding:
 
     def _find(self, scope: Scope) -> Found | A2AError:
         verb, path, here = scope["method"], scope["path"], route_path(scope)
-        found = self.paths.at(verb, here[len(self._prefix) :])
-        if found is not None:
-            return found
-        mount = len(path) - len(here)
+        if b"%" not in (scope.get("raw_path") or b""):
+            found = self.paths.at(verb, here[self._start :])
+            if found is not None:
+                return found
         try:
-            segments = segments_of(scope, path.count("/", 0, mount) + self._prefix.count("/"))
-            return self.paths.find(verb, segments)
+            mount = path[: len(path) - len(here)]
+            return self.paths.find(verb, segments_of(scope, mount, self._prefix))
         except A2AError as error:
             return error
 

@@ -18,6 +18,7 @@ MAX_PATH = 8 * 1024
 TENANT = "tenant"
 
 _FIELD = re.compile(r"\{(\w+)\}(?::(\w+))?")
+_NO_VALUES = frozenset(("", ".", ".."))
 
 
 class NoSuchPath(MethodNotFoundError):
@@ -62,7 +63,8 @@ class Paths:
 
     They are a tree by segments, made once: finding one costs a few look-ups, however many there
     are, and however long the path is. Words count before fields, and ``{id}:cancel`` before
-    ``{id}``; a slash at the end makes no difference.
+    ``{id}``; a slash at the end makes no difference. A segment that is empty, or ``.`` or ``..``,
+    is no field: ``//tasks`` is not ``/tasks``.
     """
 
     def __init__(self, routes: Iterable[tuple[str, Route]]) -> None:
@@ -148,23 +150,28 @@ class _Node:
         node = self.actions.get(action) if before else None
         if node is not None:
             yield from node.walk(path, place + 1, (*values, before))
-        elif self.field is not None:
+        elif self.field is not None and segment not in _NO_VALUES:
             yield from self.field.walk(path, place + 1, (*values, segment))
 
 
-def segments_of(scope: Mapping[str, object], below: int) -> tuple[str, ...]:
-    """Return the segments of a request's path after the first ``below`` slashes of it, decoded.
+def segments_of(
+    scope: Mapping[str, object], mount: str = "", prefix: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the segments of a request's path that follow ``mount`` and ``prefix``, decoded.
 
     A slash within an id is quoted, so it is found in the path as it was sent; where a server does
-    not tell that, there is none.
+    not tell that, there is none. ``mount`` is a path, decoded; it and ``prefix`` are known to be
+    what the decoded path begins with.
 
-    Raises ``PathTooLong``, and ``NoSuchPath`` for what is not UTF-8.
+    Raises ``PathTooLong``, and ``NoSuchPath`` for what is not UTF-8, and for a path that begins
+    otherwise once a quoted slash counts as part of its segment.
     """
     path, raw = scope["path"], scope.get("raw_path")
     assert isinstance(path, str)
     if len(path) > MAX_PATH or (isinstance(raw, bytes) and len(raw) > MAX_PATH):
         raise PathTooLong(f"the path is longer than the {MAX_PATH} bytes that are taken here")
-    segments = path.split("/")
+    start = len(mount) + sum(len(segment) + 1 for segment in prefix)
+    segments = path[start:].split("/")[1:]
     if isinstance(raw, bytes) and b"%" in raw:
         quoted = raw.partition(b"?")[0].split(b"/")
         try:
@@ -173,8 +180,24 @@ def segments_of(scope: Mapping[str, object], below: int) -> tuple[str, ...]:
             raise NoSuchPath("the path is not UTF-8") from None
         # A middleware that changed the path did not change what was sent.
         if "/".join(decoded) == path:
-            segments = decoded
-    del segments[: below + 1]
+            segments = _after(decoded, mount, prefix)
     if len(segments) > 1 and not segments[-1]:
         segments.pop()
     return tuple(segments)
+
+
+def _after(segments: list[str], mount: str, prefix: Sequence[str]) -> list[str]:
+    """Return those of all segments of a path that follow. Raises ``NoSuchPath``."""
+    length, count = -1, 0
+    while length < len(mount) and count < len(segments):
+        length += len(segments[count]) + 1
+        count += 1
+    end = count + len(prefix)
+    if length != len(mount) or segments[count:end] != list(prefix):
+        raise NoSuchPath("nothing is at this path: a quoted slash (%2F) is part of its segment")
+    return segments[end:]
+
+
+def has_quoted_slash(sent: bytes) -> bool:
+    """Return whether a path, as it was sent, has a slash that is part of a segment."""
+    return b"%2f" in sent.partition(b"?")[0].lower()

@@ -19,6 +19,7 @@ from parley.server.jsonrpc import JsonRpcBinding
 from parley.server.lifecycle import Lifecycle
 from parley.server.nobody import Nobody
 from parley.server.offer import GrpcPlace, Offer
+from parley.server.paths import has_quoted_slash
 from parley.server.places import Places
 from parley.server.settings import Settings
 from parley.server.streams import Streams
@@ -73,6 +74,7 @@ class Routes:
         self._below: dict[str, ASGIApp] = {}
         self._longest = len(ASSISTANTS)
         self._assistants: dict[str, CardPage] = {}
+        self._with_slash: set[str] = set()
         self._offers: list[Offer] = []
         self._nowhere: ASGIApp = Index(self._offers, settings)
         if instead and not endpoints:
@@ -103,11 +105,16 @@ class Routes:
         for path in CARD_PATHS:
             self.add(path, CardChoice(self._nowhere, tenants={}, assistants=self._assistants))
 
-    def find(self, path: str) -> ASGIApp:
-        """Return the handler of a path."""
+    def find(self, path: str, sent: bytes = b"") -> ASGIApp:
+        """Return the handler of a path, which was ``sent`` quoted.
+
+        A slash that was quoted is part of a segment, and parts none.
+        """
         handler = self._exact.get(path)
         if handler is not None:
-            return handler
+            if b"%" not in sent or not has_quoted_slash(sent) or path in self._with_slash:
+                return handler
+            handler = None
         path = path[: self._longest + 1]  # so that a huge path costs no more than another
         while handler is None and path:
             path = path[: path.rfind("/")]
@@ -136,7 +143,7 @@ class Routes:
             for each in (endpoint, *endpoint.tenants.values())
             for extension in each.extensions
         ]
-        below = HttpJsonBinding(around, prefix, extensions)
+        below = HttpJsonBinding(around, prefix.split("/")[1:], extensions)
         self._place(prefix, JsonRpcBinding(around), card, below)
         if endpoint.service is not None:
             self._describe(prefix, endpoint, offer)
@@ -155,9 +162,14 @@ class Routes:
         page = CardPage(endpoint, offer, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Seen from above a tenant, its name is the tenant of the path.
-        below = HttpJsonBinding(around, ASSISTANTS if tenant else prefix, endpoint.extensions)
+        below = HttpJsonBinding(
+            around, (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id), endpoint.extensions
+        )
+        known = set(self._exact)
         self._place(prefix, JsonRpcBinding(around, tenant), page, below)
         self._describe(prefix, endpoint, offer)
+        if "/" in id:
+            self._with_slash |= self._exact.keys() - known
 
     def _place(
         self, address: str, jsonrpc: ASGIApp, card: ASGIApp, below: ASGIApp | None = None
