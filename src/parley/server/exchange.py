@@ -28,7 +28,7 @@ from parley.server.dispatch import Call, Dispatcher, Parameters
 from parley.server.endpoint import Interfaces
 from parley.server.failures import unforeseen
 from parley.server.lifecycle import Lifecycle
-from parley.server.replies import Headers, reply, reply_without_body
+from parley.server.replies import NO_STORE, Headers, reply, reply_without_body
 from parley.server.settings import Settings
 from parley.server.streams import Streams
 from parley.wire import sse, versions
@@ -86,7 +86,7 @@ class Exchange(ABC):
         self.scope = scope
         self.tenant = tenant
         self.given: Mapping[bytes, bytes] = dict(scope["headers"])
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: list[tuple[bytes, bytes]] = [NO_STORE]
         self.silent = False
         self.doing = "a request"
         self.context = CallContext()

@@ -6,9 +6,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.server.lifecycle import Lifecycle
-from parley.server.replies import refuse_method, reply, reply_without_body
-
-_NO_STORE = (b"cache-control", b"no-store")
+from parley.server.replies import NO_STORE, refuse_method, reply, reply_without_body
 
 
 class _Health(msgspec.Struct, omit_defaults=True):
@@ -48,8 +46,8 @@ def ready(lifecycle: Lifecycle) -> ASGIApp:
 
 async def _answer(scope: Scope, send: Send, status: int, health: _Health) -> None:
     if scope["method"] == "HEAD":
-        await reply_without_body(send, status, [_NO_STORE])
+        await reply_without_body(send, status, [NO_STORE])
     elif scope["method"] == "GET":
-        await reply(send, status, msgspec.json.encode(health), [_NO_STORE])
+        await reply(send, status, msgspec.json.encode(health), [NO_STORE])
     else:
         await refuse_method(scope, send, "GET, HEAD", "the health of the server is read with GET")

@@ -18,7 +18,7 @@ from parley.model.operations import Operation
 from parley.model.service import Caller
 from parley.server.dispatch import Call
 from parley.server.exchange import Exchange, NotJson, Surroundings, TooLarge, unsaid
-from parley.server.replies import refuse_method
+from parley.server.replies import NO_STORE, refuse_method
 from parley.wire import jsonrpc, protojson, versions
 from parley.wire.dialect import JsonRpcCodec
 
@@ -59,7 +59,7 @@ class JsonRpcExchange(Exchange):
             self.codec = _LATEST
         else:
             self.codec = versions.dialect(version).jsonrpc
-        self.headers = [_NAMED[version]]
+        self.headers = [_NAMED[version], NO_STORE]
 
     def understand(self, body: bytes, caller: Caller) -> Call:
         """Return what is asked for. Raises ``A2AError``."""

@@ -7,7 +7,7 @@ from starlette.types import Receive, Scope, Send
 from parley.model.errors import A2AError, OverloadedError
 from parley.server.address import route_path
 from parley.server.body import BodyTooLarge, ClientGone, read_body
-from parley.server.replies import reply, reply_without_body
+from parley.server.replies import NO_STORE, reply, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 
@@ -38,7 +38,7 @@ class Nobody:
                 pass
         error = OverloadedError(self._words, retry_after=1)
         version = versions.of_interface(given.get(b"a2a-version", b"").decode("latin-1"))
-        headers = [(b"retry-after", b"1")]
+        headers = [(b"retry-after", b"1"), NO_STORE]
         if version is not None:
             headers.append((b"a2a-version", version.encode()))
         if scope["method"] == "HEAD" or (asked is not None and asked.is_notification):

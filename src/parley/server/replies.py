@@ -10,6 +10,7 @@ from starlette.types import Scope, Send
 Headers = Iterable[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
+NO_STORE = (b"cache-control", b"no-store")
 
 
 async def reply(

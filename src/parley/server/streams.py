@@ -20,7 +20,6 @@ from parley.wire import sse
 
 _HEADERS = (
     (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 )
 # A service that always has a next event gives way to others after so many.
