@@ -1,9 +1,12 @@
 """``parley serve``: agents from files, and what is said when they cannot be served."""
 
+import json
 import os
 import re
 import signal
 import socket
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -56,6 +59,63 @@ def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_p
         assert server.end(signal.SIGINT) == 0
         assert "Traceback" not in server.stderr
     assert (tmp_path / "parley.db").is_file()
+
+
+AT_ANY_PATH = (
+    ("GET", "/.well-known/agent-card.json"),
+    ("GET", "/.well-known/agent.json"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/health/ready"),
+    ("POST", "/"),
+    ("POST", "/message:send"),
+    ("GET", "/tasks"),
+    ("GET", "/a2a/echo-agent/tasks"),
+    ("GET", "/v1/tasks/x"),
+    ("GET", "/nowhere"),
+)
+SEND = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendMessage",
+        "params": {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]},
+            "configuration": {"returnImmediately": True},
+        },
+    }
+).encode()
+
+
+def answered(url, method, path, host):
+    """Status and body of what a browser would send to a page's own host."""
+    parts = urlsplit(url)
+    http = HTTPConnection(parts.hostname, parts.port, timeout=10)
+    headers = {"Host": host, "Content-Type": "application/json", "A2A-Version": "1.0"}
+    http.request(method, path, SEND if method == "POST" else None, headers)
+    response = http.getresponse()
+    body = response.read()
+    http.close()
+    return response.status, body
+
+
+@posix
+def test_a_page_elsewhere_cannot_call_a_server_on_this_machine(file, parley, tmp_path):
+    """Its own name may lead to 127.0.0.1 (DNS rebinding), and is still not the server's."""
+    flags = ["--port", "0", "--store", "memory:", "--allowed-host", "*.friend.example"]
+    with Running(["serve", "echo.py", *flags], tmp_path) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        port = urlsplit(url).port
+        for method, path in AT_ANY_PATH:
+            for host in ("evil.example", f"evil.example:{port}", "friend.example"):
+                status, body = answered(url, method, path, host)
+                assert (status, b"--allowed-host" in body) == (421, True), (method, path, body)
+            assert answered(url, method, path, f"a.friend.example:{port}")[0] != 421
+        for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "localhost:1"):
+            assert answered(url, "GET", "/docs", host)[0] == 200
+        assert answered(url, "POST", "/", f"localhost:{port}")[0] == 200
+        listed = parley("task", "list", "-a", url, "-o", "json").document
+        assert len(listed["tasks"]) == 2  # of the friend, and of this machine
 
 
 @posix
@@ -122,6 +182,7 @@ def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target,
         (("--host", "no.such.host.invalid"), 1, "no.such.host.invalid"),
         (("--port", "99999"), 1, "99999"),
         (("--url", "nonsense"), 2, "nonsense"),
+        (("--allowed-host", "https://x"), 2, "allowed_hosts takes hosts such as example.com"),
         (("echo.py",), 2, "two agents would be served under /echo-agent"),
     ],
 )
@@ -159,8 +220,11 @@ def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
     pytest.importorskip("watchfiles")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    with Running(["serve", "echo.py", "--reload", "--port", port], tmp_path) as server:
+    flags = ["--reload", "--port", port, "--allowed-host", "a.example"]
+    with Running(["serve", "echo.py", *flags], tmp_path) as server:
         url = address_in(server.until("Ctrl-C stops the server"))
+        assert answered(url, "GET", "/docs", "a.example")[0] == 200
+        assert answered(url, "GET", "/docs", "b.example")[0] == 421
         assert parley("send", "-a", url, "hi").field("Text") == "ONCE hi"
         file.write_text("def broken(:\n")
         server.until("echo.py:1: SyntaxError")

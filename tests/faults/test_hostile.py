@@ -68,7 +68,7 @@ def exchanged(url: str, request: bytes, *, ends: bool = False) -> bytes:
 def posted(body: bytes) -> bytes:
     """The request of HTTP that posts a body."""
     head = "".join(f"{name}: {value}\r\n" for name, value in JSON.items())
-    return f"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}".encode() + (
+    return f"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{head}".encode() + (
         b"Content-Length: %d\r\n\r\n" % len(body) + body
     )
 
@@ -241,7 +241,7 @@ async def test_other_methods_of_http_are_told_what_is_here(url: str, method: str
 
 
 async def test_requests_that_never_end_hold_up_nobody(url: str) -> None:
-    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     partial = [b"", b"P", head[:30], head, head + b"Content-Length: 500\r\n\r\n{",
                head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhel"]  # fmt: skip
     async with AsyncExitStack() as stack:

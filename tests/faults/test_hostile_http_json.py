@@ -43,7 +43,7 @@ def head(version: str, *more: str, path: str = "", verb: str = "POST") -> bytes:
     """The head of a request, without the empty line after it."""
     lines = [
         f"{verb} {path or PATHS[version]} HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Connection: close",
         "Content-Type: application/json",
         f"A2A-Version: {version}",

@@ -40,7 +40,8 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self._chunked = False
+        address, port, *_ = writer.get_extra_info("peername")
+        self.host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
     async def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -55,7 +56,7 @@ class Connection:
         *,
         length: int | None = None,
     ) -> None:
-        given = {"Host": "agents.example:9999", **(headers or {})}
+        given = {"Host": self.host, **(headers or {})}
         if body or length is not None:
             given["Content-Length"] = str(len(body) if length is None else length)
         lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in given.items()), "", ""]

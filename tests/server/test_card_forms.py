@@ -101,7 +101,7 @@ async def test_nothing_is_put_into_a_card_that_was_signed():
 
 async def test_the_exact_card_is_the_data_model_and_nothing_else(both):
     exact = await ask(both, "GET", CARD, headers={"A2A-Version": "1.0"})
-    offer = Offer("", url="http://agents.example:9999", trust_proxy=False)
+    offer = Offer("", url=both, trust_proxy=False)
     assert exact.body == encode(card_of()(offer.interfaces_at(offer.url)))
 
 

@@ -20,7 +20,9 @@ from .scripted import Scripted, Standstill, app_of, task
 
 pytestmark = pytest.mark.anyio
 
-HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+HEAD = (
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+)
 QUICK = Settings(head_timeout=0.3, body_timeout=0.3, keep_alive=0.1)
 LONG = 60.0
 

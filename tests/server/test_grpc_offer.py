@@ -34,9 +34,9 @@ async def test_a_card_names_grpc_only_where_it_is_served():
     app = app_of()
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         port = app.grpc.port
-        assert await offers(url, Host="agents.example:9999") == [
-            (f"agents.example:{port}", "1.0", ""),
-            (f"agents.example:{port}", "0.3", ""),
+        assert await offers(url, Host="localhost:9999") == [
+            (f"localhost:{port}", "1.0", ""),
+            (f"localhost:{port}", "0.3", ""),
         ]
         assert (await offers(url, Host="[::1]:9999"))[0][0] == f"[::1]:{port}"
     assert app.grpc.port is None
@@ -65,7 +65,7 @@ async def test_one_of_several_agents_is_offered_as_the_tenant_of_its_path():
     }
     app = create_app(endpoints)
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        here = f"agents.example:{app.grpc.port}"
+        here = f"127.0.0.1:{app.grpc.port}"
         # Version 0.3 has no tenants, so it reaches the agent at the root alone.
         assert await offers(url) == [(here, "1.0", ""), (here, "0.3", "")]
         assert await offers(url, "/time") == [(here, "1.0", "time")]
@@ -76,7 +76,7 @@ async def test_an_agent_alone_is_offered_without_a_tenant_and_its_tenants_by_the
     tenants = {"acme": Endpoint(Scripted(), card_of())}
     app = create_app({"/time": Endpoint(Scripted(), card_of(), tenants=tenants)})
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        here = f"agents.example:{app.grpc.port}"
+        here = f"127.0.0.1:{app.grpc.port}"
         assert await offers(url, "/time") == [(here, "1.0", ""), (here, "0.3", "")]
         assert await offers(url, "/time/acme") == [(here, "1.0", "acme")]
         assert await offers(url, "/a2a/acme") == [(here, "1.0", "acme")]

@@ -59,7 +59,7 @@ async def test_the_document_is_valid_and_says_where_the_agent_is():
     assert (response.status, response.headers["content-type"]) == (200, "application/json")
     assert response.headers["cache-control"] == "public, max-age=60"
     OpenAPIV31SpecValidator(response.json).validate()
-    assert response.json["servers"] == [{"url": "http://agents.example:9999/time"}]
+    assert response.json["servers"] == [{"url": f"{url}/time"}]
     assert response.json["info"]["title"] == "Scripted"
 
 
@@ -246,7 +246,7 @@ async def served():
 async def test_a_tenant_has_a_document_of_its_own(served):
     response = await ask(served, "GET", "/acme/openapi.json")
     assert response.json["info"]["title"] == "Acme"
-    assert response.json["servers"] == [{"url": "http://agents.example:9999/acme"}]
+    assert response.json["servers"] == [{"url": f"{served}/acme"}]
     assert (await ask(served, "GET", "/acme/docs")).status == 200
 
 

@@ -65,7 +65,7 @@ async def test_two_agents_answer_each_under_its_path(two):
         assert text_of(await post(two, call(), path=f"{path}/")) == name
         card = await ask(two, "GET", path + CARD)
         assert card.json["name"] == name
-        assert url_of(card) == f"http://agents.example:9999{path}"
+        assert url_of(card) == f"{two}{path}"
 
 
 async def test_the_address_in_a_card_takes_requests_with_and_without_a_slash(two):
@@ -80,12 +80,12 @@ async def test_a_root_without_an_agent_lists_those_there_are(two):
     assert response.json == {
         "agents": [
             {
-                "url": "http://agents.example:9999/time",
-                "card": f"http://agents.example:9999/time{CARD}",
+                "url": f"{two}/time",
+                "card": f"{two}/time{CARD}",
             },
             {
-                "url": "http://agents.example:9999/report",
-                "card": f"http://agents.example:9999/report{CARD}",
+                "url": f"{two}/report",
+                "card": f"{two}/report{CARD}",
             },
         ]
     }
@@ -113,7 +113,7 @@ async def test_who_posts_json_rpc_where_no_agent_is_is_answered_in_json_rpc(two,
             assert response.json["id"] == "q-7"
             assert response.error["code"] == -32601
             for agent in ("/time", "/report"):
-                assert f"http://agents.example:9999{agent}" in response.error["message"]
+                assert f"{two}{agent}" in response.error["message"]
             assert response.headers["a2a-version"] == ("1.0" if version == "1.0" else "0.3")
 
 
@@ -132,7 +132,7 @@ async def test_an_agent_at_the_root_and_one_below_it():
     async with serving(app) as url:
         assert text_of(await post(url, call())) == "root"
         assert text_of(await post(url, call(), path="/a/b")) == "below"
-        assert url_of(await ask(url, "GET", f"/a/b{CARD}")) == "http://agents.example:9999/a/b"
+        assert url_of(await ask(url, "GET", f"/a/b{CARD}")) == f"{url}/a/b"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_several_agents_answer_under_the_prefix_too(around):
         assert text_of(await post(url, call(), path=path)) == "time"
         assert text_of(await post(url, call(), path=f"{path}/")) == "time"
         index = (await ask(url, "GET", "/agents/")).json
-        assert index["agents"][1]["url"] == "http://agents.example:9999/agents/report"
+        assert index["agents"][1]["url"] == f"{url}/agents/report"
 
 
 @AROUND
@@ -241,7 +241,7 @@ async def test_a_root_path_that_a_proxy_took_off_is_in_the_address():
 
     async with serving(behind_proxy) as url:
         assert "result" in (await post(url, call())).json
-        assert url_of(await ask(url, "GET", CARD)) == "http://agents.example:9999/public/"
+        assert url_of(await ask(url, "GET", CARD)) == f"{url}/public/"
 
 
 async def test_mounts_inside_mounts():
@@ -249,5 +249,5 @@ async def test_mounts_inside_mounts():
     outer = Starlette(routes=[Mount("/a", routes=[Mount("/{b}", app=app)])], lifespan=app.lifespan)
     async with serving(outer) as url:
         card = await ask(url, "GET", f"/a/%C3%BC{CARD}")
-        assert url_of(card) == "http://agents.example:9999/a/%C3%BC/"
+        assert url_of(card) == f"{url}/a/%C3%BC/"
         assert "result" in (await post(url, call(), path="/a/%C3%BC/")).json

@@ -14,7 +14,6 @@ from .scripted import Scripted, card_of, reply
 pytestmark = pytest.mark.anyio
 
 CARD = "/.well-known/agent-card.json"
-HERE = "http://agents.example:9999"
 
 
 def named(name, **options):
@@ -145,19 +144,19 @@ async def test_a_tenants_card_names_the_common_address_and_the_tenant(two, path)
         card = await ask(two, "GET", at)
         assert card.status == 200
         assert card.json["name"] == "Acme"
-        assert interfaces_of(card) == {(HERE, "acme")}
+        assert interfaces_of(card) == {(two, "acme")}
 
 
 async def test_every_url_of_a_tenants_card_leads_to_the_tenant(two):
     card = await ask(two, "GET", f"/globex{CARD}")
     offered = card.json["supportedInterfaces"]
     for each in offered:
-        assert each.get("tenant") == "globex" or each["url"] == f"{HERE}/globex", each
+        assert each.get("tenant") == "globex" or each["url"] == f"{two}/globex", each
     # What a client of 0.3 reads names no tenant, so its address does.
     if "url" in card.json:
-        assert card.json["url"] == f"{HERE}/globex"
+        assert card.json["url"] == f"{two}/globex"
         for each in card.json.get("additionalInterfaces", []):
-            assert each["url"] == f"{HERE}/globex"
+            assert each["url"] == f"{two}/globex"
 
 
 async def test_a_card_of_no_tenant_is_not_there(two):
@@ -177,7 +176,7 @@ async def test_the_card_beside_tenants_is_that_of_the_agent_there(mixed):
 
 
 async def test_the_extended_card_names_the_tenant_that_asked(two):
-    for path, here in (("/", HERE), ("/globex", HERE)):
+    for path, here in (("/", two), ("/globex", two)):
         body = call("GetExtendedAgentCard", {"tenant": "globex"})
         card = (await post(two, body, path=path)).json["result"]
         assert card["name"] == "Globex, extended"
@@ -258,14 +257,14 @@ async def test_an_assistant_is_found_by_its_name(mixed, id, said):
     for path in (f"{CARD}?assistant_id={id}", f"/a2a/{id}{CARD}"):
         card = await ask(mixed, "GET", path)
         assert card.json["name"] == said.partition(" ")[0]
-        assert interfaces_of(card) == {(f"{HERE}/a2a/{id}", "")}
+        assert interfaces_of(card) == {(f"{mixed}/a2a/{id}", "")}
 
 
 async def test_the_extended_card_of_an_assistant_names_its_address(mixed):
     card = (await post(mixed, call("GetExtendedAgentCard"), path="/a2a/acme")).json["result"]
     assert card["name"] == "Acme, extended"
     first = card["supportedInterfaces"][0]
-    assert (first["url"], first.get("tenant")) == (f"{HERE}/a2a/acme", None)
+    assert (first["url"], first.get("tenant")) == (f"{mixed}/a2a/acme", None)
 
 
 async def test_an_unknown_assistant_is_said_to_be_unknown(mixed, two):
@@ -298,7 +297,7 @@ async def test_a_path_that_was_chosen_counts_before_a_name():
     async with serving(app) as url:
         assert text_of(await post(url, call(), path="/a2a/time")) == "Time for ''"
         card = await ask(url, "GET", f"{CARD}?assistant_id=key/of%20it")
-        assert interfaces_of(card) == {(f"{HERE}/a2a/key%2Fof%20it", "")}
+        assert interfaces_of(card) == {(f"{url}/a2a/key%2Fof%20it", "")}
         assert text_of(await post(url, call(), path="/a2a/key%2Fof%20it")) == "Other for ''"
 
 
@@ -306,7 +305,7 @@ async def test_one_agent_at_the_root_is_an_assistant_too():
     async with serving(create_app({"": named("Only", key="only")})) as url:
         assert text_of(await post(url, call(), path="/a2a/only")) == "Only for ''"
         card = await ask(url, "GET", f"{CARD}?assistant_id=only")
-        assert interfaces_of(card) == {(f"{HERE}/a2a/only", "")}
+        assert interfaces_of(card) == {(f"{url}/a2a/only", "")}
         assert (await ask(url, "GET", f"{CARD}?assistant_id=")).json["name"] == "Only"
 
 

@@ -134,6 +134,15 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = "",
+        allowed_host: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="A host that requests may name besides this machine's own, such as "
+                "example.com, *.example.com, example.com:8443, or * for all; repeat it.",
+                metavar="HOST",
+                show_default=False,
+            ),
+        ] = None,
         grpc_port: Annotated[
             int | None,
             typer.Option(
@@ -193,6 +202,7 @@ def register(app: typer.Typer) -> None:
             again += ["--no-migrate"] if no_migrate else []
             again += ["--lease", lease] if lease else []
             again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
+            again += [f"--allowed-host={each}" for each in allowed_host or []]
             again += ["--allow-private-webhooks"] if allow_private_webhooks else []
             again += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
             again += ["--grpc-cert", grpc_cert] if grpc_cert else []
@@ -214,6 +224,7 @@ def register(app: typer.Typer) -> None:
                     url,
                     log_level.lower(),
                     sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
+                    allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
                     cert=grpc_cert or None,
@@ -235,6 +246,7 @@ def _serve(
     log_level: str,
     *,
     sharing: Callable[[], dict[str, Any]],
+    allowed_hosts: tuple[str, ...] = (),
     allow_private_webhooks: bool = False,
     port_for_grpc: int | None = None,
     **tls: str | None,
@@ -254,6 +266,7 @@ def _serve(
     from parley.agent.host import asgi
     from parley.agent.opening import shown
     from parley.log.store import StoreError
+    from parley.server.app import Settings
     from parley.server.grpc_options import grpc_options
     from parley.server.run import ListenError, run
 
@@ -264,6 +277,7 @@ def _serve(
             tenants=tenants,
             store=store,
             url=url or None,
+            settings=Settings(allowed_hosts=allowed_hosts),
             allow_private_webhooks=allow_private_webhooks,
             **shared,
         )

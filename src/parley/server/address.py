@@ -13,6 +13,8 @@ _HOST = re.compile(
 )
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*/?")
 
+NOT_A_HOST = "the Host header is not a host name or address, with or without a port"
+
 
 class BadAddress(Exception):
     """The request names a host that cannot be one."""
@@ -47,35 +49,42 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
     mount = quote(scope.get("root_path", ""), safe="/~!$&'()*+,;=:@")
     prefix = ""
     if trust_proxy:
-        scheme = _first(names.get(b"x-forwarded-proto", "")) or scheme
-        host = _first(names.get(b"x-forwarded-host", "")) or host
-        prefix = _first(names.get(b"x-forwarded-prefix", "")).rstrip("/")
+        scheme = first(names.get(b"x-forwarded-proto", "")) or scheme
+        host = first(names.get(b"x-forwarded-host", "")) or host
+        prefix = first(names.get(b"x-forwarded-prefix", "")).rstrip("/")
     if not host:
         host = _own_host(scope)
     if scheme not in ("http", "https"):
         raise BadAddress(f"{scheme!r} is not a scheme that an agent is reached by")
-    if not _is_host(host):
-        raise BadAddress("the Host header is not a host name or address, with or without a port")
+    if split_host(host) is None:
+        raise BadAddress(NOT_A_HOST)
     if not _PREFIX.fullmatch(prefix):
         raise BadAddress("the X-Forwarded-Prefix header is not a path")
     return f"{scheme}://{host.lower()}{prefix}{mount.rstrip('/')}"
 
 
-def _first(header: str) -> str:
-    """Return what the outermost proxy said."""
-    return header.partition(",")[0].strip()
+def split_host(host: str) -> tuple[str, str] | None:
+    """Return the name and the port of a ``Host`` header, or ``None`` for what cannot be one.
 
-
-def _is_host(host: str) -> bool:
+    The name is as names are compared: in lower case, without a dot at its end, and an IPv6 address
+    without brackets, in its shortest form. The port is empty where there is none.
+    """
     match = _HOST.fullmatch(host)
     if match is None or int(match["port"] or 0) > 65535:
-        return False
-    if match["ipv6"]:
-        try:
-            IPv6Address(match["ipv6"])
-        except AddressValueError:
-            return False
-    return True
+        return None
+    port = match["port"] or ""
+    if match["ipv6"] is None:
+        name = host.partition(":")[0].lower().rstrip(".")
+        return (name, port) if name else None
+    try:
+        return IPv6Address(match["ipv6"]).compressed, port
+    except AddressValueError:
+        return None
+
+
+def first(header: str) -> str:
+    """Return what the outermost proxy said."""
+    return header.partition(",")[0].strip()
 
 
 def _own_host(scope: Scope) -> str:

@@ -14,7 +14,9 @@ from parley.server import health
 from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.exchange import Identify
+from parley.server.hosts import Hosts, NotOurHost
 from parley.server.lifecycle import Hook, Lifecycle
+from parley.server.misdirected import refuse_host
 from parley.server.routes import Routes, checked
 from parley.server.settings import Settings as Settings
 from parley.server.streams import Streams
@@ -104,6 +106,7 @@ class App:
         self.is_open = identify is None
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
+        self.hosts = Hosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
         self._routes = Routes(
             endpoints,
             settings=settings,
@@ -130,6 +133,11 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection, as ASGI asks."""
         if scope["type"] == "http":
+            try:
+                self.hosts.check(scope)
+            except NotOurHost as error:
+                await refuse_host(self._handler(scope), error, scope, send)
+                return
             await (self._cors or self._handler(scope))(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)

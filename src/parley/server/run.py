@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import FrameType
 
@@ -58,6 +58,7 @@ def run(
     address = address_of(host, sockets)
     if app.is_open and not _is_loopback(host):
         _log.warning("everyone who can reach %s can call these agents: nobody is identified", host)
+    _tell_hosts(app, host, sockets)
     server = Server(
         app,
         grace=grace,
@@ -96,6 +97,11 @@ def _collect_seldom() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def _tell_hosts(app: App, host: str, sockets: Iterable[socket.socket]) -> None:
+    """Have an app know where it is listened for, and so which hosts it answers to."""
+    app.hosts.listens(host, [sock.getsockname()[0] for sock in sockets])
+
+
 def over_grpc(
     app: App, options: GrpcOptions | None, host: str, address: str, grace: float
 ) -> contextlib.AbstractAsyncContextManager[str]:
@@ -130,6 +136,7 @@ async def serving(
     try:
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(app, App):
+                _tell_hosts(app, host, sockets)
                 await stack.enter_async_context(app.lifespan())
                 address = address_of(host, sockets)
                 await stack.enter_async_context(over_grpc(app, grpc, host, address, grace))

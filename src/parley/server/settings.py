@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from parley.server.hosts import is_pattern
+
 _DAY = 24 * 60 * 60
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
@@ -38,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     OpenAPI document that it is made of at ``openapi.json``.
     ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
     written: only for a server that nobody can reach but through a proxy that sets them.
+    ``allowed_hosts`` are the hosts that requests may name, such as ``example.com``,
+    ``*.example.com`` (those below it), ``example.com:8443`` or ``"*"`` for all, besides the
+    server's own names; others are refused with 421. Without any, that holds on a loopback address
+    only, where pages elsewhere must not get at the server (DNS rebinding).
 
     Raises ``ValueError`` for a value that makes no sense.
     """
@@ -60,6 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     docs: bool = True
     grpc_address: str = ""
     trust_proxy: bool = False
+    allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
@@ -90,6 +97,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     "the setting cors_origins takes origins such as https://example.com, or *, "
                     f"not {origin!r}"
+                )
+        if not isinstance(self.allowed_hosts, tuple):
+            raise ValueError(
+                f"the setting allowed_hosts takes a tuple of hosts, not {self.allowed_hosts!r}"
+            )
+        for host in self.allowed_hosts:
+            if not is_pattern(host):
+                raise ValueError(
+                    "the setting allowed_hosts takes hosts such as example.com, *.example.com, "
+                    f"example.com:8443 or [::1], or *, not {host!r}"
                 )
         if self.missing_version not in ("0.3", "1.0"):
             raise ValueError(
