@@ -1,8 +1,10 @@
-"""What caches are told: to keep nothing of tasks."""
+"""What caches are told: to keep cards, by what they depend on, and nothing of tasks."""
 
 import json
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from parley.model.errors import (
     OverloadedError,
@@ -12,14 +14,16 @@ from parley.model.errors import (
 from parley.model.operations import OPERATIONS
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import ListTaskPushNotificationConfigsResponse
-from parley.server.app import Settings, create_app
+from parley.server.app import Endpoint, Settings, create_app
 from parley.server.run import serving
+from parley.wire import versions
 
-from .http import MESSAGE, ask, call
+from .http import MESSAGE, ask, call, connection
 from .scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 
+CARD = "/.well-known/agent-card.json"
 PARAMS = {
     "SendMessage": {"message": MESSAGE},
     "SendStreamingMessage": {"message": MESSAGE},
@@ -127,3 +131,73 @@ async def test_a_process_without_agents_lets_nothing_be_kept():
         for method, path, body in (("GET", "/tasks/t-1", b""), ("POST", "/", call())):
             response = await ask(url, method, path, body)
             assert (response.status, response.headers["cache-control"]) == (503, "no-store")
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "varies"),
+    [
+        (Settings(), None, "A2A-Version, Host"),
+        (Settings(), "https://a.example", "A2A-Version"),
+        (Settings(trust_proxy=True), "https://a.example", "A2A-Version"),
+        (
+            Settings(trust_proxy=True),
+            None,
+            "A2A-Version, Host, X-Forwarded-Host, X-Forwarded-Proto, X-Forwarded-Prefix",
+        ),
+    ],
+)
+async def test_a_card_names_the_headers_that_it_depends_on(settings, url, varies):
+    tenants = {"acme": Endpoint(Scripted(), card_of("Acme"))}
+    endpoint = Endpoint(Scripted(), card_of(), tenants=tenants)
+    async with serving(create_app({"": endpoint}, settings=settings, url=url)) as at:
+        for path in (CARD, f"/acme{CARD}", f"{CARD}?tenant=acme"):
+            card = await ask(at, "GET", path)
+            assert card.headers["vary"] == varies
+            known = await ask(at, "GET", path, headers={"If-None-Match": card.headers["etag"]})
+            assert (known.status, known.headers["vary"]) == (304, varies)
+        document = await ask(at, "GET", "/openapi.json")
+        assert document.headers.get("vary", "") == varies.removeprefix("A2A-Version").strip(", ")
+
+
+async def test_what_a_card_depends_on_is_what_it_says():
+    """Of all headers that a card could look at, those that change it are those in Vary."""
+    other = {
+        "Host": "localhost",
+        "A2A-Version": "0.3",
+        "X-Forwarded-Host": "b.example",
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Prefix": "/b",
+        "X-Forwarded-For": "10.0.0.9",
+        "X-Forwarded-Ssl": "on",
+        "Forwarded": "host=b.example;proto=https",
+        "Accept": "text/html",
+        "Authorization": "Bearer x",
+        "User-Agent": "a2a-sdk/0.2",
+    }
+    for settings in (Settings(), Settings(trust_proxy=True)):
+        async with serving(app_of(settings=settings)) as url, connection(url) as http:
+            plain = await http.ask("GET", CARD)
+            changing = [
+                name
+                for name, value in other.items()
+                if (await http.ask("GET", CARD, b"", {name: value})).body != plain.body
+            ]
+            named = plain.headers["vary"].split(", ")
+            assert sorted(changing) == sorted(named)
+            assert versions.read_card(plain.json).name == "Scripted"
+
+
+async def test_a_list_of_agents_names_the_headers_that_it_depends_on():
+    async with serving(create_app({"/time": Endpoint(Scripted(), card_of())})) as url:
+        for path in ("/", "/nowhere"):
+            assert (await ask(url, "GET", path)).headers["vary"] == "Host"
+
+
+async def test_an_app_that_another_server_runs_depends_on_who_says_the_scheme():
+    app = app_of()
+    outer = Starlette(routes=[Mount("/a", app=app)], lifespan=app.lifespan)
+    async with serving(outer) as url:
+        varies = (await ask(url, "GET", f"/a{CARD}")).headers["vary"]
+        assert varies == (
+            "A2A-Version, Host, X-Forwarded-Proto, X-Forwarded-Protocol, X-Forwarded-Ssl, Forwarded"
+        )

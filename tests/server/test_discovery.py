@@ -146,8 +146,7 @@ async def test_a_proxy_is_believed_only_when_told_to():
         "X-Forwarded-Prefix": "/agents/",
     }
     async with serving(app_of()) as url:
-        given = url_of(await ask(url, "GET", CARD, headers=forwarded))
-        assert given.endswith(url.removeprefix("http"))
+        assert url_of(await ask(url, "GET", CARD, headers=forwarded)) == url
     async with serving(app_of(settings=Settings(trust_proxy=True))) as url:
         response = await ask(url, "GET", CARD, headers=forwarded)
         assert url_of(response) == "https://public.example/agents/"

@@ -13,6 +13,20 @@ _HOST = re.compile(
 )
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*/?")
 
+FORWARDED_ADDRESS = (b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-Prefix")
+"""The headers by which a trusted proxy says how a server is reached."""
+
+FORWARDED_SCHEME = (
+    b"X-Forwarded-Proto",
+    b"X-Forwarded-Protocol",
+    b"X-Forwarded-Ssl",
+    b"Forwarded",
+)
+"""The headers by which ASGI servers let a peer change the scheme of a request."""
+
+_SCHEME_CLAIMS = frozenset(name.lower() for name in FORWARDED_SCHEME)
+
+
 NOT_A_HOST = "the Host header is not a host name or address, with or without a port"
 
 
@@ -38,7 +52,10 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
     """Return the address at which the app is reached, without a slash at its end.
 
     Made of scheme, host and the path that the app is mounted at; with ``trust_proxy`` what the
-    proxy in front of the server says about them counts.
+    proxy in front of the server says about them counts. Without it no such header does, also where
+    the ASGI server believes them: uvicorn sets the scheme from ``X-Forwarded-Proto`` when the peer
+    is on this machine, and does not tell. So a request with such a header came by https only if
+    the server names its TLS (ASGI's ``tls`` extension).
 
     Raises ``BadAddress`` when the host, or what the proxy says, is malformed: a card must never
     carry what somebody put into a header.
@@ -52,6 +69,8 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
         scheme = first(names.get(b"x-forwarded-proto", "")) or scheme
         host = first(names.get(b"x-forwarded-host", "")) or host
         prefix = first(names.get(b"x-forwarded-prefix", "")).rstrip("/")
+    elif scheme == "https" and not _SCHEME_CLAIMS.isdisjoint(names):
+        scheme = "https" if "tls" in (scope.get("extensions") or ()) else "http"
     if not host:
         host = _own_host(scope)
     if scheme not in ("http", "https"):

@@ -114,6 +114,7 @@ class App:
             url=url,
             lifecycle=lifecycle,
             streams=streams,
+            hosts=self.hosts,
             instead=instead,
         )
         self.agents = self._routes.agents

@@ -61,13 +61,7 @@ class CardPage:
         self._settings = settings
         self._clock = clock
         self._files: dict[tuple[str, str], CardFile] = {}
-        varying = [b"A2A-Version"]
-        if settings.trust_proxy and offer.url is None:
-            varying += [b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix"]
-        self._headers = [
-            (b"cache-control", b"public, max-age=%d" % settings.card_max_age),
-            (b"vary", b", ".join(varying)),
-        ]
+        self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD, conditional ones too."""
@@ -85,7 +79,8 @@ class CardPage:
             await reply_in_words(scope, send, 500, unforeseen("making an agent card").message)
             return
         headers = [
-            *self._headers,
+            self._cached,
+            (b"vary", b", ".join((b"A2A-Version", *self._offer.varies))),
             (b"etag", file.etag.encode()),
             (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
         ]

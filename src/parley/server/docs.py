@@ -49,8 +49,10 @@ class OpenApiPage:
             words = unforeseen("making an OpenAPI document").message
             await reply_in_words(scope, send, 500, words)
             return
-        age = b"public, max-age=%d" % self._settings.card_max_age
-        await _answer(scope, send, body, b"application/json", [(b"cache-control", age)])
+        headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]
+        if varies := self._offer.varies:
+            headers.append((b"vary", b", ".join(varies)))
+        await _answer(scope, send, body, b"application/json", headers)
 
     def _made(self, address: str) -> bytes:
         from parley.server.openapi import document

@@ -72,12 +72,14 @@ class Hosts:
         self._bound = ""
         self._is_open = False
         self._admitted: set[tuple[str, bytes]] = set()
+        self.serves_itself = False
 
     def listens(self, host: str, addresses: Iterable[str]) -> None:
         """Say that a server of this package listens for the app, on the addresses of ``host``.
 
         It then is on loopback when all its addresses are, whichever a connection was made to.
         """
+        self.serves_itself = True
         self._is_open = not all(map(_is_loopback, addresses))
         self._bound = host.lower().rstrip(".")
         self._admitted.clear()

@@ -62,10 +62,12 @@ class Index:
                 {"url": address, "card": address.rstrip("/") + CARD_PATHS[0]}
                 for address in addresses
             ]
+        varies = self._offers[0].varies if self._offers else ()
+        headers = [(b"vary", b", ".join(varies))] if varies else []
         if scope["method"] == "HEAD":
-            await reply_without_body(send, 200 if is_index else 404)
+            await reply_without_body(send, 200 if is_index else 404, headers)
         else:
-            await reply(send, 200 if is_index else 404, msgspec.json.encode(body))
+            await reply(send, 200 if is_index else 404, msgspec.json.encode(body), headers)
 
     async def _asked(self, scope: Scope, receive: Receive) -> jsonrpc.RpcRequest | None:
         """Return the JSON-RPC request that the body is, if it is one. Raises ``ClientGone``."""

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
-from parley.server.address import server_address
+from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, server_address
 from parley.server.endpoint import Interfaces
+from parley.server.hosts import Hosts
 from parley.wire import versions
 
 GRPC = "GRPC"
@@ -56,6 +57,7 @@ class Offer:
         *,
         url: str | None,
         trust_proxy: bool,
+        hosts: Hosts | None = None,
         tenants: Collection[str] = (),
         tenant: str = "",
         grpc: GrpcPlace | None = None,
@@ -66,6 +68,7 @@ class Offer:
         self._over_grpc = over_grpc
         self._prefix = prefix
         self._trust_proxy = trust_proxy
+        self._hosts = hosts or Hosts()
         self._tenants = frozenset(tenants)
         self._tenant = tenant
 
@@ -81,6 +84,16 @@ class Offer:
             return address + self._prefix
         # Whoever mounts the app at a path redirects to that path with a slash: name it so.
         return f"{address}/" if address.count("/") > 2 else address
+
+    @property
+    def varies(self) -> tuple[bytes, ...]:
+        """The headers of a request that ``address`` depends on, for ``Vary``."""
+        if self.url is not None:
+            return ()
+        if self._trust_proxy:
+            return (b"Host", *FORWARDED_ADDRESS)
+        # A server of this package has no scheme but its own.
+        return (b"Host",) if self._hosts.serves_itself else (b"Host", *FORWARDED_SCHEME)
 
     def interfaces(self, scope: Scope, tenant: str = "") -> Interfaces:
         """Return the interfaces for a tenant, the preferred first. Raises ``BadAddress``."""

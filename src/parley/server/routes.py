@@ -13,6 +13,7 @@ from parley.server.dispatch import Dispatcher
 from parley.server.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.endpoint import Endpoint
 from parley.server.exchange import Identify, Surroundings
+from parley.server.hosts import Hosts
 from parley.server.http_json import HttpJsonBinding
 from parley.server.index import ASSISTANTS, Index
 from parley.server.jsonrpc import JsonRpcBinding
@@ -63,6 +64,7 @@ class Routes:
         url: str | None,
         lifecycle: Lifecycle,
         streams: Streams,
+        hosts: Hosts,
         instead: str = "",
     ) -> None:
         self._settings = settings
@@ -70,6 +72,7 @@ class Routes:
         self._url = url
         self._lifecycle = lifecycle
         self._streams = streams
+        self._hosts = hosts
         self._exact: dict[str, ASGIApp] = {}
         self._below: dict[str, ASGIApp] = {}
         self._longest = len(ASSISTANTS)
@@ -202,6 +205,7 @@ class Routes:
             prefix,
             url=self._url,
             trust_proxy=self._settings.trust_proxy,
+            hosts=self._hosts,
             tenants=tenants,
             tenant=tenant,
             grpc=self.grpc,

@@ -218,6 +218,8 @@ class Server(uvicorn.Server):
                 # Whoever runs one of our apps starts it, and hears of what goes wrong.
                 lifespan="off" if isinstance(app, App) else "auto",
                 ws="none",
+                # Otherwise uvicorn believes what a peer on this machine says of scheme and client.
+                proxy_headers=settings.trust_proxy,
                 log_config=None,
                 log_level="warning",
                 access_log=access_log,

@@ -39,7 +39,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``docs`` serves a page about the HTTP+JSON binding at ``docs`` below an agent's address, and the
     OpenAPI document that it is made of at ``openapi.json``.
     ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
-    written: only for a server that nobody can reach but through a proxy that sets them.
+    written: only for a server that nobody can reach but through a proxy that sets them. Without it
+    no such header is believed.
     ``allowed_hosts`` are the hosts that requests may name, such as ``example.com``,
     ``*.example.com`` (those below it), ``example.com:8443`` or ``"*"`` for all, besides the
     server's own names; others are refused with 421. Without any, that holds on a loopback address
