@@ -7,6 +7,7 @@ means, or one that says that the peer is wrong.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import WrongField
 from parley.server.address import BadAddress, server_address
 from parley.server.exchange import named_in
+from parley.server.hosts import Hosts, NotOurHost
 from parley.wire import jsonrpc, sse, versions
 from parley.wire.dialect import Codec
 from parley.wire.protobuf_errors import CODES, read_status, write_status
@@ -40,6 +42,7 @@ from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS, Target, check_logged
 from tests.wire.v0_3.losses import left_of
 
+OWN_HOST = re.compile(r"|(?:localhost|127(?:\.\d{1,3}){3})\.*(?::\d+)?|\[[0-9a-f:.]+\](?::\d+)?")
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 CODECS: dict[str, Codec] = {
     f"{binding} {version}": codec
@@ -340,6 +343,9 @@ def headers(data: bytes) -> None:
                 address = server_address(scope)
                 assert address.isascii()
                 assert not set(address) & set(" \t\r\n\"'<>\\?#@")
+            with suppress(NotOurHost):
+                Hosts().check({**scope, "server": ("127.0.0.1", 80)})
+                assert OWN_HOST.fullmatch(text.lower()), text
 
 
 def header_seeds() -> Iterator[bytes]:
@@ -348,6 +354,6 @@ def header_seeds() -> Iterator[bytes]:
         "a2a-extensions": ("urn:a, urn:b", "", ",, urn:x ,"),
         "retry-after": ("5", "Wed, 21 Oct 2026 07:28:00 GMT", "Wed, 21 Oct 2026 07:28:00 -0800"),
         "cache-control": ("max-age=60, public\n5", 'max-age="9"\n'),
-        "host": ("agent.example:8080", "[::1]:80", "A.example"),
+        "host": ("agent.example:8080", "[::1]:80", "A.example", "localhost.:1", "127.0.0.1"),
     }.items():
         yield from (f"{name}\n{value}".encode() for value in values)

@@ -48,7 +48,7 @@ def server(data: bytes) -> None:
     verb, _, rest = line.decode("latin-1").partition(" ")
     address, _, version = rest.partition(" ")
     path, _, query = address.partition("?")
-    headers = [(b"content-type", b"application/json"), (b"host", b"a.example")]
+    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     if version:
         headers.append((b"a2a-version", version.encode("latin-1")))
     raw = path.encode("latin-1")

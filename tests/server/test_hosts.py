@@ -172,6 +172,8 @@ async def test_the_host_of_the_public_address_is_answered_to():
             assert await status_of(url, host) == 200
         for host in ("evil.example", "x.agents.example", "agents.example.evil.example"):
             assert await status_of(url, host) == 421
+    async with serving(app_of(url="http://[2001:DB8:0::1]:9999/")) as url:
+        assert await status_of(url, "[2001:db8::1]") == 200
 
 
 ALLOWED = ("a.example", "*.b.example", "c.example:8443", "d.example:443", "[2001:DB8::1]:80")
@@ -280,6 +282,15 @@ def test_decisions_are_kept_for_a_bounded_number_of_hosts():
 
 
 # Proxies
+
+
+async def test_a_trusted_proxy_is_told_what_to_send():
+    async with serving(app_of(settings=Settings(trust_proxy=True))) as url:
+        refused = await ask(url, "GET", CARD, headers={"Host": "public.example"})
+        assert "X-Forwarded-Host" in refused.json["error"]
+    async with serving(app_of()) as url:
+        refused = await ask(url, "GET", CARD, headers={"Host": "public.example"})
+        assert "trust_proxy" in refused.json["error"]
 
 
 async def test_a_proxy_that_is_trusted_may_pass_on_any_host():

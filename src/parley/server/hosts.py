@@ -63,7 +63,9 @@ class Hosts:
             else:
                 self._names.add(found)
         if url is not None:
-            self._names.add(((urlsplit(url).hostname or "").rstrip("."), ""))
+            public = split_host(urlsplit(url).netloc.rpartition("@")[2])
+            if public is not None:
+                self._names.add((public[0], ""))
         self._checked: tuple[bytes, ...] = (b"host",)
         if ANY in patterns:
             self._checked = ()
@@ -133,11 +135,13 @@ class Hosts:
                 f"this server answers to the hosts of its setting allowed_hosts, and {host} is "
                 f"none of them; add it there (parley serve --allowed-host {host}) if it is meant to"
             )
+        proxy = "trust the proxy that passes the host on (trust_proxy)"
+        if self._trust_proxy:
+            proxy = "have the trusted proxy send X-Forwarded-Host"
         return (
             f"this server is for this machine alone, and does not answer to the host {host}; if it "
             "is meant to, add the host to the setting allowed_hosts (parley serve --allowed-host "
-            f"{host}), name the public address in url, or trust the proxy that passes the host on "
-            "(trust_proxy)"
+            f"{host}), name the public address in url, or {proxy}"
         )
 
 
