@@ -34,7 +34,9 @@ MAX_PUSHES = 20
 
 
 class StoreError(Exception):
-    """The store did not do what was asked; nothing of it was done."""
+    """The store did not do what was asked; nothing of it was done, unless the message says that it
+    is not known (``StoreUnavailable`` of a database that did not answer in time).
+    """
 
 
 class Conflict(StoreError):
