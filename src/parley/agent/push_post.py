@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from parley.log.store import PushRecord
-from parley.security.egress import Egress, forbidden_in
+from parley.security.answers import AnswerTooLarge, bounded_connector
+from parley.security.egress import Egress, cause_in, forbidden_in
 from parley.wire import versions
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ class Poster:
             forbidden = forbidden_in(error)
             if forbidden is not None:
                 return Failure(f"it is at a {forbidden.kind} address", is_final=True)
+            if cause_in(error, AnswerTooLarge) is not None:
+                return Failure("it answers with more than an answer may take")
             return Failure(f"it cannot be reached ({type(error).__name__})")
 
     async def close(self) -> None:
@@ -96,7 +99,7 @@ class Poster:
 
             options: dict[str, Any] = {"limit": 0, "keepalive_timeout": KEEP_ALIVE}
             if is_trusted:
-                connector = aiohttp.TCPConnector(use_dns_cache=False, **options)
+                connector = bounded_connector(use_dns_cache=False, **options)
             else:
                 connector = self._egress.connector(resolver=self._resolver, **options)
             session = self._sessions[is_trusted] = aiohttp.ClientSession(

@@ -26,6 +26,7 @@ from parley.client.errors import (
     Untrusted,
 )
 from parley.client.grpc_tls import GrpcTls
+from parley.security.answers import bounded_connector
 
 if TYPE_CHECKING:
     import ssl
@@ -253,7 +254,7 @@ class HttpTransport:
             import aiohttp
 
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
+                connector=bounded_connector(
                     limit=self._max_connections,
                     keepalive_timeout=KEEP_ALIVE,
                     ssl=self._ssl,

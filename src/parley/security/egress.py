@@ -15,9 +15,11 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
+
+from parley.security.answers import bounded_connector
 
 if TYPE_CHECKING:
     import aiohttp
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOKUPS = 32
 """How many names a connector looks up at once."""
+
+E = TypeVar("E", bound=BaseException)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -155,10 +159,8 @@ class Egress(msgspec.Struct, frozen=True):
         raised has a ``ForbiddenAddress`` for a cause (see ``forbidden_in``). ``hosts`` are not for
         it to see: give those that are trusted a connector of their own.
         """
-        import aiohttp
-
         guard = _Guard(self, resolver or _Lookups())
-        return aiohttp.TCPConnector(
+        return bounded_connector(
             resolver=cast("AbstractResolver", guard),
             use_dns_cache=False,
             socket_factory=guard.socket,
@@ -168,10 +170,15 @@ class Egress(msgspec.Struct, frozen=True):
 
 def forbidden_in(error: BaseException) -> ForbiddenAddress | None:
     """Return the refusal that an error of a client comes from, if it is one."""
+    return cause_in(error, ForbiddenAddress)
+
+
+def cause_in(error: BaseException, kind: type[E]) -> E | None:
+    """Return the error of a kind that an error of a client comes from, if it comes from one."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if isinstance(cause, ForbiddenAddress):
+        if isinstance(cause, kind):
             return cause
         seen.add(id(cause))
         cause = cause.__cause__ or cause.__context__

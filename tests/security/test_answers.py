@@ -1,0 +1,200 @@
+"""No server that this process calls can take its event loop, whatever it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from parley.agent.push_post import Failure, Poster
+from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Timeout
+from parley.client.http import HttpTransport, Reply
+from parley.log.store import PushRecord
+from parley.model.push import TaskPushNotificationConfig
+from parley.security.answers import INTERIM, AnswerTooLarge, bounded_connector
+from parley.security.egress import Egress
+from tests.client.scripted_server import Exchange, scripted
+from tests.security.flooding import KINDS
+
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]
+if sys.platform != "win32":
+    import uvloop
+
+    LOOPS.append(uvloop.new_event_loop)
+
+LONGEST_TICK = 2.0
+"""In seconds. Without bounds a flood takes the loop for as long as it lasts."""
+
+MOST_BYTES = 64 << 20
+"""What a server may have sent before it is cut: much of it waits in the system's buffers."""
+
+after_head = {"body", "tiny-chunks", "chunk-extension", "trailers"}
+answered = {kind for kind in KINDS if kind.endswith("-after") or kind == "answers"} | after_head
+
+
+class Flood:
+    """A flooding server: its address, and how much of each flood it could send."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.url = f"http://127.0.0.1:{self._line()}/"
+
+    def _line(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+    async def sent(self) -> int:
+        """Return how many bytes were sent on the next connection, once it was cut."""
+        return await asyncio.wait_for(asyncio.to_thread(self._line), 30)
+
+
+@contextmanager
+def flood(kind: str) -> Iterator[Flood]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.security.flooding", kind], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Flood(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@asynccontextmanager
+async def ticking() -> AsyncIterator[list[float]]:
+    """Note how long the loop takes for each of its rounds."""
+    loop = asyncio.get_running_loop()
+    gaps: list[float] = []
+
+    async def tick() -> None:
+        before = loop.time()
+        while True:
+            await asyncio.sleep(0.001)
+            now = loop.time()
+            gaps.append(now - before)
+            before = now
+
+    task = asyncio.create_task(tick())
+    await asyncio.sleep(0.01)
+    try:
+        yield gaps
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def run(main: Callable[[], Awaitable[None]], make: Any) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    with asyncio.Runner(loop_factory=make) as runner:
+        runner.run(whole())
+
+
+@pytest.fixture(params=LOOPS, ids=lambda make: make.__module__.split(".")[0])
+def loops(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    return lambda main: run(main, request.param)
+
+
+Loops = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_webhook_cannot_take_the_loop(kind: str, loops: Loops) -> None:
+    async def main() -> None:
+        push = PushRecord(
+            config=TaskPushNotificationConfig(url=hostile.url), version="1.0", revision="r"
+        )
+        poster = Poster(Egress.allowing(True), timeout=30)
+        async with ticking() as gaps:
+            failure = await poster.post(push, b"{}", "t/c/1")
+            assert await hostile.sent() < MOST_BYTES
+            assert max(gaps) < LONGEST_TICK
+        await poster.close()
+        if kind in ("noise-after", "trailers"):
+            return  # whether the answer is read before what is wrong is chance
+        if kind in answered:
+            assert failure is None
+        else:
+            assert isinstance(failure, Failure)
+            assert "no answer in" not in failure.reason
+            if kind in ("interim", "hints", "empty-lines"):
+                assert failure.reason == "it answers with more than an answer may take"
+
+    with flood(kind) as hostile:
+        loops(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_that_is_called_cannot_take_the_loop(kind: str, loops: Loops) -> None:
+    async def main() -> None:
+        expected: type[ClientError] | None = Disconnected
+        if kind.endswith("-after") or kind == "answers":
+            expected = None
+        elif kind in ("body", "tiny-chunks"):
+            expected = ResponseTooLarge
+        async with HttpTransport(max_response=1 << 20) as http, ticking() as gaps:
+            reply = http.send("POST", hostile.url, {}, b"{}", timeout=None)
+            [result] = await asyncio.gather(reply, return_exceptions=True)
+            if isinstance(result, Reply):
+                assert expected is None
+                assert result.status == 200
+            else:
+                assert type(result) is (Disconnected if kind == "noise-after" else expected)
+            assert await hostile.sent() < MOST_BYTES
+            assert max(gaps) < LONGEST_TICK
+
+    with flood(kind) as hostile:
+        loops(main)
+
+
+async def answer_with(data: bytes) -> tuple[int, bytes]:
+    """Return the status and the body of what a server sends."""
+    async with (
+        scripted(lambda exchange: exchange.raw(data)) as server,
+        aiohttp.ClientSession(connector=bounded_connector()) as session,
+        session.get(server.url) as response,
+    ):
+        return response.status, await response.read()
+
+
+@pytest.mark.anyio
+async def test_interim_answers_within_reason_are_passed_over() -> None:
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
+    last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    assert await answer_with(interim * INTERIM + last) == (200, b"ok")
+    with pytest.raises((aiohttp.ClientError, AnswerTooLarge)):
+        await answer_with(interim * (INTERIM + 1) + last)
+
+
+@pytest.mark.anyio
+async def test_a_long_head_and_a_long_body_are_read_to_the_byte() -> None:
+    headers = b"".join(b"X-%d: %b\r\n" % (n, b"y" * 1000) for n in range(50))
+    body = bytes(range(256)) * 20_000
+    for framing, sent in (
+        (b"Content-Length: %d\r\n" % len(body), body),
+        (b"Transfer-Encoding: chunked\r\n", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)),
+        (b"Connection: close\r\n", b""),
+    ):
+        data = b"HTTP/1.1 200 OK\r\n" + headers + framing + b"\r\n" + sent
+        if sent:
+            assert await answer_with(data) == (200, body)
+
+
+@pytest.mark.anyio
+async def test_what_trickles_is_ended_by_the_deadline() -> None:
+    async def trickle(exchange: Exchange) -> None:
+        while True:
+            await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await asyncio.sleep(0.05)
+
+    async with scripted(trickle) as server, HttpTransport() as http:
+        with pytest.raises(Timeout):
+            await http.send("POST", server.url, {}, b"{}", timeout=0.3)
