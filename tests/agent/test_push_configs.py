@@ -201,6 +201,49 @@ async def test_what_cannot_be_told_is_refused_with_its_field(
         assert violation.field == f"configuration.taskPushNotificationConfig.{field}"
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "exa mple.com", "exa\u00a0mple.com", "exa\u3000mple.com", "exa\tmple.com",
+        "exa\x85mple.com",
+        "-a-.com", "a-.com", "-a.com", "a..com", ".com", "..", ".", "", ":80", "a" * 64 + ".com",
+        ".".join(["a" * 60] * 5), "ex%61mple.com", "%31%32%37.0.0.1", "exa\u00admple.com",
+        "a,b.com", "a;b.com", "a!b.com", "a*b.com", "(a).com", "xn--a.com", "xn--.com",
+        "2130706433", "0x7f000001", "0x7f.1", "017700000001", "0177.0.0.1", "127.1", "127.0.1",
+        "1.2.3.4.5", "256.1.1.1", "1.2.3.4..", "example.0x1", "example.1", "00000000000000000001",
+        "[::1", "::1", "[::1]a", "a[::1]", "[fe80::1%25eth0]", "[v1.a]", "[1.2.3.4]", "[]", "[:::]",
+        "[::1]:0", "[::1]:x", "example.com:0", "example.com:00", "example.com:65536",
+        "example.com:99999", "example.com:-1", "example.com:٣", "example.com:8 0",
+        "example.com:80:80", "ada@example.com", "ada:secret@example.com", "@example.com", ":@example.com",
+    ],
+)  # fmt: skip
+async def test_a_url_whose_host_can_be_none_is_refused(place: str, allowed: bool) -> None:
+    agent, _ = gated()
+    async with pushing(agent, allowed=allowed) as caller:
+        task_id = await waiting(caller)
+        with pytest.raises(InvalidParamsError) as refused:
+            await caller.create(task_id, f"http://{place}/hook")
+        assert [violation.field for violation in refused.value.violations] == ["url"]
+        assert refused.value.message.startswith("url: a")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "example.com", "EXAMPLE.com.", "a_b.example.com", "_dmarc.example.com", "1.example.com",
+        "b\u00fccher.example", "xn--bcher-kva.example", "\u4f8b\u3048.jp", "8.8.8.8",
+        "[2606:4700::1111]", "[2606:4700::1111]:8443", "example.com:443", "example.com:65535",
+        "example.com:", "a" * 63 + ".com", "a--b.example.com", "3com.com",
+    ],
+)  # fmt: skip
+async def test_a_url_whose_host_can_be_one_is_taken(place: str) -> None:
+    agent, _ = gated()
+    async with pushing(agent, allowed=False) as caller:
+        task_id = await waiting(caller)
+        await caller.create(task_id, f"https://{place}/hook")
+
+
 async def test_all_that_is_wrong_is_named_at_once() -> None:
     agent, _ = gated()
     async with pushing(agent) as caller:
@@ -214,8 +257,8 @@ async def test_all_that_is_wrong_is_named_at_once() -> None:
     "url",
     [
         "http://127.0.0.1/", "http://localhost:8080/", "http://[::1]/", "http://169.254.169.254/",
-        "http://10.0.0.1/", "http://2130706433/", "http://[::ffff:127.0.0.1]/", "http://db/",
-        "http://[64:ff9b::7f00:1]/",
+        "http://10.0.0.1/", "http://[::ffff:127.0.0.1]/", "http://db/",
+        "http://[64:ff9b::7f00:1]/", "http://ⓛocalhost/", "http://１２７.0.0.1/", "http://LOCALHOST./",
     ],
 )  # fmt: skip
 async def test_private_addresses_are_refused_unless_they_are_allowed(url: str) -> None:

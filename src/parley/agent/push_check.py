@@ -11,7 +11,7 @@ from parley.agent.ids import new_id
 from parley.log.store import PushRecord
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
-from parley.security.egress import Egress, ForbiddenAddress
+from parley.security.egress import Egress, ForbiddenAddress, host_named
 
 LONGEST_ID = 256
 LONGEST_URL = 2048
@@ -20,7 +20,8 @@ LONGEST_SECRET = 4096
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _HEADER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_NOT_IN_URL = re.compile(r"[\x00-\x20\x7f\\]")
+_NOT_IN_URL = re.compile(r"[\s\x00-\x20\x7f-\x9f\\\ud800-\udfff]")
+_IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]*)?")
 
 
 def checked(
@@ -62,13 +63,21 @@ def _wrong_url(url: str, egress: Egress) -> str:
         return f"at most {LONGEST_URL} characters"
     try:
         address = urlsplit(url)
-        host, _ = address.hostname or "", address.port  # which has to be a number
+        host, port = address.hostname or "", address.port  # which has to be a number
     except ValueError:
-        host = ""
+        host, port = "", None
     if not host or address.scheme not in ("http", "https") or _NOT_IN_URL.search(url):
         return "an absolute http or https URL, such as https://example.com/notifications"
     if "@" in address.netloc:
         return "a URL without user and password; give credentials as authentication"
+    if port == 0:
+        return "a URL with a port from 1 to 65535, or without one"
+    try:
+        if "[" in address.netloc and not _IN_BRACKETS.fullmatch(address.netloc):
+            raise ValueError("an IPv6 address in brackets, or a name without them")
+        host = host_named(host)
+    except ValueError as error:
+        return f"a URL whose host is {error}"
     try:
         egress.check_host(host)
     except ForbiddenAddress as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -267,6 +268,46 @@ def _meant(address: Address) -> list[Address]:
         return [address, ipaddress.IPv4Address(packed[12:])]
     return [address]
 
+
+def host_named(host: str) -> str:
+    """Return the host of a URL as it will be looked up: in ASCII, in lower case.
+
+    Raises ``ValueError``, which says what is wrong, for one that no machine can have, and for
+    addresses in forms that only some read as such (2130706433, 0x7f.1, 127.1).
+    """
+    if ":" in host:
+        try:
+            return str(ipaddress.IPv6Address(host))
+        except ValueError:
+            raise ValueError("an IPv6 address in brackets, without a zone") from None
+    if not host.isascii() or "xn--" in host.lower():
+        host = _in_ascii(host)
+    name = host.lower().removesuffix(".")
+    if _is_number(name):
+        try:
+            return str(ipaddress.IPv4Address(name))
+        except ValueError:
+            raise ValueError("an IPv4 address as four numbers, such as 192.0.2.1") from None
+    if len(name) > LONGEST_NAME or not all(map(_LABEL.fullmatch, name.split("."))):
+        raise ValueError(
+            "a name of labels of up to 63 letters, digits and hyphens, with dots between them"
+        )
+    return name
+
+
+def _in_ascii(host: str) -> str:
+    """Return a name of other letters as it will be looked up. Raises ``ValueError``."""
+    import yarl  # which is what writes the requests
+
+    try:
+        url = yarl.URL(f"http://{host}/")
+        return (url.host and url.raw_host) or ""  # the first reads what the second writes
+    except ValueError:
+        raise ValueError("a name that can be written in ASCII (IDNA)") from None
+
+
+LONGEST_NAME = 253
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
