@@ -26,7 +26,16 @@ from parley.model.requests import (
 )
 from parley.security.egress import Egress
 
-QUICK = Pace(first_delay=0.01, longest_delay=0.02, attempts=3, timeout=5.0)
+QUICK = Pace(
+    first_delay=0.01,
+    longest_delay=0.02,
+    first_refused_delay=0.01,
+    longest_refused_delay=0.02,
+    gives_up_after=0.1,
+    gives_up_replies_after=0.1,
+    timeout=5.0,
+)
+PATIENT = replace(QUICK, gives_up_after=60.0, gives_up_replies_after=60.0)
 
 
 class Pushed:

@@ -215,7 +215,8 @@ async def test_what_cannot_be_told_is_refused_with_its_field(
         "[::1", "::1", "[::1]a", "a[::1]", "[fe80::1%25eth0]", "[v1.a]", "[1.2.3.4]", "[]", "[:::]",
         "[::1]:0", "[::1]:x", "example.com:0", "example.com:00", "example.com:65536",
         "example.com:99999", "example.com:-1", "example.com:٣", "example.com:8 0",
-        "example.com:80:80", "ada@example.com", "ada:secret@example.com", "@example.com", ":@example.com",
+        "example.com:80:80", "ada@example.com", "ada:secret@example.com", "@example.com",
+        ":@example.com",
     ],
 )  # fmt: skip
 async def test_a_url_whose_host_can_be_none_is_refused(place: str, allowed: bool) -> None:

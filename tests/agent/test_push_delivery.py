@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from parley import Agent, Message, Task, Turn
-from parley.agent.push_queue import Call, PushQueue, Room
 from parley.agent.push_webhook import Pace
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import PushState, StoreUnavailable, TaskStore
@@ -192,29 +192,24 @@ async def test_what_was_not_taken_is_sent_again_before_anything_else(status: int
         assert {ids[told.headers["a2a-notification-id"]] for told in flaky.refused} == {2}
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 410, 301, 307])
-async def test_a_webhook_that_will_not_have_it_is_parked_at_once(
-    status: int, caplog: pytest.LogCaptureFixture, new_store: Callable[[], TaskStore]
+async def test_a_webhook_that_is_gone_is_suspended_at_once(
+    caplog: pytest.LogCaptureFixture, new_store: Callable[[], TaskStore]
 ) -> None:
     agent, gate = gated()
-    async with webhook() as hook, webhook() as elsewhere, pushing(agent, new_store()) as caller:
-        hook.answer = lambda told: web.Response(
-            status=status, headers={"Location": elsewhere.url}, body=b"x" * 100_000
-        )
+    async with webhook() as hook, webhook() as other, pushing(agent, new_store()) as caller:
+        hook.answer = lambda told: 410
         task = await caller.task("go", hook.url, return_immediately=True)
         push = await caller.settled(task.id, PushState.PARKED)
-        assert (push.cursor, f"HTTP {status}" in push.note) == (0, True)
+        assert (push.cursor, push.note) == (0, "it answers with HTTP 410: it is gone")
         # A second webhook is told the end; by then the first could have been told more.
-        await caller.create(task.id, elsewhere.url, id="other")
+        await caller.create(task.id, other.url, id="other")
         gate.set()
-        await elsewhere.until_over()
+        await other.until_over()
         assert len(hook.told) == 1
-        assert all(told.path == "/hook" and told.number != 1 for told in elsewhere.told)
-    assert "is parked after event 0" in caplog.text
-    assert f"HTTP {status}" in caplog.text
+    assert "is suspended after event 0: it answers with HTTP 410" in caplog.text
 
 
-async def test_a_webhook_that_never_answers_well_is_parked_after_so_many_tries(
+async def test_a_webhook_that_never_answers_well_is_suspended_after_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     agent, gate = gated()
@@ -223,17 +218,19 @@ async def test_a_webhook_that_never_answers_well_is_parked_after_so_many_tries(
         hook.answer = lambda told: 500
         task = await caller.task("go", hook.url)
         push = await caller.settled(task.id, PushState.PARKED)
-        assert [told.number for told in hook.told] == [1] * QUICK.attempts
-        assert push.note == "it answers with HTTP 500, 3 times in a row"
+        tries = len(hook.told)
+        assert tries >= 3
+        assert [told.number for told in hook.told] == [1] * tries
+        assert push.note == f"it answers with HTTP 500, {tries} times in a row"
         assert (await caller.get(task.id, "default")).url == hook.url
-    assert "3 times in a row" in caplog.text
+    assert f"{tries} times in a row" in caplog.text
 
 
-async def test_a_parked_webhook_goes_on_when_it_is_created_again() -> None:
+async def test_a_suspended_webhook_goes_on_when_it_is_created_again() -> None:
     agent, gate = gated()
     gate.set()
     async with webhook() as hook, pushing(agent) as caller:
-        hook.answer = lambda told: 404
+        hook.answer = lambda told: 410
         task = await caller.task("go", hook.url)
         await caller.settled(task.id, PushState.PARKED)
         hook.answer = lambda told: 200
@@ -257,7 +254,7 @@ async def test_a_webhook_that_is_not_there_is_tried_again() -> None:
 async def test_a_webhook_that_does_not_answer_in_time_is_given_up_on() -> None:
     agent, gate = gated()
     gate.set()
-    pace = Pace(timeout=0.05, first_delay=0.01, attempts=2)
+    pace = replace(QUICK, timeout=0.05)
     async with webhook() as hook, pushing(agent, pace=pace) as caller:
         never = asyncio.Event()
 
@@ -268,7 +265,7 @@ async def test_a_webhook_that_does_not_answer_in_time_is_given_up_on() -> None:
         hook.answer = hang
         task = await caller.task("go", hook.url)
         push = await caller.settled(task.id, PushState.PARKED)
-        assert push.note == "no answer in 0.05 s, 2 times in a row"
+        assert push.note.startswith("no answer in 0.05 s")
         never.set()
 
 
@@ -408,7 +405,7 @@ async def test_direct_replies_that_nobody_takes_are_given_up() -> None:
     async with webhook() as hook, pushing(agent) as caller:
         hook.answer = lambda told: 500
         await caller.send("hello", hook.url)
-        await hook.until(lambda told: len(told) == QUICK.attempts)
+        await hook.until(lambda told: len(told) >= 3)
         async with asyncio.timeout(10):
             while caller.host.push._messages:
                 await asyncio.sleep(0.005)
@@ -668,48 +665,3 @@ async def test_what_was_looked_up_before_the_end_is_not_told_again() -> None:
             while delivery._tasks:
                 await asyncio.sleep(0.005)
         assert bodies(hook) == await logged(caller, task.id)
-
-
-# -- whose turn it is ----------------------------------------------------------------------------
-
-
-async def test_hosts_that_do_not_answer_leave_room_for_those_that_do() -> None:
-    queue = PushQueue(Room(quick=2, others=2, per_quick_host=2, per_host=1))
-    begun: list[str] = []
-    gate = asyncio.Event()
-
-    def put(name: str) -> None:
-        async def work() -> None:
-            begun.append(name)
-            await gate.wait()
-
-        queue.put(Call(destination := queue.destination(name), work))
-        kept.append(destination)
-
-    kept: list[Any] = []
-    good = queue.destination("good")
-    good.is_quick = True
-    for name in ("a", "a", "b", "c", "d", "good", "good", "good"):
-        put(name)
-    await asyncio.sleep(0)
-    assert sorted(begun) == ["a", "b", "good", "good"]
-    gate.set()
-    await queue.close(5)
-    assert sorted(begun) == ["a", "a", "b", "c", "d", "good", "good", "good"]
-
-
-async def test_hosts_take_turns() -> None:
-    queue = PushQueue(Room(quick=0, others=1))
-    begun: list[str] = []
-    kept = []
-    for name in ("a", "a", "a", "b", "c"):
-
-        async def work(name: str = name) -> None:
-            begun.append(name)
-
-        call = Call(queue.destination(name), work)
-        kept.append(call)
-        queue.put(call)
-    await queue.close(5)
-    # The second of a host was in line before the others came, the third is not.
-    assert begun == ["a", "a", "b", "c", "a"]

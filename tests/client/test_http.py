@@ -12,7 +12,8 @@ import pytest
 from parley.client import connect
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Untrusted
 from parley.client.http import HttpTransport, place
-from parley.client.retry import Retry, is_worth_repeating, seconds_of
+from parley.client.retry import Retry, is_worth_repeating
+from parley.model.retry_after import seconds_of
 
 from .scripted_server import Exchange, card, scripted
 

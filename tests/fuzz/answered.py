@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from parley.client import card as resolving
 from parley.client.errors import CardInvalid, ClientError, NoCommonInterface
 from parley.client.interface import candidates
-from parley.client.retry import seconds_of
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     ERRORS,
@@ -30,6 +29,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.operations import BY_NAME
+from parley.model.retry_after import seconds_of
 from parley.model.service import StreamItem
 from parley.model.struct import WrongField
 from parley.server.address import BadAddress, server_address

@@ -283,6 +283,9 @@ class SimulatedStore:
     async def holding(self) -> Any:
         return await self._ask("holding", self._inner.holding)
 
+    async def scope_of(self, task_id: str) -> Any:
+        return await self._ask("scope_of", self._inner.scope_of, task_id)
+
     async def places(self, task_ids: Sequence[str]) -> Any:
         return await self._ask("places", self._inner.places, task_ids)
 

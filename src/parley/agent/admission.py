@@ -329,7 +329,7 @@ class Admission:
         try:
             ticket.received_at = await self._store.append(append)
             if append.pushes:
-                self._executor.push.watch(append.task_id)
+                self._executor.push.watch(append.task_id, append.scope)
             self._executor.deliver(ticket)
         finally:
             self._executor.expected.pop(ticket.entry, None)

@@ -55,7 +55,7 @@ def put_in_line(
         error = StoreError("the append was given up") if done.cancelled() else done.exception()
         if error is None:
             if push is not None:
-                executor.push.watch(task_id)
+                executor.push.watch(task_id, scope)
             executor.joined(task_id)
             ticket.mark_logged()
             ticket.hand_over(executor.elsewhere)
@@ -64,7 +64,7 @@ def put_in_line(
         else:
             log.error("a task could not be put in line: %s", error)
             if push is not None:
-                executor.push.watch(task_id)  # should it be in the log all the same
+                executor.push.watch(task_id, scope)  # should it be in the log all the same
             ticket.refuse(executor.unavailable(StoreError(str(error))))
 
     appended = executor.keep_going(asyncio.ensure_future(executor.store.append(append)))

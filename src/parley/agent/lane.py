@@ -230,7 +230,7 @@ class Lane:
 
     def _begun(self) -> None:
         if self.push is not None:
-            self.executor.push.watch(self.task_id)
+            self.executor.push.watch(self.task_id, self.scope)
         for ticket in self.senders.present:
             ticket.mark_logged()
 

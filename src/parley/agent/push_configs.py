@@ -65,7 +65,7 @@ class PushConfigs:
         push = checked(request, self._executor.push.egress, version=context.version)
         await self._owned(request.task_id, scope)
         try:
-            kept = await self._put(request.task_id, push)
+            kept = await self._put(request.task_id, push, scope)
         except UnknownTask:
             raise not_found(request.task_id) from None
         except TooManyPushes:
@@ -74,13 +74,13 @@ class PushConfigs:
             raise self._executor.unavailable(error) from error
         return _shown(kept, request.task_id, context)
 
-    async def _put(self, task_id: str, push: PushRecord) -> PushRecord:
+    async def _put(self, task_id: str, push: PushRecord, scope: Scope) -> PushRecord:
         """Keep a configuration, and have its webhook told, also when the caller goes away."""
 
         def done(putting: asyncio.Future[PushRecord]) -> None:
             # A store that fails may have kept it all the same.
             if putting.exception() is None or isinstance(putting.exception(), StoreUnavailable):
-                self._executor.push.watch(task_id)
+                self._executor.push.watch(task_id, scope)
 
         putting = asyncio.ensure_future(self._store.put_push(task_id, push))
         putting.add_done_callback(done)

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
@@ -18,9 +19,10 @@ from parley.agent.push_queue import Call, Destination, PushQueue, Room
 from parley.agent.push_webhook import STORE_PAUSE, Pace, Teller, Webhook, where
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
-from parley.log.store import PushRecord, PushState, StoreError, TaskStore
+from parley.log.store import PushRecord, PushState, Scope, StoreError, TaskStore
 from parley.model.parts import Message
-from parley.security.egress import Egress
+from parley.security.egress import Egress, origin_of
+from parley.server.sockets import most_files
 from parley.wire import versions
 
 if TYPE_CHECKING:
@@ -41,11 +43,12 @@ LOOK_BATCH = 500
 class _Reply:
     """A direct reply that a webhook is to be told."""
 
-    __slots__ = ("call", "failures", "message", "push")
+    __slots__ = ("begun", "call", "failures", "message", "push")
 
     def __init__(self, push: PushRecord, message: Message) -> None:
         self.push = push
         self.message = message
+        self.begun = asyncio.get_running_loop().time()
         self.failures = 0
         self.call: Call
 
@@ -55,9 +58,9 @@ class PushDelivery:
 
     Each configuration is told every event after its cursor, in order and at least once; the cursor
     is stored behind what was taken, so a process that starts goes on where one that died was. A
-    webhook that does not answer is tried again for a while and then parked, in the store and
+    webhook that does not answer is tried again for a day and then suspended, in the store and
     visibly in the server's log. What is to be told waits in the task's log and nowhere else, and a
-    slow webhook holds up nobody but itself and others on its host.
+    slow webhook holds up nobody but others of its caller's at its origin (see ``Room``).
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class PushDelivery:
         self._agents: tuple[str, ...] = ()
         self._store = store
         self._pace = pace or Pace()
-        self._room = room or Room()
+        self._room = room or Room().within(most_files())
         self._resolver = resolver
         self._begin()
 
@@ -85,11 +88,11 @@ class PushDelivery:
         self._queue = PushQueue(self._room)
         # Of tasks with something to tell: their webhooks, or None before these were looked for.
         self._tasks: dict[str, tuple[Webhook, ...] | None] = {}
-        self._to_look: dict[str, None] = {}
+        self._to_look: dict[str, Scope | None] = {}  # and whose they are, where that is known
         self._wanted = asyncio.Event()
         self._looking = asyncio.Lock()
         self._looker: asyncio.Task[None] | None = None
-        self._messages = 0
+        self._messages: Counter[str] = Counter()  # by caller
         self._place = 0  # how far it was looked for webhooks that are told from here
 
     # -- the life of a server --------------------------------------------------------------------
@@ -169,10 +172,13 @@ class PushDelivery:
         if self._hints is not None:
             self._hints.unfollow(task_id)
 
-    def watch(self, task_id: str) -> None:
-        """Look for the configurations of a task: one was added, or replaced."""
+    def watch(self, task_id: str, scope: Scope | None = None) -> None:
+        """Look for the configurations of a task: one was added, or replaced.
+
+        ``scope`` is the task's, where that is known; else the store is asked.
+        """
         self._tasks.setdefault(task_id, None)
-        self._want(task_id)
+        self._want(task_id, scope)
 
     async def forget(self, task_id: str, push_id: str) -> None:
         """Send nothing more for a configuration that was removed from the store."""
@@ -182,18 +188,22 @@ class PushDelivery:
                     self._let_go(webhook)
                     await self._queue.drop(webhook.call)
 
-    def tell(self, push: PushRecord, message: Message) -> None:
-        """Tell a webhook of a direct reply, which no log holds: while this process lives."""
-        if self._messages >= MESSAGES:
+    def tell(self, push: PushRecord, message: Message, scope: Scope) -> None:
+        """Tell a webhook of a direct reply, which no log holds: while this process lives.
+
+        A caller has room for as many as it leaves to others.
+        """
+        caller = _caller_of(scope)
+        if self._messages[caller] >= MESSAGES - self._messages.total():
             log.warning("a direct reply is not told to %s: too many wait", where(push))
             return
-        self._messages += 1
+        self._messages[caller] += 1
         reply = _Reply(push, message)
-        reply.call = Call(self._destination(push), partial(self._tell_reply, reply))
+        reply.call = Call(self._destination(push, caller), partial(self._tell_reply, reply))
         self._queue.put(reply.call)
 
-    def _want(self, task_id: str) -> None:
-        self._to_look[task_id] = None
+    def _want(self, task_id: str, scope: Scope | None = None) -> None:
+        self._to_look[task_id] = scope or self._to_look.get(task_id)
         self._wanted.set()
 
     async def _look_after(self) -> None:
@@ -214,15 +224,14 @@ class PushDelivery:
     async def _look(self, *task_ids: str) -> None:
         for task_id in task_ids:
             async with self._looking:
-                self._to_look.pop(task_id, None)
+                scope = self._to_look.pop(task_id, None)
                 try:
-                    pushes = await self._store.pushes(task_id)
+                    await self._found(task_id, await self._store.pushes(task_id), scope)
                 except BaseException:
-                    self._to_look[task_id] = None
+                    self._want(task_id, scope)
                     raise
-                await self._found(task_id, pushes)
 
-    async def _found(self, task_id: str, pushes: Sequence[PushRecord]) -> None:
+    async def _found(self, task_id: str, pushes: Sequence[PushRecord], scope: Scope | None) -> None:
         """Take over what the store has of a task's configurations."""
         known = {webhook.push.revision: webhook for webhook in self._tasks.get(task_id) or ()}
         current: list[Webhook] = []
@@ -231,11 +240,16 @@ class PushDelivery:
                 continue
             webhook = known.pop(push.revision, None)
             if webhook is None:
+                if scope is None:
+                    scope = await self._store.scope_of(task_id)
+                    if scope is None:
+                        break  # it was removed
                 # Very many may wait at once: what they have in common they share.
                 version = sys.intern(push.version)
                 push = replace(push, version=version, holder=self._store.replica)
                 webhook = Webhook(task_id, push, self._teller.reader(task_id, push))
-                webhook.call = Call(self._destination(push), partial(self._work, webhook))
+                destination = self._destination(push, _caller_of(scope))
+                webhook.call = Call(destination, partial(self._work, webhook))
             current.append(webhook)
         for webhook in known.values():
             await self._queue.drop(webhook.call)
@@ -252,8 +266,8 @@ class PushDelivery:
             self._tasks.pop(task_id, None)
             self._unfollow(task_id)
 
-    def _destination(self, push: PushRecord) -> Destination:
-        return self._queue.destination(urlsplit(push.config.url).hostname or "")
+    def _destination(self, push: PushRecord, caller: str) -> Destination:
+        return self._queue.destination(caller, origin_of(push.config.url))
 
     def _let_go(self, webhook: Webhook) -> None:
         webhooks = self._tasks.get(webhook.task_id) or ()
@@ -291,8 +305,17 @@ class PushDelivery:
             failure = Failure("the server failed", is_final=True)
         if failure is not None:
             reply.failures += 1
-            if not failure.is_final and reply.failures < self._pace.attempts:
-                return self._pace.delay(reply.failures)
+            now = asyncio.get_running_loop().time()
+            if not failure.is_final and now - reply.begun < self._pace.gives_up_replies_after:
+                return self._pace.delay(reply.failures, failure)
             log.warning("a direct reply was not told to %s: %s", where(push), failure.reason)
-        self._messages -= 1
+        caller = reply.call.destination.caller
+        self._messages[caller] -= 1
+        if not self._messages[caller]:
+            del self._messages[caller]
         return None
+
+
+def _caller_of(scope: Scope) -> str:
+    """Return who shares the room for webhooks with nobody else."""
+    return f"{scope.tenant}\0{scope.owner}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from parley.log.store import PushRecord
+from parley.model.retry_after import seconds_of
 from parley.security.answers import AnswerTooLarge, bounded_connector
 from parley.security.egress import Egress, cause_in, forbidden_in
 from parley.wire import versions
@@ -26,14 +28,25 @@ TOKEN = "X-A2A-Notification-Token"
 
 # Under the five seconds after which common servers close an idle connection.
 KEEP_ALIVE = 4.0
-_TRY_AGAIN = (408, 429)
+_TRY_AGAIN = (408, 425, 429)
+_GONE = 410
+_ASKS_FOR_TIME = (429, 503)
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Failure(NamedTuple):
-    """Why a notification was not taken, and whether it never will be. Holds no secrets."""
+    """Why a notification was not taken. Holds no secrets.
+
+    ``is_final`` is that it never will be; ``is_refusal`` that the webhook answers, and somebody has
+    to do something about it first; ``is_ours`` that it never went out. ``retry_after`` is in how
+    many seconds the webhook wants to be called again, if it says so.
+    """
 
     reason: str
     is_final: bool = False
+    is_refusal: bool = False
+    is_ours: bool = False
+    retry_after: float | None = None
 
 
 class Poster:
@@ -68,7 +81,7 @@ class Poster:
                     allow_redirects=False,
                 ) as response,
             ):
-                return _judged(response.status)  # of the body nothing is read
+                return _judged(response)  # of the body nothing is read
         except TimeoutError:
             return Failure(f"no answer in {self._timeout:g} s")
         except (aiohttp.InvalidURL, ValueError):
@@ -77,6 +90,8 @@ class Poster:
             forbidden = forbidden_in(error)
             if forbidden is not None:
                 return Failure(f"it is at a {forbidden.kind} address", is_final=True)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                return Failure("this server has no room for a connection", is_ours=True)
             if cause_in(error, AnswerTooLarge) is not None:
                 return Failure("it answers with more than an answer may take")
             return Failure(f"it cannot be reached ({type(error).__name__})")
@@ -133,11 +148,17 @@ def notification_id(task_id: str, push_id: str, seq: int) -> str:
     return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
 
 
-def _judged(status: int) -> Failure | None:
+def _judged(response: aiohttp.ClientResponse) -> Failure | None:
+    status = response.status
+    reason = f"it answers with HTTP {status}"
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
-        return Failure(f"it answers with HTTP {status}, and redirects are not followed", True)
-    return Failure(
-        f"it answers with HTTP {status}", 400 <= status < 500 and status not in _TRY_AGAIN
-    )
+        return Failure(f"{reason}, and redirects are not followed", is_refusal=True)
+    if status == _GONE:
+        return Failure(f"{reason}: it is gone", is_final=True)
+    retry_after = None
+    if status in _ASKS_FOR_TIME:
+        retry_after = seconds_of(response.headers.get("Retry-After"))
+    is_refusal = 400 <= status < 500 and status not in _TRY_AGAIN
+    return Failure(reason, is_refusal=is_refusal, retry_after=retry_after)

@@ -24,21 +24,44 @@ STORE_PAUSE = 5.0
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How patient delivery is. Times are in seconds.
 
-    A try has ``timeout``. After one that failed there are others, up to ``attempts`` in a row:
-    the first after ``first_delay``, each later one after twice as long, ``longest_delay`` at most.
+    A try has ``timeout``. After one that failed there are others: the first after ``first_delay``,
+    each later one after twice as long, ``longest_delay`` at most. One that the webhook refused (a
+    4xx that does not ask to come again, a redirect) is followed by others after
+    ``first_refused_delay``, up to ``longest_refused_delay``. When a webhook says in ``Retry-After``
+    when to come again, the next try is not before that, or ``longest_wish``. The first failure that
+    comes ``gives_up_after`` another, with no success between them, is the last: the webhook is
+    suspended. For direct replies, which are held in memory, that is ``gives_up_replies_after``.
     A webhook that takes longer than ``quick`` to answer gives way to others after each event.
+
+    Raises ``ValueError`` for times that are none.
     """
 
     timeout: float = 10.0
-    attempts: int = 8
     first_delay: float = 1.0
-    longest_delay: float = 60.0
+    longest_delay: float = 15 * 60.0
+    first_refused_delay: float = 60.0
+    longest_refused_delay: float = 60 * 60.0
+    longest_wish: float = 24 * 3600.0
+    gives_up_after: float = 24 * 3600.0
+    gives_up_replies_after: float = 120.0
     quick: float = 1.0
 
-    def delay(self, failures: int) -> float:
-        """Return how long to wait after so many failures in a row."""
-        doubled: float = self.first_delay * 2 ** (failures - 1)
-        return min(doubled, self.longest_delay) * jitter.uniform(0.75, 1.25)
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            least = 0.0 if name.startswith("gives_up") else 0.001
+            if not least <= value <= 366 * 86_400.0:
+                raise ValueError(f"{name} is a number of seconds, {least:g} at least, not {value}")
+
+    def delay(self, failures: int, failure: Failure) -> float:
+        """Return how long to wait after so many failures in a row, of which this is the last."""
+        first, longest = self.first_delay, self.longest_delay
+        if failure.is_refusal:
+            first, longest = self.first_refused_delay, self.longest_refused_delay
+        delay = min(first * 2.0 ** min(failures - 1, 32), longest) * jitter.uniform(0.75, 1.25)
+        # Those that were told the same do not all come back at the same moment.
+        wish = min(failure.retry_after or 0.0, self.longest_wish) * jitter.uniform(1.0, 1.1)
+        return max(delay, wish)
 
 
 class Webhook:
@@ -52,6 +75,7 @@ class Webhook:
 
     __slots__ = (
         "call",
+        "failed_first",
         "failures",
         "has_news",
         "is_busy",
@@ -70,6 +94,7 @@ class Webhook:
         self.call: Call
         self.is_busy = self.has_news = self.is_known = self.is_sure = False
         self.failures = 0
+        self.failed_first = 0.0  # when, by the loop's clock
 
     def __str__(self) -> str:
         return f"task {self.task_id}: {where(self.push)}"
@@ -107,6 +132,7 @@ class Teller:
         except Exception:
             log.exception("%s could not be told", webhook)
             self._failed(webhook, Failure("the server failed; its log says why"))
+            return self._delay(webhook, Failure(""))
         return STORE_PAUSE
 
     async def post(
@@ -116,7 +142,9 @@ class Teller:
         loop = get_running_loop()
         begun = loop.time()
         failure = await self._poster.post(push, body, named)
-        destination.is_quick = failure is None and loop.time() - begun <= self._pace.quick
+        if failure is None or not failure.is_ours:
+            is_well = failure is None or failure.is_refusal
+            destination.answered(well=is_well and loop.time() - begun <= self._pace.quick)
         return failure
 
     async def _burst(self, webhook: Webhook) -> float | None:
@@ -140,7 +168,7 @@ class Teller:
             if not await self._save(webhook):
                 return None
             if failure is not None:
-                return self._pace.delay(webhook.failures)
+                return STORE_PAUSE if failure.is_ours else self._delay(webhook, failure)
             if loop.time() - begun > self._pace.quick:
                 break
         return 0.0
@@ -155,21 +183,36 @@ class Teller:
             self._failed(webhook, failure)
             return failure
         webhook.failures = 0
+        webhook.call.was_woken = False
         webhook.reader.took(notice, len(body))
         state = PushState.DONE if notice.ends else PushState.ACTIVE
         webhook.push = replace(push, cursor=notice.seq, state=state)
         return None
 
     def _failed(self, webhook: Webhook, failure: Failure) -> None:
-        """Count a failure, and park the webhook when there will be no further try."""
+        """Count a failure, and suspend the webhook when there will be no further try."""
+        if failure.is_ours:
+            log.warning("%s waits: %s", webhook, failure.reason)
+            return
+        now = get_running_loop().time()
         webhook.failures += 1
-        if not failure.is_final and webhook.failures < self._pace.attempts:
+        if webhook.failures == 1:
+            webhook.failed_first = now
+        if not failure.is_final and now - webhook.failed_first < self._pace.gives_up_after:
             log.info("%s will be tried again: %s", webhook, failure.reason)
             return
         tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
         note = f"{failure.reason}{tries}"
         webhook.push = replace(webhook.push, state=PushState.PARKED, note=note)
-        log.warning("%s is parked after event %d: %s", webhook, webhook.push.cursor, note)
+        log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
+
+    def _delay(self, webhook: Webhook, failure: Failure) -> float:
+        """Return how long to wait after a failure, unless its destination answers sooner: that
+        counts once, as other webhooks there may be well while this one is not.
+        """
+        call = webhook.call
+        call.may_wake = not (failure.is_refusal or failure.retry_after or call.was_woken)
+        return self._pace.delay(webhook.failures, failure)
 
     async def _is_ours(self, webhook: Webhook) -> bool:
         """Ask the store whether a webhook is told from here, and go on where it stands there.

@@ -36,7 +36,7 @@ async def settle(lane: Lane, run: Run, value: object, failure: BaseException | N
     if lane.receipts or lane.executor.options.keeps_history:
         await _keep(lane, run, outcome)
     if lane.push is not None:
-        lane.executor.push.tell(lane.push, outcome)
+        lane.executor.push.tell(lane.push, outcome, lane.scope)
     lane.senders.resolve(outcome)
 
 

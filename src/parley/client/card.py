@@ -23,10 +23,11 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.http import HttpTransport, Reply, is_same_server, place
-from parley.client.retry import PASSING_STATUSES, Retry, repeat, seconds_of
+from parley.client.retry import PASSING_STATUSES, Retry, repeat
 from parley.model import encoding
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
+from parley.model.retry_after import seconds_of
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)

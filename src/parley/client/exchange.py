@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.http import Answer, HttpTransport, Reply, place
-from parley.client.retry import seconds_of
 from parley.model.errors import (
     A2AError,
     InvalidAgentResponseError,
@@ -18,6 +17,7 @@ from parley.model.errors import (
 )
 from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
+from parley.model.retry_after import seconds_of
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import msgspec
@@ -46,24 +45,6 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         """Return the pause before the ``nth`` repetition (from 0), in seconds."""
         full = min(self.limit, self.first * 2.0 ** min(nth, 32))
         return full * _chance.uniform(0.5, 1.0)
-
-
-def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | None:
-    """Return what a ``Retry-After`` header asks for: seconds, or a date that becomes seconds."""
-    if retry_after is None:
-        return None
-    value = retry_after.strip()
-    if value.isascii() and value.isdigit():
-        return float(value[:10])  # more is for ever, too
-    from email.utils import parsedate_to_datetime  # slow to import, seldom needed
-
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
 
 
 def is_worth_repeating(error: Exception, *, safe: bool) -> bool:

@@ -115,6 +115,11 @@ class DatabaseTaskStore(ABC, Generic[C]):
             unsaved=stored.unsaved,
         )
 
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return whose task it is, at the cost of a look-up."""
+        rows = await self._rows("scope_of", (task_id,))
+        return Scope(*rows[0]) if rows else None
+
     async def private_records(
         self,
         task_id: str,

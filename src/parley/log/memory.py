@@ -313,6 +313,12 @@ class MemoryTaskStore:
             unsaved=stored.unsaved,
         )
 
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return whose task it is, at the cost of a look-up."""
+        self._opened()
+        log = self._logs.get(task_id)
+        return log.head.scope if log else None
+
     async def private_records(
         self,
         task_id: str,

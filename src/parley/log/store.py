@@ -360,6 +360,10 @@ class TaskStore(Protocol):
         """
         ...
 
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return whose task it is, at the cost of a look-up."""
+        ...
+
     async def private_records(
         self,
         task_id: str,

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -293,6 +294,16 @@ def host_named(host: str) -> str:
             "a name of labels of up to 63 letters, digits and hyphens, with dots between them"
         )
     return name
+
+
+def origin_of(url: str) -> str:
+    """Return the scheme, host and port of a URL: what a connection to it is for."""
+    try:
+        address = urlsplit(url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+    except ValueError:
+        return ""
+    return f"{address.scheme}://{address.hostname}:{port}"
 
 
 def _in_ascii(host: str) -> str:

@@ -9,8 +9,11 @@ import sys
 from typing import Any
 
 _BACKLOG = 2048
-# Of the store, the bus, webhooks and agents: without them, connections would be of no use.
+# Of the store, the bus and agents: without them, connections would be of no use.
 _OTHER_FILES = 100
+WEBHOOKS_SHARE = 4
+"""One in so many of the files that may be open are for calls to webhooks."""
+
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -51,12 +54,18 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 def most_connections() -> int:
     """Return how many connections the system lets this process have, beside what else it opens."""
+    most = most_files()
+    return max(1, most - most // WEBHOOKS_SHARE - _OTHER_FILES)
+
+
+def most_files() -> int:
+    """Return how many files the system lets this process open, connections among them."""
     try:
         import resource
     except ImportError:  # there is no such limit
         return sys.maxsize
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if most == resource.RLIM_INFINITY else max(1, most - _OTHER_FILES)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
 def address_of(host: str, sockets: list[socket.socket]) -> str:

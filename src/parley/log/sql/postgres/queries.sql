@@ -236,6 +236,9 @@ WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_r
     AND holder = %s AND (turn_open OR waiting > 0 OR cancel_requested)
 ORDER BY key;
 
+-- name: scope_of
+SELECT agent, tenant, owner FROM {schema}.tasks WHERE task_id = %s;
+
 -- name: places
 SELECT task_id, seq, sub, epoch, holder, waiting, cancel_requested, ended_at IS NOT NULL
 FROM {schema}.tasks WHERE task_id = ANY(%s);

@@ -295,6 +295,9 @@ SELECT count(*) FROM tasks INDEXED BY tasks_under_way
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
     AND holder = ?;
 
+-- name: scope_of
+SELECT agent, tenant, owner FROM tasks WHERE task_id = ?;
+
 -- name: places
 -- Where the logs of several tasks stand, given as a JSON array of ids.
 SELECT json_group_array(json_array(
