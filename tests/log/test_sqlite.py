@@ -119,7 +119,9 @@ async def test_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as store:
         await store.append(creation("t"))
         modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()}
-    assert set(modes) == {"tasks.db", "tasks.db-wal", "tasks.db-shm", "tasks.db.lock"}
+    modes.setdefault("tasks.db.sock", 0o600)  # not where its path would be too long
+    files = {"tasks.db", "tasks.db-wal", "tasks.db-shm", "tasks.db.lock", "tasks.db.sock"}
+    assert set(modes) == files
     assert set(modes.values()) == {0o600}
 
 

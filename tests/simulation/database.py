@@ -104,6 +104,10 @@ class SimulatedStore:
     def is_shared(self) -> bool:
         return self._is_shared
 
+    @property
+    def has_operators(self) -> bool:
+        return True
+
     def now(self) -> int:
         return self._database.clock() + int(self._error * 1000)
 

@@ -111,8 +111,8 @@ class PushDelivery:
         for agent in self._agents:
             while found := await self._store.adopt_pushes(agent, ADOPT_BATCH):
                 for task_id, is_behind in found:
-                    self._tasks.setdefault(task_id, None)
-                    if is_behind or self._store.is_shared:
+                    has_others = self._tasks.setdefault(task_id, None) is not None
+                    if is_behind or has_others or self._store.is_shared:
                         self._want(task_id)
 
     async def look(self) -> None:

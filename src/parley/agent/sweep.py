@@ -30,7 +30,7 @@ class Sweep:
     Every second or so for work that nobody holds, with one question for all agents, and another for
     webhooks that nobody tells; every few for tasks that this replica holds and works on no longer,
     since the store failed it, and for those whose time is over; every minute for those to cancel or
-    to remove. An embedded store is asked only while there is a line, or after trouble.
+    to remove. An embedded store is asked for work only while there is a line, or after trouble.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sweep:
             now = time.monotonic()
             if self._has_to_look:
                 await self._try(self._look())
-            if self._store.is_shared:
+            if self._store.is_shared or self._store.has_operators:
                 await self._try(self._push.look())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS

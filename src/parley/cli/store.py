@@ -46,7 +46,7 @@ def _store() -> str:
 def register(app: typer.Typer) -> None:
     """Add the command group."""
     group = typer.Typer(rich_markup_mode=None)
-    app.add_typer(group, name="store", help="Look after a store: migrate, export, import, prune.")
+    app.add_typer(group, name="store", help="Look after a store: migrate, move, prune, resume.")
 
     @settings_command(group, "status", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
     def status(settings: Settings, output: Output, store: str = _store()) -> None:
@@ -195,6 +195,68 @@ def register(app: typer.Typer) -> None:
                 output, upkeep, store, age=age, agent=agent, only_says=dry_run, rate=rate
             ),
         )
+
+    _register_webhooks(group)
+
+
+def _register_webhooks(store_group: typer.Typer) -> None:
+    """Add what is about webhooks."""
+    group = typer.Typer(rich_markup_mode=None)
+    store_group.add_typer(group, name="webhooks", help="Show and resume suspended webhooks.")
+
+    @settings_command(group, "list", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
+    def list_(
+        settings: Settings,
+        output: Output,
+        id: str = _push_id(),
+        task: str = _of("--task", "ID", "Only those of this task."),
+        agent: str = _of("--agent", "KEY", "Only those of this agent, by its key."),
+        tenant: str = _of("--tenant", "NAME", "Only those of this tenant."),
+        store: str = _store(),
+    ) -> None:
+        """Show which webhooks are suspended, how far behind they are, and why.
+
+        Of their URLs there is the server alone, and no credentials. Works while the store is
+        in use, and changes nothing.
+        """
+        from parley.cli.store_webhooks import list_suspended
+        from parley.log.upkeep import Which
+
+        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        _guarded(store, lambda upkeep: list_suspended(output, upkeep, which))
+
+    @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
+    def resume_(
+        settings: Settings,
+        output: Output,
+        id: str = _push_id(),
+        task: str = _of("--task", "ID", "Those of this task."),
+        agent: str = _of("--agent", "KEY", "Those of this agent, by its key."),
+        tenant: str = _of("--tenant", "NAME", "Those of this tenant."),
+        all: bool = typer.Option(False, "--all", help="All that are suspended."),
+        store: str = _store(),
+    ) -> None:
+        """Have suspended webhooks told again, each after the last event that it took.
+
+        The servers that use the store go on with them within a second or so.
+        """
+        from parley.cli.store_webhooks import resume
+        from parley.log.upkeep import Which
+
+        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        _guarded(store, lambda upkeep: resume(output, upkeep, which, all=all))
+
+
+def _push_id() -> str:
+    argument: str = typer.Argument(
+        "", metavar="[ID]", help="The id of the configuration.", show_default=False
+    )
+    return argument
+
+
+def _of(name: str, metavar: str, text: str) -> str:
+    option: str = typer.Option("", name, metavar=metavar, help=text, show_default=False)
+    return option
 
 
 def _guarded(url: str, action: Callable[[Upkeep], T]) -> T:

@@ -189,6 +189,11 @@ class MemoryTaskStore:
         return self._is_shared
 
     @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open: it cannot see it."""
+        return False
+
+    @property
     def trouble(self) -> str:
         """Why the store cannot be reached: memory always can."""
         return ""

@@ -100,6 +100,11 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         return True
 
     @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open."""
+        return True
+
+    @property
     def trouble(self) -> str:
         """Why the database cannot be reached just now, empty while it can be."""
         silence = self._heart.silence if self._heart is not None else 0

@@ -27,6 +27,7 @@ from parley.log.lend import Lender
 from parley.log.pushes import telling_of
 from parley.log.reader_threads import Readers
 from parley.log.sqlite_file import SQL, SqliteFile
+from parley.log.sqlite_operator import OperatorSocket, suspended_in
 from parley.log.sqlite_reader import SqliteSource
 from parley.log.sqlite_writer import SqliteDesk
 from parley.log.store import (
@@ -40,6 +41,7 @@ from parley.log.store import (
     TaskQuery,
     Telling,
 )
+from parley.log.upkeep import PAGE, Suspended, Which
 from parley.model.tasks import Task, TaskState
 
 T = TypeVar("T")
@@ -82,11 +84,17 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         self._clock = clock
         self._busy_timeout = busy_timeout
         self._file: SqliteFile | None = None
+        self._operator: OperatorSocket | None = None
 
     @property
     def is_shared(self) -> bool:
         """Whether other replicas may use what the store keeps at the same time: none can."""
         return False
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open: by asking it."""
+        return True
 
     @property
     def trouble(self) -> str:
@@ -115,11 +123,15 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         sources = [SqliteSource(connection, file.path) for connection in file.readers]
         self._reading = Readers(sources, lender=lender)
         self._file, self._loop = file, loop
+        self._operator = OperatorSocket(file.path, self._resume)
+        await self._operator.open()
 
     async def close(self) -> None:
         """Finish what is under way and let go. Idempotent."""
         if self._loop is None or self._writing is None or self._reading is None:
             return
+        if self._operator is not None:
+            await self._operator.close()
         self._loop = None
         await self._reading.close()
         await self._writing.close()
@@ -199,6 +211,12 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
             while await self._do(partial(rest, agent=agent, before=ended_before)):
                 pass
         return removed
+
+    async def _resume(self, which: Which) -> Sequence[Suspended]:
+        found = await self._read(lambda reading: suspended_in(reading, which))
+        for begin in range(0, len(found), PAGE):
+            await self._do(partial(sqlite_jobs.resume_pushes, webhooks=found[begin : begin + PAGE]))
+        return found
 
     async def _rows(
         self, name: str, values: Sequence[Any] | Mapping[str, Any]

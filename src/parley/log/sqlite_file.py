@@ -23,6 +23,14 @@ from parley.log.store import StoreUnavailable
 logger = logging.getLogger(__name__)
 
 SQL = queries("sqlite")
+UPKEEP_SQL = {
+    name: sql.replace("{schema}", "")
+    .replace("{waiting}", "waiting")
+    .replace("{c}", "")
+    .replace("{?}", "?")
+    for name, sql in queries("shared", "upkeep.sql").items()
+}
+"""What is read of a whole store."""
 
 APPLICATION_ID = 0x5041524C  # "PARL": whose file this is
 CACHE_KIB = 32 * 1024

@@ -10,6 +10,7 @@ from parley.log.head import claimed
 from parley.log.jobs import Done
 from parley.log.sqlite_batch import SqliteBatch, read_heads
 from parley.log.store import HISTORY_KEPT, Adopted, PushRecord, Scope
+from parley.log.upkeep import Suspended
 
 PRUNED_AT_ONCE = 5000
 """How many records one transaction removes, about: so long do other writers wait."""
@@ -51,6 +52,13 @@ def set_value(
 def move_push(batch: SqliteBatch, task_id: str, push: PushRecord) -> tuple[bool, Sequence[Any]]:
     """Note how far a webhook was told. The result is whether this replica tells it."""
     return batch.move_push(task_id, push), ()
+
+
+def resume_pushes(batch: SqliteBatch, webhooks: Sequence[Suspended]) -> Done:
+    """Have webhooks told again that are suspended, by whoever finds that nobody tells them."""
+    for each in webhooks:
+        batch.add("resume_push", (each.key, each.id))
+    return 0, ()
 
 
 def adopt_pushes(

@@ -311,6 +311,11 @@ class TaskStore(Protocol):
         ...
 
     @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why the store cannot be reached just now, empty while it can be.
 

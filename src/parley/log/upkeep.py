@@ -28,7 +28,12 @@ from parley.log.transfer import (
     Value,
 )
 from parley.log.upkeep_owners import Owned, Owners
+from parley.model.encoding import decode
+from parley.model.push import TaskPushNotificationConfig, server_of
 from parley.model.tasks import TaskState
+
+PAGE = 500
+"""How many webhooks are looked for, or resumed, at once."""
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Returns what a query of ``sql/shared/upkeep.sql`` finds, a piece at a time."""
@@ -75,6 +80,32 @@ class Old(msgspec.Struct, frozen=True):
     receipts: int
 
 
+class Which(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which webhooks: of an agent, a tenant, a task, and of an id; of any where that is empty."""
+
+    agent: str = ""
+    tenant: str = ""
+    task_id: str = ""
+    id: str = ""
+
+
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook that is told nothing any more, and why. Holds no secrets: of its URL the server.
+
+    ``behind`` is how many events of its task it was not told. ``key`` is the task's in the store.
+    """
+
+    key: int
+    agent: str
+    tenant: str
+    owner: str
+    task_id: str
+    id: str
+    server: str
+    behind: int
+    note: str
+
+
 class Upkeep(Protocol):
     """The upkeep of one store. Everything raises ``StoreUnavailable``."""
 
@@ -113,6 +144,17 @@ class Upkeep(Protocol):
 
     def now(self) -> int:
         """Return the present moment by the store's clock, in ms."""
+        ...
+
+    def suspended(self, which: Which) -> Sequence[Suspended]:
+        """Return the webhooks that are suspended, those of the oldest tasks first."""
+        ...
+
+    def resume(self, which: Which) -> Sequence[Suspended]:
+        """Have webhooks told again, after the last event that they took; return which.
+
+        The server that uses the store goes on with them within a second or so.
+        """
         ...
 
     def reading(self) -> AbstractContextManager[Source]:
@@ -217,6 +259,38 @@ def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | 
         contexts=contexts,
         receipts=receipts,
     )
+
+
+def suspended_of(
+    find: Callable[[Sequence[Any]], Iterable[Sequence[Any]]], which: Which
+) -> Iterator[list[Suspended]]:
+    """Return the webhooks that are suspended, some at a time, as the query of this name finds them.
+
+    ``find`` returns what it finds for its values.
+    """
+    wanted = (which.agent, which.tenant, which.task_id, which.id)
+    place = (-1, "")
+    while True:
+        values = (place[0], *place, *[value for each in wanted for value in (each, each)], PAGE)
+        page = [
+            Suspended(
+                key=key,
+                agent=agent,
+                tenant=tenant,
+                owner=owner,
+                task_id=task_id,
+                id=id,
+                server=server_of(decode(config, TaskPushNotificationConfig).url),
+                behind=max(0, seq - cursor),
+                note=note,
+            )
+            for key, id, agent, tenant, owner, task_id, config, cursor, seq, note in find(values)
+        ]
+        if page:
+            yield page
+        if len(page) < PAGE:
+            return
+        place = (page[-1].key, page[-1].id)
 
 
 def head_row(key: int, task: KeptTask) -> tuple[Any, ...]:

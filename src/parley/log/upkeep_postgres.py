@@ -21,12 +21,15 @@ from parley.log.upkeep import (
     Old,
     Schema,
     Survey,
+    Suspended,
+    Which,
     head_row,
     lines_of,
     push_row,
     receipt_row,
     record_row,
     survey_of,
+    suspended_of,
 )
 from parley.log.upkeep_owners import Execute, Owned, Owners, assign, unassigned
 
@@ -154,6 +157,28 @@ class PostgresUpkeep:
         with self._snapshot() as connection:
             now: int = _one(connection, self._write_sql["now"])
             return now
+
+    def suspended(self, which: Which) -> Sequence[Suspended]:
+        """Return the webhooks that are suspended."""
+        with self._snapshot() as connection:
+            return [each for page in self._suspended(connection, which) for each in page]
+
+    def resume(self, which: Which) -> Sequence[Suspended]:
+        """Have webhooks told again, some at a time; return which."""
+        resumed: list[Suspended] = []
+        with self._connected() as connection:
+            for page in self._suspended(connection, which):
+                rows = ([each.key for each in page], [each.id for each in page])
+                connection.execute(self._write_sql["resume"], rows)
+                connection.commit()
+                resumed += page
+        return resumed
+
+    def _suspended(self, connection: Connection, which: Which) -> Iterator[list[Suspended]]:
+        def find(values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+            return connection.execute(self._read_sql["suspended"], values).fetchall()
+
+        return suspended_of(find, which)
 
     @contextmanager
     def reading(self) -> Iterator[PostgresSource]:

@@ -14,7 +14,8 @@ import msgspec
 
 from parley.log.events import now_ms
 from parley.log.sql import Migration, migrations, queries
-from parley.log.sqlite_file import APPLICATION_ID, SqliteFile, explain
+from parley.log.sqlite_file import APPLICATION_ID, SQL, UPKEEP_SQL, SqliteFile, explain
+from parley.log.sqlite_operator import ask_to_resume, suspended_in
 from parley.log.store import StoreUnavailable
 from parley.log.stored_task import StoredForm
 from parley.log.transfer import Context, KeptReceipt, KeptTask, Line, Push, Record, Said, Value
@@ -22,6 +23,8 @@ from parley.log.upkeep import (
     Old,
     Schema,
     Survey,
+    Suspended,
+    Which,
     head_row,
     lines_of,
     push_row,
@@ -33,13 +36,7 @@ from parley.log.upkeep_owners import Execute, Owned, Owners, assign, unassigned
 
 T = TypeVar("T")
 
-_READ = {
-    name: sql.replace("{schema}", "")
-    .replace("{waiting}", "waiting")
-    .replace("{c}", "")
-    .replace("{?}", "?")
-    for name, sql in queries("shared", "upkeep.sql").items()
-}
+_READ = UPKEEP_SQL
 _WRITE = queries("sqlite", "upkeep.sql")
 _OWNERS = {
     "{find}": "instr",
@@ -109,7 +106,10 @@ class SqliteUpkeep:
 
         def look(connection: sqlite3.Connection) -> Survey:
             return survey_of(
-                lambda name: connection.execute(_READ[name]), now=now_ms(), size=size, replicas=None
+                lambda name: connection.execute(_READ[name]),
+                now=now_ms(),
+                size=size,
+                replicas=None,
             )
 
         return self._read(look)
@@ -131,6 +131,26 @@ class SqliteUpkeep:
     def now(self) -> int:
         """Return the present moment, in ms."""
         return now_ms()
+
+    def suspended(self, which: Which) -> Sequence[Suspended]:
+        """Return the webhooks that are suspended."""
+        return self._read(lambda connection: suspended_in(connection, which))
+
+    def resume(self, which: Which) -> Sequence[Suspended]:
+        """Have webhooks told again by the process that has the file, or the next; return which."""
+        resumed = ask_to_resume(self._path, which)
+        if resumed is not None:
+            return resumed
+        with self._open() as file:
+            try:
+                found = suspended_in(file.writer, which)
+                file.writer.execute("BEGIN IMMEDIATE")
+                rows = [(each.key, each.id) for each in found]
+                file.writer.executemany(SQL["resume_push"], rows)
+                file.writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+        return found
 
     @contextmanager
     def reading(self) -> Iterator[SqliteSource]:

@@ -99,3 +99,9 @@ WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_r
 
 -- name: free_pushes
 UPDATE {schema}.pushes SET holder = '' WHERE state = 'active' AND holder <> '';
+
+-- name: resume
+-- Have webhooks told again, by whichever replica finds first that nobody tells them.
+UPDATE {schema}.pushes p SET state = 'active', note = '', holder = ''
+FROM unnest(%s::bigint[], %s::text[]) AS w (task, id)
+WHERE p.task = w.task AND p.id = w.id COLLATE "C" AND p.state = 'parked';

@@ -62,3 +62,13 @@ WHERE agent = {?} AND ended_at IS NOT NULL AND ended_at < {?};
 
 -- name: old_receipts
 SELECT count(*) FROM {schema}receipts WHERE agent = {?} AND at < {?};
+
+-- name: suspended
+-- Webhooks that are told nothing any more, after a place, in order: of an agent, a tenant, a task, an
+-- id, or of any where that is empty.
+SELECT p.task, p.id, t.agent, t.tenant, t.owner, t.task_id, p.config, p.cursor, t.seq, p.note
+FROM {schema}pushes p JOIN {schema}tasks t ON t.key = p.task
+WHERE p.state = 'parked' AND (p.task > {?} OR (p.task = {?} AND p.id > {?}))
+    AND ({?} = '' OR t.agent = {?}) AND ({?} = '' OR t.tenant = {?})
+    AND ({?} = '' OR t.task_id = {?}) AND ({?} = '' OR p.id = {?})
+ORDER BY p.task, p.id {c} LIMIT {?};

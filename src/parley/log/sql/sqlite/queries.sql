@@ -407,6 +407,10 @@ SELECT task, task_id, revision FROM (
     WHERE p.state = 'active' AND p.holder <> '' AND p.holder = ? AND p.task > ?
     ORDER BY p.task LIMIT ?);
 
+-- name: resume_push
+UPDATE pushes SET state = 'active', note = '', holder = ''
+WHERE task = ? AND id = ? AND state = 'parked';
+
 -- name: take_pushes
 UPDATE pushes SET holder = ? WHERE task = ? AND state = 'active' AND holder = '';
 
