@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import resource
+import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -132,6 +135,58 @@ async def test_one_callers_direct_replies_leave_room_for_anothers() -> None:
             await caller.send("hello", hung.url(n % 10))
         await caller.send("hello", hook.url, context=as_caller(caller, "grace"))
         await hook.until(bool)
+
+
+async def test_one_callers_names_that_hang_do_not_delay_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    asked: set[str] = set()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+        if host.endswith(".example.com"):
+            asked.add(host)
+            gate.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *rest, **options)
+
+    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
+    try:
+        async with webhook() as hook, pushing(writer(1), pace=SLOW) as caller:
+            for n in range(200):
+                url = f"http://n{n}.example.com/"
+                await caller.task("go", url, return_immediately=True)
+            async with asyncio.timeout(30):
+                while len(asked) < 32:
+                    await asyncio.sleep(0.005)
+            url = hook.url.replace("127.0.0.1", "localhost")
+            await caller.task("go", url, context=as_caller(caller, "grace"))
+            await hook.until_over()
+            assert len(asked) == 32
+    finally:
+        gate.set()
+
+
+async def test_a_server_without_room_for_a_connection_blames_no_webhook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.agent.push_webhook.STORE_PAUSE", 0.01)
+    left = [errno.EMFILE, errno.ENFILE, errno.EMFILE]
+
+    class Full:
+        async def resolve(self, name: str, port: int = 0, family: Any = 0) -> list[Any]:
+            if left:
+                raise OSError(left.pop(), "Too many open files")
+            place = {"hostname": name, "host": "127.0.0.1", "port": port, "proto": 0}
+            return [{**place, "family": socket.AF_INET, "flags": socket.AI_NUMERICHOST}]
+
+    pace = replace(PATIENT, first_delay=60.0, gives_up_after=0.0)
+    async with webhook() as hook, pushing(writer(1), pace=pace) as caller:
+        caller.host.push._poster._resolver = Full()  # type: ignore[assignment]
+        await caller.task("go", hook.url.replace("127.0.0.1", "hooks.example.com"))
+        await hook.until_over()
+        assert left == []
 
 
 # -- the queue alone -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from parley.agent.push_reader import EventReader, Notice, TaskReader
 from parley.log import jitter
 from parley.log.store import PushRecord, PushState, StoreError, TaskStore
 from parley.model.push import server_of
+from parley.security.egress import looked_up_for
 from parley.wire import versions
 
 log = logging.getLogger("parley.agent")
@@ -141,6 +142,7 @@ class Teller:
         """Send a notification, and note how its destination answers."""
         loop = get_running_loop()
         begun = loop.time()
+        looked_up_for.set(destination.caller)  # in this task, which is one call's
         failure = await self._poster.post(push, body, named)
         if failure is None or not failure.is_ours:
             is_well = failure is None or failure.is_refusal

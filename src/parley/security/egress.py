@@ -13,8 +13,11 @@ import asyncio
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
@@ -27,8 +30,11 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
-LOOKUPS = 32
+LOOKUPS = 64
 """How many names a connector looks up at once."""
+
+looked_up_for: ContextVar[str] = ContextVar("parley_looked_up_for", default="")
+"""On whose behalf a call is made: each has at most as many look-ups as are left for others."""
 
 E = TypeVar("E", bound=BaseException)
 
@@ -206,6 +212,41 @@ class _Lookups:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOKUPS, "parley-lookup")
+        self._free = LOOKUPS
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    async def _look_up(self, look_up: Callable[[], list[Any]]) -> list[Any]:
+        """Do a look-up when there is a thread for it. One that is given up has its thread still."""
+        loop, name = asyncio.get_running_loop(), looked_up_for.get()
+        while self._taken[name] >= self._free:
+            turn = loop.create_future()
+            self._waiting[turn] = None
+            try:
+                await turn
+            finally:
+                self._waiting.pop(turn, None)
+
+        def ended(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._release, name)
+
+        self._take(name, 1)
+        job = self._threads.submit(look_up)
+        job.add_done_callback(ended)
+        return await asyncio.wrap_future(job)
+
+    def _take(self, name: str, count: int) -> None:
+        self._free -= count
+        self._taken[name] += count
+        if not self._taken[name]:
+            del self._taken[name]
+
+    def _release(self, name: str) -> None:
+        self._take(name, -1)
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(None)
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
         look_up = partial(
@@ -216,7 +257,7 @@ class _Lookups:
             type=socket.SOCK_STREAM,
             flags=socket.AI_ADDRCONFIG,
         )
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        found = await self._look_up(look_up)
         return [
             {
                 "hostname": host,
