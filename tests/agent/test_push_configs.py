@@ -319,7 +319,7 @@ async def test_secrets_are_neither_shown_again_nor_logged(caplog: pytest.LogCapt
         for push in await caller.store.pushes(task.id):
             assert push.config.authentication == authentication
         await caller.settled(task.id, PushState.PARKED, "mine")
-    assert "is parked" in caplog.text
+    assert "is suspended" in caplog.text
     assert "http://127.0.0.1:9" in caplog.text
     assert "secret" not in caplog.text
 
