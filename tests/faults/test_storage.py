@@ -21,6 +21,7 @@ from parley.model.errors import OverloadedError
 from parley.server.run import serving
 from tests.faults.conftest import SERVED, Served
 from tests.faults.test_kill import WHOLE, check_log, text_of
+from tests.server.http import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -228,6 +229,51 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
 
 async def collect(stream: Any) -> list[Any]:
     return [event async for event in stream]
+
+
+# -- a database that is lost -----------------------------------------------------------------------
+
+
+async def readiness(url: str, status: int) -> dict[str, str]:
+    """Ask until this is the answer; return what it says."""
+    async with asyncio.timeout(10):
+        while (answer := await ask(url, "GET", "/health/ready")).status != status:
+            await asyncio.sleep(0.02)
+    assert isinstance(answer.json, dict)
+    return answer.json
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps files that are in use")
+async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_path: Path) -> None:
+    """Readiness says so, nothing more is taken, and all goes on when it is there again."""
+    agent = Agent("Bereft")
+    go_on = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        await go_on.wait()
+        return "done"
+
+    path, away = tmp_path / "tasks.db", tmp_path / "away.db"
+    app = agent.asgi(store=f"sqlite:///{path}")
+    async with serving(app) as url, parley.connect(url, retries=0, idempotent=False) as remote:
+        started = await remote.send("go", return_immediately=True)
+        assert isinstance(started, Task)
+        path.rename(away)
+        said = await readiness(url, 503)
+        reason = "the database file was removed or moved away while it is in use"
+        assert said == {"status": "unavailable", "reason": reason}
+        assert (await ask(url, "GET", "/health/live")).status == 200
+        go_on.set()
+        for asked in (remote.send("go"), remote.get(started.id), remote.list()):
+            with pytest.raises(OverloadedError, match="task log does not work"):
+                await asked
+        assert not path.exists()
+        away.rename(path)
+        await readiness(url, 200)
+        assert (await remote.wait(started.id, timeout=20)).state is TaskState.COMPLETED
+        assert isinstance(await remote.send("go"), Task)
+        assert (await remote.list()).total_size == 2
 
 
 # -- a database that cannot be served --------------------------------------------------------------

@@ -169,6 +169,49 @@ async def test_a_lock_of_another_program_fails_writes_until_it_is_gone(
     assert await sqlite.append(addition("t", 1, chunk("t", "x"))) == 2
 
 
+READ = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN")
+connection.execute("SELECT count(*) FROM tasks").fetchone()
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_reader_that_takes_its_time_holds_up_no_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write-ahead log grows meanwhile; it is cut when the reader has gone, by itself."""
+    limit = 1 << 20
+    monkeypatch.setattr("parley.log.sqlite_writer.WAL_BYTES", limit)
+    path, wal = tmp_path / "tasks.db", tmp_path / "tasks.db-wal"
+    done: list[str] = []
+    async with opened(path) as store, asyncio.timeout(60):
+        await store.append(creation("t"))
+        assert store._writing is not None
+        connection = store._writing.desk.connection  # type: ignore[attr-defined]
+        command = [sys.executable, "-c", READ, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"reading\n"
+            connection.set_trace_callback(done.append)
+            await store.append(addition("t", 1, chunk("t", "x" * 2 * limit)))
+            for seq in range(2, 202):
+                await store.append(addition("t", seq, chunk("t", "x")))
+            while_read = len(done)
+            assert wal.stat().st_size > limit
+            other.stdin.close()
+        while wal.stat().st_size > limit:
+            await asyncio.sleep(0.02)
+    assert 1 <= len([sql for sql in done[:while_read] if "wal_checkpoint" in sql]) < 50
+    asked = [sql for sql in done if "wal_checkpoint" in sql or "busy_timeout =" in sql]
+    patience = "PRAGMA busy_timeout = 0", "PRAGMA busy_timeout = 5000"
+    assert (set(asked[::3]), set(asked[2::3])) == ({patience[0]}, {patience[1]})
+    assert len(asked) % 3 == 0
+
+
 async def test_a_locked_file_cannot_be_opened(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db"):
         pass

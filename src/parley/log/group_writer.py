@@ -38,8 +38,11 @@ class Desk(Protocol):
         """Do jobs; those that succeeded are durable. Raises nothing."""
         ...
 
-    def rest(self) -> None:
-        """Do what is to be done after a group, when its writers were told. Raises nothing."""
+    def rest(self) -> float | None:
+        """Do what is to be done after a group, when its writers were told.
+
+        Return after how many seconds to do so again, if no group comes before. Raises nothing.
+        """
         ...
 
     def close(self) -> None:
@@ -89,22 +92,26 @@ class GroupWriter:
             self._gathered = []
 
     def _run(self) -> None:
-        while True:
-            group, hands, is_over = self._take()
+        is_over = False
+        while not is_over:
+            group, hands, is_over = self._take(self.desk.rest())
             if group:
                 outcomes = self.desk.write(group)
                 is_over = not self._call(self._deliver, outcomes, hands) or is_over
-                self.desk.rest()
-            if is_over:
-                break
         self.desk.close()
         self._call(self._ended.set_result, None)
 
-    def _take(self) -> tuple[list[Job], int, bool]:
-        """Wait for jobs. Return what there is, in how many hands, and whether it is the last."""
+    def _take(self, timeout: float | None) -> tuple[list[Job], int, bool]:
+        """Wait for jobs, for so many seconds.
+
+        Return what there is, in how many hands, and whether it is the last.
+        """
         group: list[Job] = []
         hands = size = 0
-        jobs = self._queue.get()
+        try:
+            jobs = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return group, hands, False
         while jobs is not None:
             group += jobs
             hands += 1

@@ -126,8 +126,9 @@ class PostgresDesk:
             logger.info("%s: others will find that this replica is gone", self._address.name)
         self.link.drop()
 
-    def rest(self) -> None:
+    def rest(self) -> float | None:
         """Do nothing between groups."""
+        return None
 
     def write(self, group: Sequence[Job]) -> list[Outcome]:
         """Do jobs; those that succeeded are durable."""

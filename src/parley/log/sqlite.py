@@ -98,8 +98,11 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be reached: there is nothing between it and its file."""
-        return ""
+        """Why nothing can be kept just now: its files were removed or replaced, as last seen.
+
+        They are looked at with each group that is written, and every second.
+        """
+        return self._file.watch.trouble if self._file is not None else ""
 
     def now(self) -> int:
         """Return the present moment by the store's clock, in ms."""
@@ -120,7 +123,7 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         self._replica = uuid4().hex
         desk = SqliteDesk(file, clock=self._clock, replica=self._replica)
         self._writing = GroupWriter(desk, committed=committed, lender=lender)
-        sources = [SqliteSource(connection, file.path) for connection in file.readers]
+        sources = [SqliteSource(connection, file) for connection in file.readers]
         self._reading = Readers(sources, lender=lender)
         self._file, self._loop = file, loop
         self._operator = OperatorSocket(file.path, self._resume)
@@ -137,6 +140,7 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         await self._writing.close()
         if self._file is not None:
             self._file.lock.release()
+            self._file = None
 
     async def list(self, query: TaskQuery) -> TaskPage:
         """Return one page of tasks."""

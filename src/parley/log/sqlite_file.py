@@ -3,6 +3,11 @@
 There is one connection that writes, and it alone moves the write-ahead log into the database file,
 so the WAL-reset bug of SQLite before 3.51.3, which needs two that do, cannot reach it. The lock
 file keeps other processes of ours from being the second one.
+
+A symbolic link that names the database is followed once, by whoever names it; from then on the path
+is the file's own. Its files are then opened by no link, have one name, and are private to their
+owner. While it is open they are watched: what is written to a file that has no name any more would
+be lost.
 """
 
 from __future__ import annotations
@@ -15,7 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from parley.log.file_watch import REMEDY, FileWatch
 from parley.log.lock_file import Held, LockFile
+from parley.log.private_file import Unsafe, open_private
 from parley.log.sql import migrations, queries
 from parley.log.sqlite_fill import STORED_TASKS, store_tasks
 from parley.log.store import StoreUnavailable
@@ -78,6 +85,7 @@ class SqliteFile:
         self.readers: list[sqlite3.Connection] = []
         self.lock = _take_lock(path)
         try:
+            identity = _make_private(path)
             self.writer = _open_writer(path, synchronous, busy_timeout)
             try:
                 self.writer.execute(SQL["free_tasks"])
@@ -85,6 +93,7 @@ class SqliteFile:
                 self.last_key: int = _one(self.writer, SQL["last_key"])
                 for _ in range(readers):
                     self.readers.append(_open_reader(path))
+                self.watch = _watch(path, self.lock, identity)
             except BaseException:
                 for connection in (*self.readers, self.writer):
                     connection.close()
@@ -94,6 +103,11 @@ class SqliteFile:
             if isinstance(error, sqlite3.Error):
                 raise explain(error, path) from error
             raise
+
+    def lost(self) -> StoreUnavailable | None:
+        """Return why nothing can be read or written, as ``watch`` found it last."""
+        trouble = self.watch.trouble
+        return StoreUnavailable(f"{self.path}: {trouble}; {REMEDY}") if trouble else None
 
 
 def _take_lock(path: Path) -> LockFile:
@@ -114,10 +128,49 @@ def _take_lock(path: Path) -> LockFile:
             f"{path} is in use by process {held.pid}; stop that process, or give this server a "
             "database of its own"
         ) from None
+    except Unsafe as error:
+        raise StoreUnavailable(f"{path}: {error}") from None
     except OSError as error:
         raise StoreUnavailable(
             f"{path}: the directory {path.parent} cannot be written to ({error.strerror})"
         ) from error
+
+
+def _make_private(path: Path) -> tuple[int, int]:
+    """Create the database if need be, and see that its files are safe to open, and private.
+
+    Return its device and inode. The lock must be held, and no connection open: to close a
+    descriptor of the file would drop that one's locks. Raises ``StoreUnavailable``.
+    """
+    try:
+        for ending in ("-wal", "-shm", "-journal"):
+            with suppress(FileNotFoundError):
+                os.close(open_private(path.with_name(path.name + ending), creates=False))
+        # SQLite gives the files that it makes the permissions of this one.
+        descriptor = open_private(path, creates=True)
+    except Unsafe as error:
+        raise StoreUnavailable(str(error)) from None
+    except OSError as error:
+        name = error.filename or path
+        raise StoreUnavailable(f"{name} cannot be written to ({error.strerror})") from error
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _watch(path: Path, lock: LockFile, identity: tuple[int, int]) -> FileWatch:
+    """Return a watch over the files of a database that is open. Raises ``StoreUnavailable``."""
+    wal, shm = path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+    try:
+        watch = FileWatch(
+            {path: "database file", wal: "database's write-ahead log"},
+            {shm: "database's index of the write-ahead log", lock.path: "database's lock file"},
+        )
+    except OSError as error:
+        raise StoreUnavailable(f"{error.filename} was removed while {path} was opened") from error
+    if watch.identity != identity:
+        raise StoreUnavailable(f"{path} was replaced while it was opened; start again")
+    return watch
 
 
 def _open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Connection:
@@ -130,11 +183,6 @@ def _open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.C
             f"SQLite {sqlite3.sqlite_version} is too old; {'.'.join(map(str, OLDEST))} or later "
             "is needed"
         )
-    try:
-        # Tasks hold what people say: for the owner's eyes. SQLite gives its other files the same.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be written to ({error.strerror})") from error
     connection = sqlite3.connect(
         path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
     )
