@@ -158,6 +158,27 @@ def test_a_file_that_is_there_is_not_written_over(parley, shop, tmp_path):
     assert (tmp_path / "all.jsonl").read_text() == "mine"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions")
+def test_an_export_is_written_through_no_link(parley, shop, tmp_path):
+    """Nothing that another has put beside it gets what people said."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    victim.chmod(0o644)
+    (tmp_path / "all.jsonl.part").symlink_to(victim)
+    before = os.umask(0)
+    try:
+        assert parley("store", "export", "all.jsonl", "--store", shop).status == 0
+    finally:
+        os.umask(before)
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "all.jsonl").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "new.jsonl").symlink_to(tmp_path / "made")
+    ran = parley("store", "export", "new.jsonl", "--store", shop)
+    assert ran.status == 2
+    assert "is there already" in ran.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_an_export_that_fails_leaves_no_file(parley, shop, tmp_path, monkeypatch):
     def fails(*args, **options):
         raise OSError(28, "No space left on device")

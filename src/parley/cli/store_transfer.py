@@ -82,6 +82,8 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         raise there
     try:
         descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, 0o600)  # whatever the umask is
     except OSError as error:
         raise Failure("PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})") from error
     part = Path(name)
