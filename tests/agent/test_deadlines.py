@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, Message, Task, TaskState, Turn
+from parley.agent.host import Host
 from parley.log.events import now_ms
 from parley.log.memory import MemoryTaskStore
 from parley.model.errors import InternalError, UnsupportedOperationError
@@ -167,3 +168,56 @@ async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet
 def test_a_time_that_makes_no_sense_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is a positive timedelta, or None"):
         Agent("Odd", **{name: timedelta(0)})  # type: ignore[arg-type]
+
+
+async def test_nothing_waits_for_what_is_old_to_be_removed(
+    talk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deadlines are kept, and a server ends, while a store is at it for hours."""
+    pruning = asyncio.Event()
+
+    class SlowStore(MemoryTaskStore):
+        async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+            pruning.set()
+            await asyncio.Event().wait()
+            return 0
+
+    agent = Agent("Slow", task_timeout=timedelta(milliseconds=400))
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("?")).text
+
+    async with talk(agent, SlowStore()) as caller, asyncio.timeout(20):
+        await pruning.wait()
+        task = await caller.task("go")
+        while not (await get(caller, task.id)).state.is_terminal:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_agent_with_much_to_remove_keeps_no_other_from_it() -> None:
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    class EndlessStore(MemoryTaskStore):
+        async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+            asked.append(agent)
+            if len(set(asked)) == 2:
+                everybody.set()
+            await asyncio.sleep(0)
+            return limit
+
+    agents = {"one": Agent("One"), "two": Agent("Two")}
+    for agent in agents.values():
+
+        @agent.skill
+        async def idle(turn: Turn) -> str:
+            return ""
+
+    host = Host(agents, EndlessStore())
+    await host.start()
+    try:
+        await asyncio.wait_for(everybody.wait(), 20)
+    finally:
+        await host.stop()
+    assert asked[:4] in (["one", "two"] * 2, ["two", "one"] * 2)

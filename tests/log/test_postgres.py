@@ -23,7 +23,7 @@ from parley.log.postgres import PostgresTaskStore
 from parley.log.postgres_link import Address, explain
 from parley.log.postgres_schema import migrate
 from parley.log.postgres_writer import PostgresDesk
-from parley.log.store import Conflict, Scope, StoreUnavailable, TaskQuery
+from parley.log.store import Conflict, PrunedElsewhere, Scope, StoreUnavailable, TaskQuery
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from tests.log.making import (
     SCOPE,
@@ -688,3 +688,82 @@ def _scans(postgres: PostgresServer, schema: str) -> Sequence[object]:
         "SELECT relname, seq_scan FROM pg_stat_user_tables "
         f"WHERE schemaname = '{schema}' AND relname IN ('tasks', 'log') ORDER BY relname"
     )
+
+
+# -- removing what is old --------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def pruning_held_up(
+    postgres: PostgresServer, url: str, store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[asyncio.Task[int]]:
+    """A store that removes what ended, and waits for rows of it that another has locked."""
+    monkeypatch.setattr("parley.log.postgres_prune.LOCK_SECONDS", 60)
+    schema = Address.of(url).schema
+    for n in range(20):
+        await store.append(creation(f"old{n}", status(f"old{n}", TaskState.COMPLETED)))
+    with psycopg.connect(Address.of(url).conninfo) as other:
+        other.execute(f"SELECT 1 FROM {schema}.tasks WHERE ended_at IS NOT NULL FOR UPDATE")
+        pruning = asyncio.create_task(store.prune(SCOPE.agent, store.now() + 100_000, 100))
+        async with asyncio.timeout(20):
+            while not postgres.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                f"AND query LIKE '%DELETE FROM {schema}.tasks%'"
+            ):
+                await asyncio.sleep(0.02)
+        yield pruning
+
+
+async def test_nobody_waits_for_what_is_old_to_be_removed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url()
+    async with opened(url) as one, opened(url) as two, asyncio.timeout(60):
+        async with pruning_held_up(postgres, url, one, monkeypatch) as pruning:
+            for n, store in enumerate([one, two] * 3):
+                name = f"new{n}"
+                assert await store.append(creation(name)) == 1
+                assert await store.append(addition(name, 1, chunk(name, "x"))) == 2
+                assert await store.claim(name) == 2
+                end = addition(name, 2, status(name, TaskState.COMPLETED), epoch=2)
+                assert await store.append(end) == 3
+                assert await store.adopt(SCOPE.agent, 10) == []
+            # One replica at a time: the other goes without.
+            with pytest.raises(PrunedElsewhere):
+                await two.prune(SCOPE.agent, two.now() + 100_000, 100)
+            assert not pruning.done()
+        assert await pruning == 26
+        assert await two.prune(SCOPE.agent, two.now() + 100_000, 100) == 0
+        assert (await one.list(TaskQuery(scope=SCOPE))).total == 0
+
+
+async def test_a_store_that_is_closed_does_not_wait_for_what_is_removed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url()
+    async with (
+        opened(url) as store,
+        pruning_held_up(postgres, url, store, monkeypatch) as pruning,
+    ):
+        async with asyncio.timeout(20):
+            await store.close()
+        with pytest.raises(StoreUnavailable):
+            await pruning
+    async with opened(url) as store, asyncio.timeout(20):
+        removed = 0
+        while removed < 20:  # its server may be at it for a moment
+            with contextlib.suppress(PrunedElsewhere):
+                removed += await store.prune(SCOPE.agent, store.now() + 100_000, 100)
+            await asyncio.sleep(0.02)
+
+
+async def test_pruning_leaves_no_connection_behind(postgres: PostgresServer) -> None:
+    url = postgres.new_url()
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'parley' "
+        "AND backend_type = 'client backend' AND query LIKE '%prune%' OR query LIKE 'COMMIT'"
+    )
+    async with opened(url) as store, asyncio.timeout(20):
+        assert await store.prune(SCOPE.agent, store.now() + 100_000, 100) == 0
+        while postgres.execute(asked) != [(0,)]:
+            await asyncio.sleep(0.02)

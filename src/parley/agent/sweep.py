@@ -9,14 +9,17 @@ import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
 from parley.agent.push_delivery import PushDelivery
 from parley.log import jitter
-from parley.log.store import StoreError, TaskStore
+from parley.log.store import PrunedElsewhere, StoreError, TaskStore
 
 log = logging.getLogger("parley.agent")
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
@@ -29,8 +32,9 @@ class Sweep:
 
     Every second or so for work that nobody holds, with one question for all agents, and another for
     webhooks that nobody tells; every few for tasks that this replica holds and works on no longer,
-    since the store failed it, and for those whose time is over; every minute for those to cancel or
-    to remove. An embedded store is asked for work only while there is a line, or after trouble.
+    since the store failed it, and for those whose time is over. An embedded store is asked for
+    work only while there is a line, or after trouble. Every minute for those to cancel or to remove: that may
+    take long, and is a task of its own, for which no work waits.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class Sweep:
         self._agents = agents
         self._executors = executors
         self._push = push
-        self._running: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
         self._fails = False
 
     async def start(self) -> None:
@@ -55,22 +59,21 @@ class Sweep:
             if found:
                 log.info("%s: %d unfinished tasks are taken up", agent.name, found)
             await self._executors[agent.key].look(found)
-        self._running = asyncio.create_task(self._run())
+        self._running = [asyncio.create_task(work) for work in (self._run(), self._tidy())]
 
     def end(self) -> None:
         """Look no further."""
-        if self._running is not None:
-            self._running.cancel()
+        for task in self._running:
+            task.cancel()
 
     async def stop(self) -> None:
         """Look no further, and wait for what is under way."""
         self.end()
-        if self._running is not None:
-            await asyncio.gather(self._running, return_exceptions=True)
-            self._running = None
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running = []
 
     async def _run(self) -> None:
-        sweep_at = prune_at = 0.0
+        sweep_at = 0.0
         while True:
             # Not all replicas at the same moment.
             await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * jitter.uniform(0.8, 1.2))
@@ -84,21 +87,33 @@ class Sweep:
                 await self._try(self._find_forgotten())
                 for executor in self._executors.values():
                     await self._try(executor.end_late())
-            if now >= prune_at:
-                prune_at = now + PRUNE_SECONDS
-                for agent in self._agents:
-                    await self._try(self._prune(agent, self._executors[agent.key]))
 
-    async def _try(self, work: Awaitable[None]) -> None:
+    async def _tidy(self) -> None:
+        """Cancel what has waited for its caller too long; remove what was kept long enough."""
+        pause = min(LOOK_SECONDS, SWEEP_SECONDS)
+        while True:
+            await asyncio.sleep(pause * jitter.uniform(0.8, 1.2))
+            pause = PRUNE_SECONDS
+            for agent in self._agents:
+                await self._try(self._cancel_parked(agent))
+            # In turns, so that an agent with much to remove does not keep others from theirs.
+            left = list(self._agents)
+            while left:
+                left = [agent for agent in left if await self._try(self._prune(agent))]
+
+    async def _try(self, work: Awaitable[T]) -> T | None:
         """Do something that may fail, and say so in the server's log, once for each trouble."""
         try:
-            await work
+            return await work
+        except PrunedElsewhere:
+            pass  # one replica at a time is enough
         except StoreError as error:
             if not self._fails:
                 log.error("the store does not work, tasks at rest wait until it does: %s", error)
             self._fails = True
         except Exception:
             log.exception("looking after tasks failed")
+        return None
 
     @property
     def _has_to_look(self) -> bool:
@@ -135,16 +150,18 @@ class Sweep:
                 executor.troubled = True
             raise
 
-    async def _prune(self, agent: Agent, executor: AgentExecutor) -> None:
-        """Cancel what has waited for its caller too long; remove what was kept long enough."""
+    async def _cancel_parked(self, agent: Agent) -> None:
         if agent.park_for is not None:
             before = self._before(agent.park_for)
             for task_id in await self._store.parked(agent.key, before, PRUNE_BATCH):
-                await executor.give_up(task_id)
-        if agent.keep_for is not None:
-            before = self._before(agent.keep_for)
-            while await self._store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH:
-                pass
+                await self._executors[agent.key].give_up(task_id)
+
+    async def _prune(self, agent: Agent) -> bool:
+        """Remove a few tasks that were kept long enough; return whether there may be more."""
+        if agent.keep_for is None:
+            return False
+        before = self._before(agent.keep_for)
+        return await self._store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH
 
     def _before(self, span: timedelta) -> int:
         return self._store.now() - span // timedelta(milliseconds=1)

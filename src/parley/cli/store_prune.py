@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 from parley.cli.durations import parse_duration
 from parley.cli.failures import UsageFailure
 from parley.cli.output import Output
 from parley.cli.store_status import require_agent, require_current
+from parley.log.store import PrunedElsewhere, TaskStore
 from parley.log.upkeep import Upkeep
 
 PIECE = 200
 """How many tasks are removed at once."""
+
+TURN_SECONDS = 60.0
+"""How long to wait for replicas that remove what is old themselves."""
 
 
 def parse_age(written: str) -> float:
@@ -80,12 +85,27 @@ async def _remove(url: str, agents: list[str], before: int, rate: int) -> dict[s
         removed = dict.fromkeys(agents, 0)
         piece = min(PIECE, rate)
         for agent in agents:
-            while count := await store.prune(agent, before, piece):
+            while count := await _remove_piece(store, agent, before, piece):
                 removed[agent] += count
                 await asyncio.sleep(count / rate)
         return removed
     finally:
         await store.close()
+
+
+async def _remove_piece(store: TaskStore, agent: str, before: int, piece: int) -> int:
+    """Remove a few tasks, when it is this process's turn to: a replica may be at it too.
+
+    Raises ``PrunedElsewhere`` when that takes too long.
+    """
+    until = time.monotonic() + TURN_SECONDS
+    while True:
+        try:
+            return await store.prune(agent, before, piece)
+        except PrunedElsewhere:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.05)
 
 
 def _count(n: int, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,6 +26,13 @@ from parley.log.lend import Lender
 from parley.log.postgres_batch import PostgresBatch
 from parley.log.postgres_lease import Heart
 from parley.log.postgres_link import Address, Link, Texts, explain, may_pass, texts
+from parley.log.postgres_prune import (
+    PRUNED_AT_ONCE,
+    Pruner,
+    prune,
+    prune_contexts,
+    prune_receipts,
+)
 from parley.log.postgres_schema import look, migrate, sql_for
 from parley.log.postgres_writer import Errand, Fence, PostgresDesk
 from parley.log.pushes import telling_of
@@ -34,6 +42,7 @@ from parley.log.store import (
     Adopted,
     Committed,
     Place,
+    PrunedElsewhere,
     PushRecord,
     Replica,
     Scope,
@@ -52,8 +61,8 @@ READERS = 4
 PATIENCE = 15.0
 """For how many seconds reads and writes wait while the database is away."""
 
-PRUNED_AT_ONCE = 5000
-"""How many records one transaction removes, about."""
+CLOSE_SECONDS = 1.0
+"""How long the removal of old tasks may take to stop when the store is closed."""
 
 _LAST = 2**63 - 1
 _SQL = queries("postgres")
@@ -93,6 +102,8 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         self._migrates = migrates
         self._clock = clock or steady_clock()
         self._heart: Heart | None = None
+        self._pruner: Pruner | None = None
+        self._pruning: Readers[Pruner] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -128,6 +139,8 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         self._writing = GroupWriter(desk, committed=committed, lender=lender)
         sources = [_Source(self._address, self._patience) for _ in range(READERS)]
         self._reading = Readers(sources, lender=lender)
+        self._pruner = Pruner(self._address, self._sql)
+        self._pruning = Readers([self._pruner], lender=lender)
         if self._heart is not None:
             self._heart.start()
         self._loop = loop
@@ -168,6 +181,10 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         if self._loop is None or self._writing is None or self._reading is None:
             return
         self._loop = None
+        if self._pruner is not None and self._pruning is not None:
+            self._pruner.stop()
+            with suppress(TimeoutError):  # it may be connecting: nobody waits for that
+                await asyncio.wait_for(self._pruning.close(), CLOSE_SECONDS)
         await self._reading.close()
         if self._heart is not None:
             await asyncio.to_thread(self._heart.stop)
@@ -235,31 +252,25 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
 
-        Done in pieces, between which others write.
+        Done in pieces, on a connection of its own: no writer waits for it. See ``TaskStore``.
         """
-
-        async def remove(name: str, limit: int) -> int:
-            values = {"agent": agent, "before": ended_before, "limit": limit}
-            values["records"] = PRUNED_AT_ONCE
-
-            def run(desk: PostgresDesk) -> int:
-                rows = desk.link.rows(self._sql[name], values | {"slot": desk.slot})
-                count: int = rows[0][0]
-                return count
-
-            removed: int = await self._errand(run)
-            return removed
-
+        if self._loop is None or self._pruning is None:
+            raise self._closed()
+        values = {"agent": agent, "before": ended_before}
         removed = 0
-        while removed < limit:
-            count = await remove("prune", min(limit - removed, PRUNED_AT_ONCE))
-            removed += count
-            if not count:
-                break
-        while await remove("prune_receipts", PRUNED_AT_ONCE):
-            pass
-        while await remove("prune_contexts", 100):
-            pass
+        try:
+            while removed < limit:
+                most = min(limit - removed, PRUNED_AT_ONCE)
+                count = await self._pruning.run(partial(prune, values=values, limit=most))
+                removed += count
+                if not count:
+                    break
+            for rest in (prune_receipts, prune_contexts):
+                while await self._pruning.run(partial(rest, values=values)):
+                    pass
+        except PrunedElsewhere:
+            if not removed:
+                raise
         return removed
 
     async def _errand(

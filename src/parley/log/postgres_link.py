@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import re
 import struct
+import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 from uuid import uuid4
@@ -85,19 +86,25 @@ class _Bounded(psycopg.Connection[Any]):
     """A connection that waits for an answer no longer than ``patience`` seconds."""
 
     patience: float = 30.0
+    is_over: Callable[[], bool] = bool
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
-        return super().wait(_until(gen, time.monotonic() + self.patience), *args, **options)
+        until = _until(gen, time.monotonic() + self.patience, self.is_over)
+        return super().wait(until, *args, **options)
 
 
-def _until(gen: Generator[Any, Any, Any], deadline: float) -> Generator[Any, Any, Any]:
-    """Go on as ``gen`` does, until a moment. Raises ``OperationalError`` then."""
+def _until(
+    gen: Generator[Any, Any, Any], deadline: float, is_over: Callable[[], bool]
+) -> Generator[Any, Any, Any]:
+    """Go on as ``gen`` does, until a moment or the end. Raises ``OperationalError`` then."""
     try:
         state = next(gen)
         while True:
             ready = yield state
             if not ready and time.monotonic() > deadline:
                 raise psycopg.OperationalError("the database does not answer")
+            if not ready and is_over():
+                raise psycopg.OperationalError("the store is closed")
             state = gen.send(ready)
     except StopIteration as end:
         return end.value
@@ -122,6 +129,7 @@ class Link:
         self.patience = patience
         self._connection: _Bounded | None = None
         self._stale_at = 0.0
+        self._is_over = threading.Event()
 
     @property
     def is_up(self) -> bool:
@@ -135,6 +143,7 @@ class Link:
         self.drop()
         connection = _Bounded.connect(self._address.conninfo, autocommit=True)
         connection.patience = self.patience
+        connection.is_over = self._is_over.is_set
         for kind in (Ints, Texts, Blobs, Flags):
             connection.adapters.register_dumper(kind, _DUMPERS[kind])
         try:
@@ -186,6 +195,10 @@ class Link:
         assert self._connection is not None
         # Without parameters, psycopg sends the text as it is.
         self._connection.execute(sql, prepare=False)
+
+    def stop(self) -> None:
+        """Wait for no answer any more, from now on. To be called by any thread."""
+        self._is_over.set()
 
     def roll_back(self) -> None:
         """End a transaction that failed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from parley.log.lend import Lender
-from parley.log.store import StoreUnavailable
+from parley.log.store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Source(Protocol[C_co]):
         """Return what a function makes of the connection.
 
         ``asked_at`` is when somebody began to wait for it (``time.monotonic``).
-        Raises ``StoreUnavailable``.
+        Raises ``StoreError``.
         """
         ...
 
@@ -79,7 +79,7 @@ class Readers(Generic[C]):
                 error: Exception | None = None
                 try:
                     result = source.read(function, asked_at)
-                except StoreUnavailable as failure:
+                except StoreError as failure:
                     error = failure.with_traceback(None)
                 except Exception:
                     logger.exception("%s: what it holds could not be read", source.name)

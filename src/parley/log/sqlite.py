@@ -202,15 +202,13 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
 
         Done in pieces, between which others write.
         """
-        removed = 0
-        while removed < limit:
-            prune = partial(
+        removed, more = 0, True
+        while more:
+            job = partial(
                 sqlite_jobs.prune, agent=agent, ended_before=ended_before, limit=limit - removed
             )
-            count = await self._do(prune)
+            count, more = await self._do(job)
             removed += count
-            if not count:
-                break
         for rest in (sqlite_jobs.prune_receipts, sqlite_jobs.prune_contexts):
             while await self._do(partial(rest, agent=agent, before=ended_before)):
                 pass

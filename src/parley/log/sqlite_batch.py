@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,8 @@ class SqliteBatch(Batch):
         super().__init__(**options)
         self._connection = connection
         self._receipts: list[tuple[Any, ...]] = []
-        self._statements: list[tuple[str, Sequence[Any]]] = []
+        self._statements: list[tuple[str, Sequence[Any] | Mapping[str, Any]]] = []
+        self.is_pruned = False
 
     def look_up(self, jobs: Sequence[Job]) -> None:
         """Find the heads that ``jobs`` need, with one look into the database for all of them."""
@@ -35,9 +37,22 @@ class SqliteBatch(Batch):
             for head in read_heads(self._connection.execute(SQL["heads"], (names,)).fetchone()[0]):
                 self._found[head.task_id] = head
 
-    def read(self, name: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def read(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return what a query finds, before the batch is written."""
         return self._connection.execute(SQL[name], values).fetchall()
+
+    def first(
+        self, name: str, values: Mapping[str, Any], size: int, size_of: Callable[..., int]
+    ) -> list[tuple[Any, ...]]:
+        """Return the first rows that a query finds, until they have a size; one at least."""
+        taken: list[tuple[Any, ...]] = []
+        with closing(self._connection.execute(SQL[name], values)) as rows:
+            for row in rows:
+                size -= size_of(*row)
+                if taken and size < 0:
+                    break
+                taken.append(row)
+        return taken
 
     def has_receipt(self, scope: Scope, message_id: str) -> bool:
         """Return whether there is a receipt for a message, before the batch is written."""
@@ -96,9 +111,13 @@ class SqliteBatch(Batch):
                 self._pushes[task_id][push.id] = taken
         self.add("take_pushes", (self.replica, key))
 
-    def add(self, name: str, values: Sequence[Any]) -> None:
+    def add(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
         """Add a statement, done after all that is written in bulk."""
         self._statements.append((SQL[name], values))
+
+    def mark(self, task: int) -> None:
+        """Note the key of the task whose log is removed slice by slice, or that there is none."""
+        self._statements.append((f"PRAGMA user_version = {task}", ()))
 
     def write(self) -> None:
         """Write it all and make it durable, or nothing of it. Raises ``sqlite3.Error``."""

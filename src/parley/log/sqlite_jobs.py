@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from parley.log.batch import columns
 from parley.log.head import claimed
 from parley.log.jobs import Done
 from parley.log.sqlite_batch import SqliteBatch, read_heads
-from parley.log.store import HISTORY_KEPT, Adopted, PushRecord, Scope
+from parley.log.store import Adopted, PushRecord, Scope
 from parley.log.upkeep import Suspended
 
-PRUNED_AT_ONCE = 5000
-"""How many records one transaction removes, about: so long do other writers wait."""
+PRUNED_AT_ONCE = 1_000_000
+"""How many bytes one transaction removes, where each row counts 200 beside what it holds: so long
+do other writers wait. One record at least, one stored task, or what is kept for one context.
+"""
 
-_OF_A_TASK = (
-    "remove_log",
-    "remove_messages",
-    "remove_artifacts",
-    "remove_pushes",
-    "remove_task",
-)
+TASKS_AT_ONCE = 50
+RECEIPTS_AT_ONCE = 500
+
+_STEPS = (10, 100, 1000, PRUNED_AT_ONCE // 200)
+"""How many records are looked at before it is known that there is a need to look at more."""
+
+_LAST_MARK = 2**31 - 1
 
 
 def adopt(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Adopted], Sequence[Any]]:
@@ -77,34 +82,78 @@ def remove_push(batch: SqliteBatch, task_id: str, push_id: str) -> Done:
     return 0, ()
 
 
-def prune(batch: SqliteBatch, agent: str, ended_before: int, limit: int) -> Done:
-    """Remove ended tasks, up to ``limit`` and so many records. The result is how many."""
-    count = records = 0
-    for key, length, *scope, state in batch.read("ended", (agent, ended_before, limit)):
-        if count and records + length > PRUNED_AT_ONCE:
-            break
-        count += 1
-        records += length
-        for name in _OF_A_TASK:
-            batch.add(name, (key,))
+def prune(
+    batch: SqliteBatch, agent: str, ended_before: int, limit: int
+) -> tuple[tuple[int, bool], Sequence[Any]]:
+    """Remove a piece of what ended, up to ``limit`` tasks. The result is how many, and whether to
+    go on.
+
+    A log that is too large for a piece goes slice by slice once its task is gone. Which that is
+    stands in the file's ``user_version``, so that it goes on after the process ended meanwhile.
+    """
+    if batch.is_pruned:  # another piece is in the batch, and what goes with it was not written yet
+        return (0, True), ()
+    batch.is_pruned = True
+    [(cut,)] = batch.read("cut_log", ())
+    if cut:
+        if not _slice(batch, cut):
+            batch.mark(0)
+        return (0, True), ()
+    values = {"agent": agent, "before": ended_before, "limit": min(limit, TASKS_AT_ONCE)}
+
+    def size_of(key: int, *found: Any) -> int:
+        stored, log = found[-2:]
+        count, size = msgspec.json.decode(log)
+        for before, records in pairwise(_STEPS):
+            if count < before or size > PRUNED_AT_ONCE:
+                break
+            [(count, size)] = batch.read("log_size", {"task": key, "records": records})
+        return int(stored + size)
+
+    gone = batch.first("ended", values | {"records": _STEPS[0]}, PRUNED_AT_ONCE, size_of)
+    if not gone:
+        return (0, False), ()
+    for _, *scope, state, _, _ in gone:
         batch.count(Scope(*scope), state, -1)
-    return count, ()
+    keys = msgspec.json.encode([key for key, *_ in gone]).decode()
+    for name in ("remove_tasks", "remove_messages", "remove_artifacts", "remove_pushes"):
+        batch.add(name, (keys,))
+    key = gone[0][0]
+    if len(gone) > 1 or key > _LAST_MARK:
+        batch.add("remove_logs", (keys,))
+    elif _slice(batch, key):
+        batch.mark(key)
+    return (len(gone), True), ()
+
+
+def _slice(batch: SqliteBatch, task: int) -> bool:
+    """Remove the first part of a log, or all of it. Return whether something is left."""
+    for records in _STEPS:
+        values = {"task": task, "records": records, "bytes": PRUNED_AT_ONCE}
+        if found := batch.read("log_slice", values):
+            batch.add("remove_slice", (task, *found[0]))
+            return True
+    batch.add("remove_logs", (f"[{task}]",))
+    return False
 
 
 def prune_receipts(batch: SqliteBatch, agent: str, before: int) -> Done:
     """Remove old receipts. The result is whether there may be more."""
-    [(count,)] = batch.read("old_receipts", (agent, before, PRUNED_AT_ONCE))
-    if count:
-        batch.add("remove_receipts", (agent, before, PRUNED_AT_ONCE))
-    return count == PRUNED_AT_ONCE, ()
+    [(are_there,)] = batch.read("old_receipts", (agent, before))
+    if are_there:
+        values = {"agent": agent, "before": before}
+        values |= {"records": RECEIPTS_AT_ONCE, "bytes": PRUNED_AT_ONCE}
+        batch.add("remove_receipts", values)
+    return are_there, ()
 
 
 def prune_contexts(batch: SqliteBatch, agent: str, before: int) -> Done:
     """Remove idle contexts. The result is whether there may be more."""
-    limit = PRUNED_AT_ONCE // HISTORY_KEPT * 10
-    found = batch.read("idle_contexts", (agent, before, limit))
-    for (key,) in found:
-        batch.add("remove_context", (key, before))
-        batch.add("remove_history", (key,))
-        batch.add("remove_values", (key,))
-    return len(found) == limit, ()
+    values = {"agent": agent, "before": before, "limit": TASKS_AT_ONCE}
+    gone = batch.first("idle_contexts", values, PRUNED_AT_ONCE, lambda _, size: int(size))
+    if gone:
+        keys = msgspec.json.encode([key for key, _ in gone]).decode()
+        batch.add("remove_contexts", (keys, before))
+        batch.add("remove_histories", (keys,))
+        batch.add("remove_values_of", (keys,))
+    return bool(gone), ()

@@ -96,6 +96,13 @@ class StoreUnavailable(StoreError):
     """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
 
 
+class PrunedElsewhere(StoreError):
+    """Another replica removes what is old just now."""
+
+    def __init__(self) -> None:
+        super().__init__("another replica removes old tasks just now; try again later")
+
+
 class Scope(msgspec.Struct, frozen=True):
     """Whose task it is. Nothing is ever found outside the scope that it was stored under."""
 
@@ -527,6 +534,7 @@ class TaskStore(Protocol):
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
 
         Contexts without tasks and receipts that were last touched before it go too. Returns how
-        many tasks went.
+        many tasks went. It is done in pieces, and holds up nobody who writes. One replica at a
+        time does it: raises ``PrunedElsewhere`` when it is another, and nothing went.
         """
         ...

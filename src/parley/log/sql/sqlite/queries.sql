@@ -99,7 +99,8 @@ INSERT INTO receipts (agent, tenant, owner, message_id, digest, task_id, turn, r
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: last_key
-SELECT coalesce(max(key), 0) FROM tasks;
+-- The last key that is in use: a log of which a part was removed has one too (see remove_slice).
+SELECT max(coalesce((SELECT max(key) FROM tasks), 0), user_version) FROM pragma_user_version;
 
 -- What is asked for of the stored form of a task t, for ``load`` and ``list``.
 
@@ -414,56 +415,101 @@ WHERE task = ? AND id = ? AND state = 'parked';
 -- name: take_pushes
 UPDATE pushes SET holder = ? WHERE task = ? AND state = 'active' AND holder = '';
 
--- name: ended
--- Tasks that ended before a moment, with the lengths of their logs.
-SELECT key, seq, agent, tenant, owner, state FROM tasks
-WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? ORDER BY ended_at LIMIT ?;
+-- What follows removes what is old, a piece at a time. A size is in bytes, and 200 for each row.
+-- Whatever goes along a log or a history reads all of each row, so it is to go no further than it
+-- must: results are taken row by row, and only as many as are needed.
 
--- name: remove_log
-DELETE FROM log WHERE task = ?;
+-- name: ended
+-- Tasks that ended before a moment, each with the size of its stored form, and the number and the
+-- size of its first records.
+SELECT key, agent, tenant, owner, state,
+    (SELECT coalesce(sum(length(body) + 200), 0) FROM task_messages WHERE task = key)
+    + (SELECT coalesce(sum(length(head) + length(parts) + 200), 0) FROM task_artifacts
+        WHERE task = key),
+    (SELECT json_array(count(*), coalesce(sum(size), 0)) FROM (
+        SELECT length(payload) + 200 AS size FROM log WHERE task = key LIMIT :records))
+FROM tasks
+WHERE agent = :agent AND ended_at IS NOT NULL AND ended_at < :before
+ORDER BY ended_at LIMIT :limit;
+
+-- name: log_size
+SELECT count(*), coalesce(sum(size), 0) FROM (
+    SELECT length(payload) + 200 AS size FROM log WHERE task = :task LIMIT :records);
+
+-- name: remove_tasks
+DELETE FROM tasks WHERE key IN (SELECT value FROM json_each(?));
 
 -- name: remove_messages
-DELETE FROM task_messages WHERE task = ?;
+DELETE FROM task_messages WHERE task IN (SELECT value FROM json_each(?));
 
 -- name: remove_artifacts
-DELETE FROM task_artifacts WHERE task = ?;
+DELETE FROM task_artifacts WHERE task IN (SELECT value FROM json_each(?));
 
 -- name: remove_pushes
-DELETE FROM pushes WHERE task = ?;
+DELETE FROM pushes WHERE task IN (SELECT value FROM json_each(?));
 
--- name: remove_task
-DELETE FROM tasks WHERE key = ?;
+-- name: remove_logs
+DELETE FROM log WHERE task IN (SELECT value FROM json_each(?));
+
+-- name: log_slice
+-- The place up to which a log has so many bytes; none when it has less.
+SELECT seq, sub FROM (
+    SELECT seq, sub, sum(size) OVER (ORDER BY seq, sub ROWS UNBOUNDED PRECEDING) AS bytes
+    FROM (
+        SELECT seq, sub, length(payload) + 200 AS size FROM log
+        WHERE task = :task ORDER BY seq, sub LIMIT :records))
+WHERE bytes >= :bytes ORDER BY seq, sub LIMIT 1;
+
+-- name: remove_slice
+-- Remove the first records of the log of a task that is gone.
+DELETE FROM log WHERE task = ? AND (seq, sub) <= (?, ?);
+
+-- name: cut_log
+-- The key of the task whose log is removed slice by slice, the task being gone already; or 0.
+SELECT user_version FROM pragma_user_version;
 
 -- name: old_receipts
--- How many receipts are older than a moment, up to a limit.
-SELECT count(*) FROM (SELECT 1 FROM receipts WHERE agent = ? AND at < ? LIMIT ?);
+-- Whether there are receipts older than a moment.
+SELECT EXISTS (SELECT 1 FROM receipts WHERE agent = ? AND at < ?);
 
 -- name: remove_receipts
+-- Remove the oldest: as few as have so many bytes, one at least.
 DELETE FROM receipts WHERE (agent, tenant, owner, message_id) IN (
-    SELECT agent, tenant, owner, message_id FROM receipts
-    WHERE agent = ? AND at < ? ORDER BY at LIMIT ?);
+    SELECT agent, tenant, owner, message_id FROM (
+        SELECT agent, tenant, owner, message_id, sum(size) OVER (
+            ORDER BY at, tenant, owner, message_id ROWS UNBOUNDED PRECEDING) - size AS bytes
+        FROM (
+            SELECT agent, tenant, owner, message_id, at, length(reply) + 200 AS size FROM receipts
+            WHERE agent = :agent AND at < :before
+            ORDER BY at, tenant, owner, message_id LIMIT :records))
+    WHERE bytes < :bytes);
 
 -- name: idle_contexts
--- Contexts that nobody used since a moment, and that have no tasks.
-SELECT c.key FROM contexts c
-WHERE c.agent = ? AND c.touched_at < ? AND NOT EXISTS (
+-- Contexts that nobody used since a moment, and that have no tasks, with their sizes.
+SELECT c.key,
+    coalesce((SELECT sum(length(message) + 200) FROM history WHERE context = c.key), 0)
+    + coalesce((SELECT sum(length(value) + 200) FROM context_values WHERE context = c.key), 0)
+FROM contexts c
+WHERE c.agent = :agent AND c.touched_at < :before AND NOT EXISTS (
     SELECT 1 FROM tasks t
     WHERE t.agent = c.agent AND t.tenant = c.tenant AND t.owner = c.owner
         AND t.context_id = c.context_id)
-ORDER BY c.touched_at LIMIT ?;
+ORDER BY c.touched_at LIMIT :limit;
 
--- name: remove_context
--- Remove a context, if it is still idle.
-DELETE FROM contexts WHERE key = ? AND touched_at < ? AND NOT EXISTS (
+-- name: remove_contexts
+-- Remove contexts, if they are still idle.
+DELETE FROM contexts
+WHERE key IN (SELECT value FROM json_each(?)) AND touched_at < ? AND NOT EXISTS (
     SELECT 1 FROM tasks t
     WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant AND t.owner = contexts.owner
         AND t.context_id = contexts.context_id);
 
--- name: remove_history
--- Remove the history of a context that is gone.
-DELETE FROM history WHERE context = ?1 AND NOT EXISTS (SELECT 1 FROM contexts WHERE key = ?1);
+-- name: remove_histories
+-- Remove the histories of contexts that are gone.
+DELETE FROM history WHERE context IN (
+    SELECT value FROM json_each(?) WHERE value NOT IN (SELECT key FROM contexts WHERE key = value));
 
--- name: remove_values
--- Remove the values of a context that is gone.
-DELETE FROM context_values
-WHERE context = ?1 AND NOT EXISTS (SELECT 1 FROM contexts WHERE key = ?1);
+-- name: remove_values_of
+-- Remove the values of contexts that are gone.
+DELETE FROM context_values WHERE context IN (
+    SELECT value FROM json_each(?) WHERE value NOT IN (SELECT key FROM contexts WHERE key = value));
