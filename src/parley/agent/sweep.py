@@ -33,8 +33,8 @@ class Sweep:
     Every second or so for work that nobody holds, with one question for all agents, and another for
     webhooks that nobody tells; every few for tasks that this replica holds and works on no longer,
     since the store failed it, and for those whose time is over. An embedded store is asked for
-    work only while there is a line, or after trouble. Every minute for those to cancel or to remove: that may
-    take long, and is a task of its own, for which no work waits.
+    work only while there is a line, or after trouble. Every minute for those to cancel or to
+    remove: that may take long, and is a task of its own, for which no work waits.
     """
 
     def __init__(
