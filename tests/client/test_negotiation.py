@@ -224,6 +224,24 @@ async def test_an_interface_out_of_reach_is_left_for_the_next_for_good(
         assert all(record.levelno == logging.INFO for record in caplog.records)
 
 
+async def test_an_interface_that_closes_badly_leaves_no_connection_open(
+    dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    async def aclose(self: Any) -> None:
+        closed.append(self)
+        raise OSError(f"not today, number {len(closed)}")
+
+    monkeypatch.setattr("parley.client.jsonrpc.JsonRpcBinding.aclose", aclose)
+    offers = at(ONE, f"{dead}/a"), at(ONE, "/b")
+    with pytest.raises(OSError, match="not today, number 2"):
+        async with line(Agent(task()), *offers) as (remote, _):
+            await remote.get("t-1")
+    assert len(closed) == 2
+    assert remote._http.closed
+
+
 async def test_grpc_out_of_reach_is_left_for_http(dead: str) -> None:
     if not binding.is_spoken("GRPC"):
         pytest.skip("gRPC is not installed")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from parley.log.ending import end
 from parley.log.store import StoreError
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Adoption:
         """Wait until what is on its way has come, for so many seconds at most."""
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=timeout)
+
+    async def end(self) -> None:
+        """Adopt nothing more. What is on its way is let go of when the store is closed."""
+        if self._running is not None:
+            await end([self._running])
 
     async def _run(self) -> None:
         executor = self._executor

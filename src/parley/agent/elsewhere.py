@@ -51,7 +51,8 @@ class Elsewhere:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            wait.reschedule(now)
+            if not wait.expired():  # one that has just expired cannot be made to end sooner
+                wait.reschedule(now)
 
     async def until_idle(self) -> None:
         """Wait until nobody waits."""

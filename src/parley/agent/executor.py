@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from parley.agent import leaving
 from parley.agent.adoption import Adoption
 from parley.agent.caller import kept, record_of
 from parley.agent.context import AgentContext
@@ -25,6 +26,7 @@ from parley.agent.senders import shutting_down
 from parley.agent.skill import Skill
 from parley.agent.threads import Threads
 from parley.agent.ticket import Named, Ticket
+from parley.log.ending import end
 from parley.log.events import CancelRequested
 from parley.log.hints import LocalHints
 from parley.log.store import (
@@ -61,6 +63,12 @@ it takes to find out that a replica is dead.
 REPLY_SECONDS = 0.7
 """How long senders wait for turns that a server let go when it ended, for another to finish them:
 the server gives their requests a second.
+"""
+
+
+HURRY_SECONDS = 1.0
+"""How long turns have to let go of their tasks when nobody waits for the end any longer, and how
+long what callers asked for has to be done.
 """
 
 
@@ -109,6 +117,7 @@ class AgentExecutor:
         self._errands: set[asyncio.Future[Any]] = set()
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
+        self._abandoned: set[Lane] = set()
         self.adoption = Adoption(self)
         self._at_rest: list[tuple[int, str]] = []
         self._empty: asyncio.Event | None = None
@@ -316,6 +325,7 @@ class AgentExecutor:
     def left(self, lane: Lane) -> None:
         """Forget a lane that has nothing more to do, and start what waited for its place."""
         self._active.discard(lane)
+        self._abandoned.discard(lane)
         if lane.is_named and self._lanes.get(lane.task_id) is lane:
             del self._lanes[lane.task_id]
             if lane.successor > lane.epoch:
@@ -329,6 +339,7 @@ class AgentExecutor:
     def replace(self, lane: Lane) -> None:
         """Put a fresh lane in the place of one whose function does not end."""
         self._active.discard(lane)
+        self._abandoned.add(lane)
         if lane.writer is None:
             return
         fresh = self._start(lane.task_id, lane.successor if lane.successor > lane.epoch else 0)
@@ -406,20 +417,27 @@ class AgentExecutor:
         return self._end(grace)
 
     async def _end(self, grace: float) -> None:
-        end = asyncio.get_running_loop().time() + grace
+        until = asyncio.get_running_loop().time() + grace
         if not self.store.is_shared:
             self.elsewhere.close()
         try:
             await self.adoption.over(max(grace, self.options.cancel_grace))
-            await self._let_end(grace)
-            await self._wait_elsewhere(end + REPLY_SECONDS)
+            await self._let_end(grace, self.options.cancel_grace)
+            await self._wait_elsewhere(until + REPLY_SECONDS)
+        except asyncio.CancelledError:
+            await self._let_end(0, min(HURRY_SECONDS, self.options.cancel_grace))
+            raise
         finally:
             self.elsewhere.close()
             self._threads.close()
             self._moments.close()
+            await self.adoption.end()
+            await end(self._errands, grace=HURRY_SECONDS)
+            for lane in (*self._abandoned, *self._active):
+                leaving.give_up(lane)
 
-    async def _let_end(self, grace: float) -> None:
-        for seconds in (grace, self.options.cancel_grace):
+    async def _let_end(self, grace: float, cancel_grace: float) -> None:
+        for seconds in (grace, cancel_grace):
             if not self._active:
                 return
             self._empty = asyncio.Event()
@@ -431,11 +449,14 @@ class AgentExecutor:
                     lane.release()
         if self._active:
             log.warning("%d turns did not end when told to", len(self._active))
-            await asyncio.gather(*(lane.release_without_function() for lane in self._active))
+            stuck = [lane.release_without_function() for lane in self._active]
+            for failure in await asyncio.gather(*stuck, return_exceptions=True):
+                if failure is not None:
+                    log.error("a turn could not be let go", exc_info=failure)
 
-    async def _wait_elsewhere(self, end: float) -> None:
+    async def _wait_elsewhere(self, until: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(end):
+            async with asyncio.timeout_at(until):
                 await self.elsewhere.until_idle()
 
     # -- what runs need ------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from parley.agent.service import AgentService
 from parley.agent.sweep import Sweep
 from parley.agent.threads import Threads
 from parley.agent.watchdog import Watchdog
+from parley.log.ending import see_through
 from parley.log.events import LoggedEvent
 from parley.log.hints import Bus, LocalHints
 from parley.log.relay import HintRelay
@@ -27,6 +29,8 @@ from parley.log.store import StoreError, TaskStore
 from parley.model.service import Caller
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
+
+log = logging.getLogger("parley.agent")
 
 Agents = Agent | Mapping[str, Agent] | Iterable[Agent]
 Identify = Callable[[Any], Caller | Awaitable[Caller]]
@@ -115,13 +119,14 @@ class Host:
         self.relay = HintRelay(store, self.hints, bus, poll=poll)
         self.push = PushDelivery(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
         self._grace = drain
-        self._draining: asyncio.Future[list[None]] | None = None
+        self._draining: Sequence[asyncio.Task[None]] = ()
+        self._running: AsyncExitStack | None = None
+        self._hurries = False
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = list(by_key.values())
         self.executors: dict[str, AgentExecutor] = {}
         self._watchdog = Watchdog()
         self._sweep: Sweep | None = None
-        self._listening: AbstractContextManager[None] | None = None
         made: dict[str, AgentService] = {}
         for agent in self._agents:
             executor = self.executors[agent.key] = AgentExecutor(
@@ -148,35 +153,78 @@ class Host:
         self.tenants = {name: made[agent.key] for name, agent in tenants.items()}
 
     async def start(self) -> None:
-        """Open the store, and take up the tasks that nobody works on."""
-        await self.store.open(self._committed)
-        try:
+        """Open the store, and take up the tasks that nobody works on.
+
+        Of a start that fails, or is cancelled, nothing stays open.
+        """
+        self._draining, self._hurries = (), True
+        async with AsyncExitStack() as stack:
+            await see_through(self._open_store(stack))
+            self._stop_with(stack, "hints", self.relay.stop)
             await self.relay.start()
+            stack.callback(self._watchdog.stop)
             self._watchdog.start()
+            self._stop_with(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            self._stop_with(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
-            self._listening = self.hints.listen_work(self._work)
-            self._listening.__enter__()
+            stack.enter_context(self.hints.listen_work(self._work))
             self._sweep = Sweep(self.store, self._agents, self.executors, self.push)
+            self._stop_with(stack, "looking after tasks", self._sweep.stop)
             await self._sweep.start()
-        except BaseException:
-            await self.stop()
-            raise
+            self._hurries = False
+            self._running = stack.pop_all()
 
     async def stop(self) -> None:
-        """Let turns end, release those that do not, and close the store."""
+        """Let turns end, release those that do not, and close the store. Idempotent.
+
+        Whatever fails meanwhile is logged, the rest is stopped all the same, and the failure is
+        raised at the end. Who cancels it takes their time from turns and webhooks; everything is
+        closed before the cancellation is raised.
+        """
         self.drain()
-        assert self._draining is not None
-        await self._draining
-        self._draining = None
-        if self._sweep is not None:
-            await self._sweep.stop()
-            self._sweep = None
-        await self.push.stop(min(self._grace, PUSH_GRACE))
-        self._watchdog.stop()
-        await self.relay.stop()
-        await self.store.close()
+        running, self._running = self._running, None
+        if running is not None:
+            await running.aclose()
+
+    async def _open_store(self, stack: AsyncExitStack) -> None:
+        await self.store.open(self._committed)
+        self._stop_with(stack, "the store", lambda: see_through(self.store.close()))
+
+    def _stop_with(
+        self, stack: AsyncExitStack, what: str, stop: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Have something stopped with the rest; why it could not be is logged."""
+
+        async def stopped() -> None:
+            try:
+                await stop()
+            except Exception as error:
+                log.error("stopping %s failed, the rest is stopped all the same: %r", what, error)
+                raise
+            except asyncio.CancelledError:
+                self._hurries = True
+                raise
+
+        stack.push_async_callback(stopped)
+
+    async def _end_turns(self) -> None:
+        """Wait until the executors have drained."""
+        if not self._draining:  # the start failed
+            self._drain(0)
+        drains = self._draining
+        try:
+            await asyncio.wait(drains)
+        except asyncio.CancelledError:
+            for drain in drains:
+                drain.cancel()
+            await see_through(_all_of(drains))
+            raise
+        await _all_of(drains)
+
+    async def _stop_push(self) -> None:
+        await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))
 
     def _committed(self, records: Sequence[LoggedEvent]) -> None:
         self.relay.committed(records)
@@ -193,14 +241,26 @@ class Host:
         Those who wait for a turn are answered when it ends or is released, so their requests end
         while the server still gives them time.
         """
-        if self._draining is None:
-            if self._listening is not None:
-                self._listening.__exit__(None, None, None)
-                self._listening = None
-            if self._sweep is not None:
-                self._sweep.end()
-            drains = [executor.drain(self._grace) for executor in self.executors.values()]
-            self._draining = asyncio.gather(*drains)
+        if self._running is not None:
+            self._drain(self._grace)
+
+    def _drain(self, grace: float) -> None:
+        if self._draining:
+            return
+        if self._sweep is not None:
+            self._sweep.end()
+        drains = [executor.drain(grace) for executor in self.executors.values()]
+        self._draining = [asyncio.create_task(drain) for drain in drains]
+
+
+async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all have ended; then raise why some failed."""
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [failure for failure in results if isinstance(failure, Exception)]
+    if len(failures) > 1:
+        raise ExceptionGroup("several agents did not end as they should", failures)
+    if failures:
+        raise failures[0]
 
 
 def asgi(

@@ -73,6 +73,12 @@ async def release(lane: Lane, run: Run) -> None:
         lane.senders.resolve(writer.fold.task)
 
 
+def give_up(lane: Lane) -> None:
+    """Tell a function once more to end, for which nobody waits any longer."""
+    if lane._main is not None:
+        lane._main.cancel()
+
+
 def store_failed(lane: Lane, error: StoreError) -> None:
     """Tell the senders, if there is more to tell them than what the log will."""
     if isinstance(error, DuplicateReceipt):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from parley.agent.push_post import Failure, Poster
 from parley.agent.push_queue import Call, Destination, PushQueue, Room
 from parley.agent.push_webhook import STORE_PAUSE, Pace, Teller, Webhook, where
+from parley.log.ending import end
 from parley.log.events import LoggedEvent
 from parley.log.hints import LocalHints
 from parley.log.store import PushRecord, PushState, Scope, StoreError, TaskStore
@@ -136,19 +137,23 @@ class PushDelivery:
 
     async def stop(self, grace: float) -> None:
         """Give what is to be told ``grace`` seconds. What is left is for the next process."""
-        if self._looker is None:
-            return
-        if self._to_look and grace > 0:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._begin)
+            stack.callback(self._unfollow_all)
+            stack.push_async_callback(self._poster.close)
+            stack.push_async_callback(self._queue.close, 0)
+            if self._looker is not None:
+                stack.push_async_callback(end, [self._looker])
+            if grace <= 0:
+                return
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._look(*self._to_look)
-        await self._queue.close(grace)
-        self._looker.cancel()
-        await asyncio.gather(self._looker, return_exceptions=True)
-        await self._poster.close()
+            await self._queue.close(grace)
+
+    def _unfollow_all(self) -> None:
         for task_id in list(self._tasks):
             self._unfollow(task_id)
-        self._begin()
 
     # -- what there is to tell -------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from parley.agent.agent import Agent
 from parley.agent.executor import AgentExecutor
 from parley.agent.push_delivery import PushDelivery
 from parley.log import jitter
+from parley.log.ending import end
 from parley.log.store import PrunedElsewhere, StoreError, TaskStore
 
 log = logging.getLogger("parley.agent")
@@ -68,9 +69,8 @@ class Sweep:
 
     async def stop(self) -> None:
         """Look no further, and wait for what is under way."""
-        self.end()
-        await asyncio.gather(*self._running, return_exceptions=True)
-        self._running = []
+        running, self._running = self._running, []
+        await end(running)
 
     async def _run(self) -> None:
         sweep_at = 0.0

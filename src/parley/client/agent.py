@@ -124,9 +124,11 @@ class RemoteAgent:
 
     async def aclose(self) -> None:
         """Close the connections; streams under way end with ``ConnectionClosed``. Idempotent."""
-        await self._interfaces.aclose()
-        if self._http is not None:
-            await self._http.close()
+        try:
+            await self._interfaces.aclose()
+        finally:
+            if self._http is not None:
+                await self._http.close()
 
     async def send(
         self,

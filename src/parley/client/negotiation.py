@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -95,8 +95,9 @@ class Interfaces:
 
     async def aclose(self) -> None:
         """Close every binding that was used. Idempotent."""
-        for binding in self._made.values():
-            await binding.aclose()
+        async with AsyncExitStack() as stack:
+            for binding in self._made.values():
+                stack.push_async_callback(binding.aclose)
 
     def _in_order(self, refusals: Sequence[Exception]) -> Iterator[tuple[Candidate, Binding]]:
         """Yield the current interface and then the others, each with a binding to call it over.

@@ -116,14 +116,16 @@ class PostgresBus:
             return
         self._is_closing = True
         self._wake.set()
-        await asyncio.wait(self._tasks[1:], timeout=FLUSH)
         tasks, self._tasks = self._tasks, []
-        for connection in self._connections:
-            _break(connection)
-        await end(tasks)
-        self._is_heard = self._is_speaking = False
-        self._hints = self._reader = None
-        self._outbox.clear()
+        try:
+            await asyncio.wait(tasks[1:], timeout=FLUSH)
+        finally:
+            for connection in self._connections:
+                _break(connection)
+            await end(tasks)
+            self._is_heard = self._is_speaking = False
+            self._hints = self._reader = None
+            self._outbox.clear()
 
     async def _again_and_again(self, live: Any) -> None:
         """Connect and go on with that, each time it ends, with growing pauses in between."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import RedisError
@@ -103,22 +103,26 @@ class RedisBus:
         if self._interest is not None:
             self._interest.close()
             self._interest = None
-        if self._finding is not None:
-            await end([self._finding])
-            self._finding = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._flush()
-        links = list(self._links.values())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH):
-                for link in links:
-                    await link.flush()
-        self._links = {}
+        finding, self._finding = self._finding, None
+        async with AsyncExitStack() as stack:
+            stack.callback(self._outbox.clear)
+            stack.push_async_callback(self._disconnect)
+            if finding is not None:
+                await end([finding])
+            if self._timer is not None:
+                self._timer.cancel()
+                self._flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH):
+                    for link in self._links.values():
+                        await link.flush()
+
+    async def _disconnect(self) -> None:
+        links, self._links = self._links, {}
         self._hints = self._reader = None
-        for link in links:
-            await link.stop()
-        self._outbox.clear()
+        async with AsyncExitStack() as stack:
+            for link in links.values():
+                stack.push_async_callback(link.stop)
 
     # -- telling -------------------------------------------------------------------------------
 

@@ -7,18 +7,41 @@ cancellation that comes at the moment at which what it waits for is there (Pytho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended."""
+async def end(tasks: Iterable[asyncio.Future[Any]], *, grace: float = 0.0) -> None:
+    """Give tasks ``grace`` seconds to end, then cancel them until they have ended."""
     left = [task for task in tasks if not task.done()]
+    if left and grace > 0:
+        await asyncio.wait(left, timeout=grace)
+        left = [task for task in left if not task.done()]
     while left:
         for task in left:
             task.cancel()
         await asyncio.wait(left, timeout=0.1)
         left = [task for task in left if not task.done()]
+
+
+async def see_through(work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns. It runs to its end, though the caller is cancelled meanwhile.
+
+    Opening and closing are such work: what is open only half nobody could close. The cancellation
+    is raised when the work has ended.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None or task.cancelled() or task.exception() is not None:
+        return task.result()
+    raise cancelled
 
 
 def check_cancelled() -> None:

@@ -78,11 +78,13 @@ class HintRelay:
     async def stop(self) -> None:
         """Hear of nothing any more. Idempotent."""
         self._hints.look = self._hints.interest = None
-        if self._polling is not None:
-            await end([self._polling])
-            self._polling = None
-        if self._bus is not None:
-            await self._bus.close()
+        polling, self._polling = self._polling, None
+        try:
+            if polling is not None:
+                await end([polling])
+        finally:
+            if self._bus is not None:
+                await self._bus.close()
 
     def _look(self, task_id: str | None) -> None:
         if task_id is None:

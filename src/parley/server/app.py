@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -148,8 +149,8 @@ class App:
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
         """Start what is served, and stop it at the end."""
-        await self.lifecycle.start()
         try:
+            await self.lifecycle.start()
             yield
         finally:
             await self.lifecycle.stop()
@@ -162,6 +163,16 @@ class App:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Follow the lifespan of the server (ASGI's lifespan protocol)."""
+        try:
+            await self._follow(receive, send)
+        except asyncio.CancelledError:
+            # The server is given up: what is open is closed, and nobody's turn is waited for.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0):
+                    await self.lifecycle.stop()
+            raise
+
+    async def _follow(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self.lifecycle.start()

@@ -64,11 +64,11 @@ async def serving_grpc(
     host = options.host if options.host is not None else host
     port = _bind(server, host, options)
     forget = app.lifecycle.on_drain(health.drain)
-    await server.start()
-    app.grpc.port = port
-    if options.cert is None and not _is_loopback(host):
-        _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
     try:
+        await server.start()
+        app.grpc.port = port
+        if options.cert is None and not _is_loopback(host):
+            _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
         yield app.grpc.beside(address)
     except asyncio.CancelledError:  # who ended the server does not wait any more
         grace = 0
@@ -77,7 +77,11 @@ async def serving_grpc(
         app.grpc.port = None
         forget()
         health.drain()
-        await server.stop(grace)
+        try:
+            await server.stop(grace)
+        except asyncio.CancelledError:
+            await server.stop(None)
+            raise
 
 
 def _handler(agents: Agents, speaker: Speaker, http: tuple[str, int]) -> Any:

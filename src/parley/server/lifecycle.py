@@ -86,19 +86,28 @@ class Lifecycle:
         if not self.draining:
             self.draining = True
             for callback in list(self._to_drain):
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    _log.exception("beginning the end failed; the end goes on")
 
     async def stop(self) -> None:
-        """Drain, and stop what has started. Raises what the shutdown raises."""
+        """Drain, and stop what has started. Raises what the shutdown raises.
+
+        A start that is under way is cancelled, and undoes what it did.
+        """
         self.drain()
-        if self._starting is not None:
-            await asyncio.wait({self._starting})
-        started, self.started = self.started, False
         try:
-            if started and self._shutdown is not None:
-                await self._shutdown()
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.wait({self._starting})
         finally:
-            self.draining = False
+            started, self.started = self.started, False
+            try:
+                if started and self._shutdown is not None:
+                    await self._shutdown()
+            finally:
+                self.draining = False
 
 
 def _log_failure(start: asyncio.Task[None]) -> None:

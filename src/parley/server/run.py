@@ -67,9 +67,9 @@ def run(
     )
 
     async def main() -> None:
-        await app.lifecycle.start()
-        _collect_seldom()
         try:
+            await app.lifecycle.start()
+            _collect_seldom()
             async with over_grpc(app, grpc, host, address, grace):
                 await server.serve(sockets)
         finally:
