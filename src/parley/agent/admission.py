@@ -205,7 +205,9 @@ class Admission:
             return await self._join(request, context, scope, receipts, push, shown)
         skill = self._agent.pick(message, request.metadata)
         if skill is None:
-            skill = await self._agent.route(message, request.metadata, context.caller)
+            skill = await self._agent.route(
+                message, request.metadata, context.caller, self._executor.in_thread
+            )
         self._check_modes(request, skill)
         configuration = request.configuration
         return self._executor.begin(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
@@ -267,8 +267,12 @@ class Agent:
         """Make a function choose the skill: it takes a ``RoutedMessage`` and returns a skill's id.
 
         It is asked for messages that name no skill in their metadata (``"skill"``). ``None`` means
-        the default skill. Use it as a decorator.
+        the default skill. A plain ``def`` runs in a thread. Use it as a decorator.
+
+        Raises ``TypeError`` for what is no function, or yields.
         """
+        if not callable(function) or form_of(function).streams:
+            raise TypeError(f"a router is a function that returns a skill's id, not {function!r}")
         if self._router is not None:
             raise ValueError(f"the agent {self.name!r} has a router already")
         self._router = function
@@ -320,11 +324,19 @@ class Agent:
         return self.default_skill if self._router is None else None
 
     async def route(
-        self, message: Message, metadata: Mapping[str, Any] | None, caller: Caller
+        self,
+        message: Message,
+        metadata: Mapping[str, Any] | None,
+        caller: Caller,
+        in_thread: Callable[..., Awaitable[Any]],
     ) -> Skill:
-        """Return the skill that the router chooses."""
+        """Return the skill that the router chooses; ``in_thread`` calls one that could block."""
         assert self._router is not None
-        chosen = self._router(RoutedMessage(message, dict(metadata or {}), caller))
+        asked = RoutedMessage(message, dict(metadata or {}), caller)
+        if form_of(self._router).in_thread:
+            chosen = await in_thread(self._router, asked)
+        else:
+            chosen = self._router(asked)
         if inspect.isawaitable(chosen):
             chosen = await chosen
         if chosen is None:

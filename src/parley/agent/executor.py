@@ -102,7 +102,7 @@ class AgentExecutor:
         self.default_skill = default_skill
         self.options = options
         self.push = push
-        self.outlet = Outlet(extensions)
+        self.outlet = Outlet(extensions, self.in_thread)
         self.hints = hints or LocalHints()
         self.works = works
         self.line = Line()

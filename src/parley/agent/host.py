@@ -18,6 +18,7 @@ from parley.agent.opening import open_bus, open_store
 from parley.agent.push_delivery import PushDelivery
 from parley.agent.push_webhook import Pace
 from parley.agent.service import AgentService
+from parley.agent.skill import form_of
 from parley.agent.sweep import Sweep
 from parley.agent.threads import Threads
 from parley.agent.watchdog import Watchdog
@@ -44,6 +45,9 @@ WORKER = (
 
 DRAIN_SECONDS = 10.0
 PUSH_GRACE = 2.0
+
+CALLER_THREADS = 40
+"""How many threads say who sends requests, where ``caller`` is a plain function."""
 
 
 def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str, Agent]:
@@ -126,6 +130,7 @@ class Host:
         self._agents = list(by_key.values())
         self.executors: dict[str, AgentExecutor] = {}
         self._watchdog = Watchdog()
+        self._threads = Threads(CALLER_THREADS, "parley-caller")
         self._sweep: Sweep | None = None
         made: dict[str, AgentService] = {}
         for agent in self._agents:
@@ -162,6 +167,7 @@ class Host:
             await see_through(self._open_store(stack))
             self._stop_with(stack, "hints", self.relay.stop)
             await self.relay.start()
+            stack.callback(self._threads.close)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
             self._stop_with(stack, "push notifications", self._stop_push)
@@ -226,6 +232,19 @@ class Host:
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))
 
+    def identifying(self, caller: Identify | None) -> Identify | None:
+        """Return a function that says who sends a request as a server calls it: where it is a plain
+        one, in a thread.
+        """
+        if caller is None or not form_of(caller).in_thread:
+            return caller
+
+        async def identify(scope: Any) -> Caller:
+            named = await self._threads.call(caller, scope)
+            return named if isinstance(named, Caller) else await named
+
+        return identify
+
     def _committed(self, records: Sequence[LoggedEvent]) -> None:
         self.relay.committed(records)
         self.push.committed(records)
@@ -286,8 +305,9 @@ def asgi(
     ``memory:`` loses them with the process, ``sqlite:///tasks.db`` loses nothing, and
     ``postgresql://user@host/database`` is for many processes at a time. ``url`` is the app's
     public address, where requests do not tell it. ``caller`` says who sends a request, from
-    its ASGI scope; tasks belong to their caller, an id and its issuer (see ``Caller``). ``drain``
-    is how many seconds turns get to end when the server stops. ``allow_private_webhooks`` lets push
+    its ASGI scope; tasks belong to their caller, an id and its issuer (see ``Caller``). A plain
+    ``def`` runs in a thread, an ``async def`` that awaits nothing costs least. ``drain`` is how
+    many seconds turns get to end when the server stops. ``allow_private_webhooks`` lets push
     notifications go to private networks and to this machine, or to the hosts and networks of a list
     (``["hooks.internal", "10.1.0.0/16"]``).
 
@@ -316,7 +336,7 @@ def asgi(
     return create_app(
         {} if role == "worker" else _endpoints(host, paths, tenants),
         settings=settings,
-        identify=caller,
+        identify=host.identifying(caller),
         url=url,
         startup=host.start,
         shutdown=host.stop,

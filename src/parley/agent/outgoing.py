@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from parley.agent.content import fitted
-from parley.extensions.profile import Profile, Profiles
+from parley.extensions.profile import InThread, Profile, Profiles
 from parley.model.extensions import Extension
 from parley.model.parts import Message, Part
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -67,8 +67,8 @@ class Outgoing:
 class Outlet:
     """The extensions of one agent, and the way out for each of its turns."""
 
-    def __init__(self, extensions: Iterable[Extension]) -> None:
-        self.profiles = Profiles(extensions)
+    def __init__(self, extensions: Iterable[Extension], in_thread: InThread) -> None:
+        self.profiles = Profiles(extensions, in_thread)
 
     def of(self, extensions: frozenset[str], modes: tuple[str, ...]) -> Outgoing | None:
         """Return the way out for a turn, ``None`` where nothing is to be done."""

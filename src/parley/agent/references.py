@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import TypeVar
 
 import msgspec
 
 from parley.agent.context import AgentContext
 from parley.agent.ids import new_id
 from parley.agent.run import Run
+from parley.agent.skill import form_of
 from parley.log.follow import TaskGone, follow
 from parley.model.errors import TaskNotFoundError
 from parley.model.ids import may_be_id
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.references import artifacts_named, tasks_named
 from parley.model.tasks import Task, TaskState
+
+T = TypeVar("T")
 
 MOST_CANDIDATES = 50
 _OF_NO_USE = (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED)
@@ -64,6 +68,9 @@ async def reference(
     What there is to choose from is settled when the question is asked, so that runs after it, and
     what happens in the context meanwhile, change nothing.
     """
+    for function in (where, describe):
+        if function is not None and not form_of(function).in_thread:
+            raise TypeError(f"where and describe are plain functions of a task, not {function!r}")
     run.referrals += 1
     key = f"reference:{run.referrals}"
     kept = run.recalled(key)
@@ -75,7 +82,10 @@ async def reference(
         return tasks[0] if tasks else None
     if kept is None:
         await run.keep(key, msgspec.json.encode([task.id for task in tasks]))
-    labels = [(describe or _label)(task) for task in tasks]
+    if describe is None:
+        labels = [_label(task) for task in tasks]
+    else:
+        labels = await _of_each(run, describe, tasks)
     lines = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
     asked = Message(
         message_id=new_id(),
@@ -102,7 +112,16 @@ async def _candidates(
         around = await context.others(own, MOST_CANDIDATES)
         # Ids rise with time: only what began before this task can be meant by its message.
         tasks = [task for task in around if task.id < own and task.state not in _OF_NO_USE]
-    return [task for task in tasks if where is None or where(task)]
+    if where is None:
+        return list(tasks)
+    is_meant = await _of_each(run, where, tasks)
+    return [task for task, yes in zip(tasks, is_meant, strict=True) if yes]
+
+
+async def _of_each(run: Run, function: Callable[[Task], T], tasks: Sequence[Task]) -> list[T]:
+    """Return what a function that the agent's author wrote says of tasks; it may take its time."""
+    found: list[T] = await run.lane.executor.in_thread(lambda: [function(task) for task in tasks])
+    return found
 
 
 def _label(task: Task) -> str:

@@ -75,8 +75,8 @@ class Watchdog:
             return
         log.warning(
             "the event loop has been blocked for %.1f s, and with it every task and stream; "
-            "an `async def` skill must await what takes time, a plain `def` runs in a thread. "
-            "It is stuck here:\n%s",
+            "an `async def` must await what takes time, where a plain `def` runs in a thread; "
+            "`send` and `ask` of an extension must return at once. It is stuck here:\n%s",
             late,
             "".join(traceback.format_stack(frame)[-8:]),
         )

@@ -60,7 +60,9 @@ class MessageTimestamps(Extension):
         """Return a moment as metadata."""
         return {cls.uri: {"timestamp": str(data)}}
 
-    def receive(self, request: SendMessageRequest, context: CallContext) -> SendMessageRequest:
+    async def receive(
+        self, request: SendMessageRequest, context: CallContext
+    ) -> SendMessageRequest:
         """Check the moment of a caller's message; give it one if it has none."""
         return self.ask(request)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
@@ -27,6 +27,9 @@ log = logging.getLogger("parley.extensions")
 E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 V = TypeVar("V", Message, Artifact)
 
+InThread = Callable[..., Awaitable[Any]]
+"""Calls a function in a thread, with the arguments that follow it."""
+
 _KEPT: dict[type, tuple[str, ...]] = {
     SendMessageRequest: ("tenant", "configuration"),
     Message: ("message_id", "context_id", "task_id", "role", "reference_task_ids"),
@@ -40,10 +43,14 @@ _SILENT = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND})
 
 
 class Profile:
-    """The extensions that are in force together, in the order in which they have their say."""
+    """The extensions that are in force together, in the order in which they have their say.
 
-    def __init__(self, extensions: Iterable[Extension]) -> None:
+    ``in_thread`` calls a plain function in a thread: a ``receive`` that is no ``async def``.
+    """
+
+    def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
         self._extensions = tuple(extensions)
+        self._in_thread = in_thread
         self._receivers = self._with("receive")
         self._senders = self._with("send")
         self._askers = self._with("ask")
@@ -63,7 +70,11 @@ class Profile:
         """Return a message that came in, as the agent is to see it. Raises ``A2AError``."""
         for extension in self._receivers:
             try:
-                answer = extension.receive(request, context)
+                answer: Any
+                if self._in_thread is None or inspect.iscoroutinefunction(extension.receive):
+                    answer = extension.receive(request, context)
+                else:
+                    answer = await self._in_thread(extension.receive, request, context)
                 made = await answer if inspect.isawaitable(answer) else answer
                 request = _checked(made, request)
             except A2AError:
@@ -127,8 +138,9 @@ class Profile:
 class Profiles:
     """The extensions of one agent, by what is in force for a request."""
 
-    def __init__(self, extensions: Iterable[Extension]) -> None:
+    def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
         self._extensions = tuple(extensions)
+        self._in_thread = in_thread
         self._made: dict[frozenset[str], Profile | None] = {}
 
     def of(self, uris: frozenset[str]) -> Profile | None:
@@ -137,7 +149,7 @@ class Profiles:
             if len(self._made) >= _MOST_PROFILES:  # callers choose the sets
                 self._made.clear()
             chosen = [e for e in self._extensions if e.uri in uris and e.uri not in _SILENT]
-            self._made[uris] = Profile(chosen) if chosen else None
+            self._made[uris] = Profile(chosen, self._in_thread) if chosen else None
         return self._made[uris]
 
 

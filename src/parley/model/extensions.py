@@ -7,6 +7,7 @@ has to say is in metadata, under its URI.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
@@ -73,8 +74,15 @@ def method(
     changes nothing, so that clients may repeat it. A request with a field ``tenant`` can be sent
     to an agent behind a tenant.
 
-    Raises ``ValueError`` for a name or a path that the specification has given away.
+    Raises ``ValueError`` for a name or a path that the specification has given away, ``TypeError``
+    for a ``handle`` that is no ``async def``: it is called on the event loop, and what it asks the
+    service is awaited.
     """
+    if not _is_async(handle):
+        raise TypeError(
+            f"{name} is handled by an async def, which is called on the event loop and awaits what "
+            f"takes time, not by {handle!r}"
+        )
     if name in BY_NAME:
         raise ValueError(f"{name} is an operation of the specification; choose another name")
     if any((verb, path) == (known.verb, known.path) for known in BY_NAME.values()):
@@ -160,7 +168,8 @@ class Extension:
     ) -> SendMessageRequest | Awaitable[SendMessageRequest]:
         """Check a message that comes in, and return it as the agent is to see it.
 
-        It may be an ``async def``. It is called before anything is logged.
+        It may be an ``async def``, which awaits what takes time; a plain ``def`` runs in a thread.
+        It is called before anything is logged.
         Raises ``A2AError`` for a message that the extension does not allow.
         """
         return request
@@ -169,7 +178,9 @@ class Extension:
         """Return what the agent says, enriched: a direct message, a status, an artifact update.
 
         It is called before the event is logged, so stream, task and push agree. Ids, states and
-        the order of things are not its to change.
+        the order of things are not its to change. It is a plain ``def`` that the event loop calls
+        for every event and chunk, so it returns at once: what takes time belongs into ``receive``,
+        or into the skill.
         Raises ``A2AError`` for what the extension does not allow the agent to say.
         """
         return event
@@ -177,7 +188,10 @@ class Extension:
     # -- a client's side -----------------------------------------------------------------------
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Return a message that goes out, enriched. It is called once for each message."""
+        """Return a message that goes out, enriched. It is called once for each message.
+
+        It is a plain ``def`` that the event loop calls, so it returns at once.
+        """
         return request
 
 
@@ -190,11 +204,18 @@ class Declared(Extension):
         self.description = declaration.description
 
 
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a function, or an object that can be called, is to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
+
+
 def collected(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extension, ...]:
     """Return extensions as objects, by URI; a later one replaces an earlier of the same URI.
 
-    Raises ``TypeError`` and ``ValueError`` for what is none, or has a URI that cannot be sent in
-    a header.
+    Raises ``TypeError`` and ``ValueError`` for what is none, has a URI that cannot be sent in a
+    header, or has a ``send`` or an ``ask`` that is an ``async def``.
     """
     found: dict[str, Extension] = {}
     for item in given:
@@ -208,6 +229,12 @@ def collected(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extens
             )
         if not item.uri or not item.uri.isascii() or any(c in ", \t\r\n" for c in item.uri):
             raise ValueError(f"an extension has a URI without spaces and commas, not {item.uri!r}")
+        for hook in ("send", "ask"):
+            if _is_async(getattr(item, hook)):
+                raise TypeError(
+                    f"{hook} of {item!r} is a plain def, which returns at once: nobody can await "
+                    "it where an event is written; receive may be an async def"
+                )
         found.pop(item.uri, None)
         found[item.uri] = item
     return tuple(found.values())
