@@ -64,6 +64,7 @@ async def test_a_parked_task_takes_its_answers_from_any_replica(fleet: Fleet) ->
 
 
 @pytest.mark.parametrize("lost", [0.0, 1.0])
+@pytest.mark.E2
 async def test_senders_on_three_replicas_each_get_the_reply_of_their_own_turn(
     fleet: Fleet, lost: float
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_sender_gets_the_task_as_its_own_turn_left_it_though_more_came_s
         assert ticket.reply == left
 
 
+@pytest.mark.E2
 async def test_a_message_that_no_turn_took_is_refused_on_every_replica(fleet: Fleet) -> None:
     gate = Gate()
     one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
@@ -268,6 +270,7 @@ async def test_any_replica_cancels_what_nobody_holds(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("steps", range(6))
+@pytest.mark.E4
 async def test_cancelling_elsewhere_races_completion_and_all_agree(
     fleet: Fleet, steps: int
 ) -> None:

@@ -149,6 +149,7 @@ async def test_a_returned_message_or_artifact_is_sent_as_it_is(talk: Any) -> Non
         assert [(a.artifact_id, a.name, a.text) for a in task.artifacts] == [("a1", "Made", "made")]
 
 
+@pytest.mark.E5
 async def test_a_function_that_returns_nothing_completes_a_task(talk: Any) -> None:
     agent = Agent("Quiet")
 
@@ -254,6 +255,7 @@ def get_request(task_id: str, **options: Any) -> Any:
     return GetTaskRequest(id=task_id, **options)
 
 
+@pytest.mark.E6
 async def test_plain_functions_run_side_by_side(talk: Any) -> None:
     agent = Agent("Threads")
     together = threading.Barrier(4, timeout=5)
@@ -293,6 +295,7 @@ async def test_a_plain_function_has_the_whole_turn(talk: Any) -> None:
         assert [a.name for a in done.artifacts] == ["Log", "Work"]
 
 
+@pytest.mark.E5
 async def test_a_function_that_raises_fails_its_task_with_a_safe_message(
     talk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,6 +374,7 @@ WRONG_PART = Part(text="x", filename=None)  # type: ignore[arg-type]
         Message(message_id="m", role=Role.AGENT, parts=(WRONG_PART,)),
     ],
 )
+@pytest.mark.E5
 async def test_what_cannot_be_sent_fails_the_task(
     talk: Any, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -449,6 +453,7 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
         assert (await caller.send("fine")).text == "fine"
 
 
+@pytest.mark.E6
 async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
     from parley.agent.watchdog import Watchdog
 

@@ -108,6 +108,7 @@ async def test_a_parked_task_survives_a_restart(talk: Any, new_store: Any) -> No
         assert task.text == "Book: Rome to Oslo"
 
 
+@pytest.mark.E2
 async def test_five_senders_to_one_parked_task_each_get_their_own_reply(talk: Any) -> None:
     agent = Agent("Counter")
 
@@ -190,6 +191,7 @@ async def test_a_step_that_raises_is_not_remembered_and_a_key_serves_once(talk: 
         assert tries == 2
 
 
+@pytest.mark.E2
 async def test_messages_in_passing_belong_to_the_running_turn(talk: Any) -> None:
     agent = Agent("Listener")
     heard: list[str] = []
@@ -303,6 +305,7 @@ async def test_cancel_ends_a_running_function(talk: Any) -> None:
         assert [m.text for m in task.history] == ["go", "cleaning up"]
 
 
+@pytest.mark.E4
 async def test_a_function_that_ignores_cancellation_does_not_hold_the_task(talk: Any) -> None:
     agent = Agent("Stubborn", cancel_grace=0.1)
     begun, finish = asyncio.Event(), asyncio.Event()
@@ -379,6 +382,7 @@ async def test_queued_tasks_wait_their_turn_and_can_be_canceled(talk: Any) -> No
 
 
 @pytest.mark.parametrize("steps", range(12))
+@pytest.mark.E4
 async def test_cancel_racing_completion_leaves_one_end_that_all_agree_on(
     talk: Any, steps: int
 ) -> None:
@@ -650,6 +654,7 @@ async def test_auth_required_keeps_the_stream_open_and_may_clear_by_itself(talk:
         assert states == [TaskState.AUTH_REQUIRED, TaskState.WORKING, TaskState.COMPLETED]
 
 
+@pytest.mark.E3
 async def test_what_a_dead_process_left_open_is_run_again(talk: Any, new_store: Any) -> None:
     if type(new_store()).__name__ == "MemoryTaskStore":
         pytest.skip("a store in memory survives nothing")

@@ -126,6 +126,7 @@ async def race(racers: Racers, remote: RemoteAgent, skill: str, number: int) -> 
         ("asks", {CANCELED}),
     ],
 )
+@pytest.mark.E4
 async def test_a_task_ends_once_however_cancel_and_its_own_end_fall(
     skill: str, possible: set[TaskState], tmp_path: Path
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_task_ends_once_however_cancel_and_its_own_end_fall(
     assert ends == possible
 
 
+@pytest.mark.E4
 async def test_the_sender_is_told_the_same_end_as_who_cancels(tmp_path: Path) -> None:
     racers = Racers()
     async with called(racers.agent, tmp_path) as remote:

@@ -89,6 +89,7 @@ async def check_log(served: Served, task_id: str) -> None:
         await store.close()
 
 
+@pytest.mark.E3
 async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
     chance = random.Random(7)
     async with parley.connect(served.url) as agent:

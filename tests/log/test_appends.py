@@ -51,6 +51,7 @@ pytestmark = pytest.mark.anyio
 WORKING, COMPLETED = TaskState.WORKING, TaskState.COMPLETED
 
 
+@pytest.mark.L1
 async def test_public_events_are_numbered_and_private_ones_hang_on_them(
     store: TaskStore, told: list[LoggedEvent]
 ) -> None:
@@ -117,6 +118,7 @@ async def test_a_task_is_created_once(store: TaskStore) -> None:
         await store.append(creation("t"))
 
 
+@pytest.mark.L1
 async def test_an_append_at_the_wrong_head_is_refused_whole(
     store: TaskStore, told: list[LoggedEvent]
 ) -> None:
@@ -133,6 +135,7 @@ async def test_an_append_at_the_wrong_head_is_refused_whole(
 @pytest.mark.parametrize(
     "end", [TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED]
 )
+@pytest.mark.L3
 async def test_nothing_follows_a_terminal_status(store: TaskStore, end: TaskState) -> None:
     await store.append(creation("t", received("a"), received("b")))
     await store.append(addition("t", None, received("c"), CancelRequested()))
@@ -196,6 +199,7 @@ async def test_appends_that_make_no_sense_are_refused_at_once(store: TaskStore) 
     await store.append(addition("t", 1, chunk("t", "x")))
 
 
+@pytest.mark.E1
 async def test_a_claim_fences_earlier_executors(store: TaskStore) -> None:
     await store.append(creation("t"))
     assert await store.claim("t") == 2
@@ -212,12 +216,14 @@ async def test_a_claim_fences_earlier_executors(store: TaskStore) -> None:
     assert record.epoch == 3
 
 
+@pytest.mark.E1
 async def test_claims_at_once_each_get_an_epoch_of_their_own(store: TaskStore) -> None:
     await store.append(creation("t"))
     epochs = await asyncio.gather(*[store.claim("t") for _ in range(20)])
     assert sorted(epochs) == list(range(2, 22))
 
 
+@pytest.mark.L1
 async def test_of_many_appends_at_one_head_one_gets_in(store: TaskStore) -> None:
     await store.append(creation("t"))
     results = await asyncio.gather(
@@ -307,6 +313,7 @@ async def test_a_request_to_cancel_is_kept_until_the_end(store: TaskStore) -> No
     assert await left(store) == ([], 0)
 
 
+@pytest.mark.L4
 async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
     store: TaskStore,
 ) -> None:
@@ -335,6 +342,7 @@ async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
     assert fold(events).artifacts == folding.task.artifacts
 
 
+@pytest.mark.L4
 async def test_a_snapshot_of_the_end_is_the_task(store: TaskStore) -> None:
     end = status("t", COMPLETED, "done")
     whole = fold([task("t"), chunk("t", "x"), end])
@@ -345,6 +353,7 @@ async def test_a_snapshot_of_the_end_is_the_task(store: TaskStore) -> None:
     assert (record.task, record.seq) == (whole, 3)
 
 
+@pytest.mark.L5
 async def test_pages_of_events_are_bounded_in_number_and_in_bytes(store: TaskStore) -> None:
     large = "x" * (PAGE_BYTES // 3)
     events = [chunk("t", "small"), *[chunk("t", large) for _ in range(6)], chunk("t", "small")]
@@ -380,6 +389,7 @@ def test_whatever_an_event_holds_comes_back(updates: list[TaskArtifactUpdateEven
         asyncio.run(check(folder))
 
 
+@pytest.mark.L2
 async def test_nothing_is_told_of_what_was_refused(
     store: TaskStore, told: list[LoggedEvent]
 ) -> None:
@@ -390,6 +400,7 @@ async def test_nothing_is_told_of_what_was_refused(
     assert len(told) == 1
 
 
+@pytest.mark.L2
 async def test_what_was_told_can_be_read(store: TaskStore) -> None:
     """A reader that is told of n can ask for it at once."""
     seen: list[int] = []

@@ -67,6 +67,7 @@ def test_a_log_has_one_task() -> None:
         CancelRequested(),
     ],
 )
+@pytest.mark.L3
 def test_nothing_follows_a_terminal_state(state: TaskState, event: Any) -> None:
     assert "terminal" in refused(task("t"), status("t", state), event)
 

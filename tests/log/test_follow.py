@@ -62,6 +62,7 @@ async def test_what_is_there_comes_first_and_then_what_is_committed(
 
 
 @pytest.mark.parametrize("after", [0, 1, 7, 29, 30])
+@pytest.mark.L6
 async def test_a_finished_task_is_replayed_from_anywhere(
     store: TaskStore, hints: LocalHints, after: int
 ) -> None:
@@ -144,6 +145,7 @@ class Forgetful(MemoryTaskStore):
         return await super().events(task_id, max(after, 5), limit)
 
 
+@pytest.mark.L6
 async def test_events_that_are_gone_are_an_explicit_gap(hints: LocalHints) -> None:
     store = Forgetful()
     await store.open(hints.publish)
@@ -189,6 +191,8 @@ async def test_hints_that_are_lost_in_the_middle_are_made_up_for(
     assert await following == list(range(1, last + 1))
 
 
+@pytest.mark.L5
+@pytest.mark.L6
 async def test_a_slow_reader_falls_behind_and_misses_nothing(
     store: TaskStore, hints: LocalHints
 ) -> None:
@@ -200,6 +204,7 @@ async def test_a_slow_reader_falls_behind_and_misses_nothing(
     assert await slow == list(range(1, last + 1))
 
 
+@pytest.mark.L5
 async def test_a_reader_that_stopped_reading_loses_nothing_and_holds_little(
     store: TaskStore, hints: LocalHints
 ) -> None:
@@ -245,6 +250,8 @@ async def test_a_subscription_from_before_the_task_spares_the_look_into_the_stor
         assert [numbers(events) async for events in following] == [[3]]
 
 
+@pytest.mark.L5
+@pytest.mark.L6
 async def test_two_hundred_readers_some_slow_some_gone_each_see_everything(
     store: TaskStore, hints: LocalHints
 ) -> None:

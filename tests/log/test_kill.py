@@ -72,6 +72,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.L2
 async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     chance = random.Random(os.urandom(8))

@@ -474,12 +474,20 @@ class PostgresMachine(StoreMachine):
         self.run(self.stores[0].open(self.tell))
 
 
+@pytest.mark.L1
+@pytest.mark.L3
+@pytest.mark.L4
+@pytest.mark.L6
 def test_the_memory_store_does_what_the_model_does() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         StoreMachine, settings=settings(max_examples=40, stateful_step_count=30)
     )
 
 
+@pytest.mark.L1
+@pytest.mark.L3
+@pytest.mark.L4
+@pytest.mark.L6
 def test_the_sqlite_store_does_what_the_model_does() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         SqliteMachine, settings=settings(max_examples=15, stateful_step_count=25)
@@ -487,6 +495,10 @@ def test_the_sqlite_store_does_what_the_model_does() -> None:
 
 
 @pytest.mark.service
+@pytest.mark.L1
+@pytest.mark.L3
+@pytest.mark.L4
+@pytest.mark.L6
 def test_the_postgres_store_does_what_the_model_does(postgres: PostgresServer) -> None:
     class Machine(PostgresMachine):
         server = postgres

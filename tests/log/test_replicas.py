@@ -213,6 +213,7 @@ async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
     assert (adopted.task_id, adopted.place) == ("t", 7)
 
 
+@pytest.mark.E1
 async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start) -> None:
     names = {f"t{n:03}" for n in range(200)}
     await asyncio.gather(*[one.append(creation(name, release=True)) for name in names])
@@ -228,6 +229,8 @@ async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start)
     assert set(found) == names
 
 
+@pytest.mark.E1
+@pytest.mark.E3
 async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     one: TaskStore, two: TaskStore
 ) -> None:

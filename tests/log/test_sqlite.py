@@ -139,6 +139,7 @@ async def test_a_head_that_is_not_in_memory_is_looked_up(
         assert await asyncio.gather(*[store.claim(name) for name in names]) == [2] * 9
 
 
+@pytest.mark.L5
 async def test_reading_goes_on_while_a_write_waits(sqlite: SqliteTaskStore, tmp_path: Path) -> None:
     await sqlite.append(creation("t"))
     other = sqlite3.connect(tmp_path / "tasks.db", isolation_level=None)
@@ -458,6 +459,7 @@ async def test_a_list_of_many_tasks_is_answered_by_the_index(sqlite: SqliteTaskS
     assert (page.total, page.more) == (1000, True)
 
 
+@pytest.mark.L7
 async def test_the_work_of_an_append_does_not_grow_with_the_log(tmp_path: Path) -> None:
     """L7: ten thousand chunks are ten thousand small writes."""
     if not os.path.exists("/proc/self/io"):
@@ -486,6 +488,7 @@ async def test_the_work_of_an_append_does_not_grow_with_the_log(tmp_path: Path) 
         assert len(record.task.artifacts[0].parts) == 10_000
 
 
+@pytest.mark.L7
 async def test_a_snapshot_is_written_once_and_not_with_every_append(tmp_path: Path) -> None:
     if not os.path.exists("/proc/self/io"):
         pytest.skip("this system does not count what a process writes")

@@ -26,6 +26,7 @@ from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import Extension, collected
 from parley.model.parts import Message
 from parley.model.service import Caller
+from parley.wire.versions import LATEST
 
 if TYPE_CHECKING:
     from parley.server.app import App
@@ -364,7 +365,7 @@ class Agent:
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
         """Return the card of the agent: at an address that takes JSON-RPC, or at interfaces."""
         if isinstance(at, str):
-            at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version="1.0"),)
+            at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version=LATEST),)
         return AgentCard(
             name=self.name,
             description=self.description or self.default_skill.description,

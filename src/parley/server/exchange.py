@@ -39,6 +39,7 @@ Identify = Callable[[Scope], Caller | Awaitable[Caller]]
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
+_LATEST = versions.LATEST.encode()
 
 
 class NotJson(ContentTypeNotSupportedError):
@@ -228,8 +229,8 @@ class Exchange(ABC):
         Raises ``VersionNotSupportedError``.
         """
         header = self.given.get(b"a2a-version", b"")
-        if header == b"1.0":
-            return "1.0"
+        if header == _LATEST:
+            return versions.LATEST
         named = header.decode("latin-1").strip()
         query: bytes = self.scope["query_string"]
         if not named and query:

@@ -16,13 +16,8 @@ from parley.wire import versions
 GRPC = "GRPC"
 
 # In order of preference. Clients of 0.3 take the first of their version for the main one.
-_OFFERED = (
-    ("JSONRPC", "1.0"),
-    ("HTTP+JSON", "1.0"),
-    (GRPC, "1.0"),
-    ("JSONRPC", "0.3"),
-    ("HTTP+JSON", "0.3"),
-    (GRPC, "0.3"),
+_OFFERED = tuple(
+    (binding, version) for version in versions.SPOKEN for binding in ("JSONRPC", "HTTP+JSON", GRPC)
 )
 
 
