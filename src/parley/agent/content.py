@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.agent.kept import check_metadata
 from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Message, Part
 
@@ -82,9 +83,11 @@ def checked(value: V) -> V:
     """Return a value of the data model as the log would read it back.
 
     Struct fields are not checked when an author makes one, and what cannot be read back must not
-    get into a log. Raises ``ValueError``.
+    get into a log. Raises ``ValueError``, and ``TypeError`` for metadata that JSON lacks.
     """
+    check_metadata(value.metadata)
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
+        check_metadata(part.metadata)
         if part.data is not msgspec.UNSET:
             _refuse_numbers_that_json_lacks(part.data)
     try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from parley.agent.content import to_data
+from parley.agent.kept import kept, read
 from parley.log.store import Scope, TaskQuery, TaskStore
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
@@ -39,14 +38,12 @@ class AgentContext:
         """Return the value kept under ``key``."""
         _check_key(key)
         value = await self._store.get_value(self._scope, self._context_id, key)
-        return default if value is None else msgspec.json.decode(value)
+        return default if value is None else read(value)
 
     async def set(self, key: str, value: Any) -> None:
         """Keep ``value`` under ``key``; ``None`` removes it."""
         _check_key(key)
-        data = None
-        if value is not None:
-            data = msgspec.json.encode(value if isinstance(value, str) else to_data(value))
+        data = None if value is None else kept(value, what=f"what is remembered as {key!r}")
         await self._store.set_value(self._scope, self._context_id, key, data)
 
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:

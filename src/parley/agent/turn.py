@@ -12,12 +12,12 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 import msgspec
 
 from parley.agent import references
-from parley.agent.content import accepts, checked, to_data, to_parts
+from parley.agent.content import accepts, checked, to_parts
 from parley.agent.context import AgentContext
+from parley.agent.kept import check_metadata, kept, read
 from parley.agent.outgoing import active
 from parley.agent.run import Failed, Rejected, Run, log
 from parley.agent.stream import ArtifactStream
-from parley.model.encoding import from_wire, to_wire
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.service import Caller
@@ -211,9 +211,10 @@ class Turn:
         goes with the update, and into its message, where the task shows it. What an extension has
         to say that is not in force is left out.
         """
+        metadata = check_metadata(metadata)
         writer = self.run.writer()
         message = None if content is None else self.run.message(content)
-        said = active(substate, self.extensions) if substate else None
+        said = check_metadata(active(substate, self.extensions)) if substate else None
         if said:
             metadata = {**(metadata or {}), **said}
             if message is not None:
@@ -246,7 +247,7 @@ class Turn:
                 name=name or filename,
                 description=description,
                 parts=to_parts(content, media_type=media_type, filename=filename),
-                metadata=metadata,
+                metadata=check_metadata(metadata),
             )
         writer = self.run.write_artifact(artifact, last=True)
         await writer.room()
@@ -268,7 +269,7 @@ class Turn:
             description=description,
             artifact_id=artifact_id,
             media_type=media_type,
-            metadata=metadata,
+            metadata=check_metadata(metadata),
         )
 
     async def ask(self, question: object, *, key: str | None = None) -> Message:
@@ -317,17 +318,20 @@ class Turn:
     ) -> Any:
         """Do something once in the life of the task, and return its result, then and ever after.
 
-        The result is logged before it is returned; a later run gets it from the log. It must have
-        a JSON form, and is read back as the type that ``function`` says it returns. A function
-        that raises is not remembered. A plain function runs in a thread. A crash between the end
-        of the function and its logging runs it again: make it idempotent where that matters, by
-        ``turn.task_id`` and ``key`` for instance.
+        The result is logged before it is returned; a later run gets it from the log, the same and
+        of the same type. So it is what JSON has (a dict with text for keys, a list, text, a number,
+        a truth value, ``None``), or of the type that ``function`` says it returns: ``-> datetime``,
+        ``-> tuple[int, str]``, ``-> Booking`` for a dataclass. A function that raises is not
+        remembered. A plain function runs in a thread. A crash between the end of the function and
+        its logging runs it again: make it idempotent where that matters, by ``turn.task_id`` and
+        ``key`` for instance.
 
-        Raises ``ValueError`` for a key that was used before in this turn.
+        Raises ``ValueError`` for a key that was used before in this turn, ``TypeError`` for a
+        result that would not read back as it is: it says where, and is not remembered.
         """
         kind = _returned(function)
-        kept = self.run.recalled(key)
-        if kept is None:
+        recalled = self.run.recalled(key)
+        if recalled is None:
             result: Any
             if inspect.iscoroutinefunction(function):
                 result = await function(*args, **kwargs)
@@ -335,13 +339,11 @@ class Turn:
                 result = await self.run.lane.executor.in_thread(function, *args, **kwargs)
                 if isinstance(result, Awaitable):
                     result = await result
-            kept = (
-                msgspec.Raw(msgspec.json.encode(to_data(result), enc_hook=to_wire))
-                if (result is None or not isinstance(result, str | bytes))
-                else msgspec.Raw(msgspec.json.encode(result))
-            )
-            await self.run.keep(key, bytes(kept))
-        return msgspec.json.decode(kept, type=kind, dec_hook=from_wire)
+            what = f"step {key!r} returned a {type(result).__qualname__}"
+            data = kept(result, kind, what=what, hint=", or declare what the function returns")
+            await self.run.keep(key, data)
+            return read(data, kind)
+        return read(recalled, kind)
 
     def reject(self, why: object) -> NoReturn:
         """End the task as REJECTED: the agent will not do this."""
@@ -374,7 +376,11 @@ class Turn:
         return await self._context.get(key, default)
 
     async def remember(self, key: str, value: Any) -> None:
-        """Keep a JSON value in this context, across tasks and restarts; ``None`` removes it."""
+        """Keep a value in this context, across tasks and restarts; ``None`` removes it.
+
+        It is what JSON has, so that ``recall`` returns the same. Raises ``TypeError`` for anything
+        else, and says where it is.
+        """
         await self._context.set(key, value)
 
 
