@@ -78,6 +78,12 @@ async def memory(turn: Turn) -> str:
 
 
 @agent.skill(replies="message")
+async def much(turn: Turn) -> str:
+    """Says as many characters as it is told to."""
+    return "x" * int(turn.text)
+
+
+@agent.skill(replies="message")
 async def disk(turn: Turn) -> str:
     """Lets no file of the process grow beyond so many bytes, as a full disk would; -1 lifts it."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(turn.text), resource.RLIM_INFINITY))

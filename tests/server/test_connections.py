@@ -144,6 +144,13 @@ async def test_a_head_without_end_is_given_up(kind: str) -> None:
     assert len(service.asked) == 1
 
 
+async def test_a_head_of_very_many_headers_is_given_up() -> None:
+    """Each of them takes more memory than its bytes."""
+    async with serving(app_of()) as url, connection(url) as http:
+        await http.write(HEAD + b"X: y\r\n" * 300)
+        assert (await refusal(http))[0] == 431
+
+
 async def test_the_largest_head_is_taken() -> None:
     async with serving(app_of()) as url, connection(url) as http:
         for _ in range(3):

@@ -16,11 +16,13 @@ from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.exchange import Identify
 from parley.server.hosts import Hosts, NotOurHost
+from parley.server.held import Held
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.misdirected import refuse_host
 from parley.server.routes import Routes, checked
 from parley.server.settings import Settings as Settings
 from parley.server.streams import Streams
+from parley.server.unsent import Unsent
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (
@@ -108,6 +110,8 @@ class App:
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
         self.hosts = Hosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
+        self.held = Held(settings)
+        self.unsent = Unsent(settings)
         self._routes = Routes(
             endpoints,
             settings=settings,
@@ -116,6 +120,7 @@ class App:
             lifecycle=lifecycle,
             streams=streams,
             hosts=self.hosts,
+            held=self.held,
             instead=instead,
         )
         self.agents = self._routes.agents

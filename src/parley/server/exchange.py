@@ -27,6 +27,7 @@ from parley.server.body import BodyTooLarge, ClientGone, read_body
 from parley.server.dispatch import Call, Dispatcher, Parameters
 from parley.server.endpoint import Interfaces
 from parley.server.failures import unforeseen
+from parley.server.held import Held
 from parley.server.lifecycle import Lifecycle
 from parley.server.replies import NO_STORE, Headers, reply, reply_without_body
 from parley.server.settings import Settings
@@ -58,6 +59,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     """What the exchanges of one endpoint share.
 
     ``interfaces`` tells where the agent is offered to a tenant, as the sender of a request sees it.
+    ``held`` counts what is here of requests that are not whole.
     """
 
     dispatcher: Dispatcher
@@ -66,6 +68,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
+    held: Held
 
 
 class Exchange(ABC):
@@ -164,7 +167,11 @@ class Exchange(ABC):
         body = b""
         if self.takes_body:
             body = await read_body(
-                receive, given.get(b"content-length"), around.settings.max_body_bytes
+                receive,
+                self.scope,
+                given.get(b"content-length"),
+                around.settings.max_body_bytes,
+                around.held,
             )
         call = self.understand(body, caller)
         self.doing = call.operation.name

@@ -12,6 +12,7 @@ from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
 from parley.server.body import BodyTooLarge, ClientGone, read_body
 from parley.server.discovery import CARD_PATHS, no_assistant
+from parley.server.held import Held
 from parley.server.offer import Offer
 from parley.server.replies import reply, reply_in_words, reply_without_body
 from parley.server.settings import Settings
@@ -30,8 +31,9 @@ class Index:
     Who sends JSON-RPC is told in JSON-RPC, so that its client shows the words.
     """
 
-    def __init__(self, offers: Sequence[Offer], settings: Settings) -> None:
+    def __init__(self, offers: Sequence[Offer], settings: Settings, held: Held) -> None:
         self._offers = offers
+        self._held = held
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +75,9 @@ class Index:
         """Return the JSON-RPC request that the body is, if it is one. Raises ``ClientGone``."""
         declared = dict(scope["headers"]).get(b"content-length")
         try:
-            body = await read_body(receive, declared, self._settings.max_body_bytes)
+            body = await read_body(
+                receive, scope, declared, self._settings.max_body_bytes, self._held
+            )
             return jsonrpc.parse_request(body)
         except (BodyTooLarge, A2AError):
             return None

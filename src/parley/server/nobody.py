@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from parley.model.errors import A2AError, OverloadedError
 from parley.server.address import route_path
 from parley.server.body import BodyTooLarge, ClientGone, read_body
+from parley.server.held import Held
 from parley.server.replies import NO_STORE, reply, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
@@ -19,8 +20,9 @@ class Nobody:
     that tries again may get there.
     """
 
-    def __init__(self, words: str, settings: Settings) -> None:
+    def __init__(self, words: str, settings: Settings, held: Held) -> None:
         self._words = words
+        self._held = held
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,7 +32,8 @@ class Nobody:
         if scope["method"] == "POST":
             try:
                 length = given.get(b"content-length")
-                body = await read_body(receive, length, self._settings.max_body_bytes)
+                most = self._settings.max_body_bytes
+                body = await read_body(receive, scope, length, most, self._held)
                 asked = jsonrpc.parse_request(body)
             except ClientGone:
                 return

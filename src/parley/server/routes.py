@@ -14,6 +14,7 @@ from parley.server.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.endpoint import Endpoint
 from parley.server.exchange import Identify, Surroundings
 from parley.server.hosts import Hosts
+from parley.server.held import Held
 from parley.server.http_json import HttpJsonBinding
 from parley.server.index import ASSISTANTS, Index
 from parley.server.jsonrpc import JsonRpcBinding
@@ -65,9 +66,11 @@ class Routes:
         lifecycle: Lifecycle,
         streams: Streams,
         hosts: Hosts,
+        held: Held,
         instead: str = "",
     ) -> None:
         self._settings = settings
+        self._held = held
         self._identify = identify
         self._url = url
         self._lifecycle = lifecycle
@@ -79,9 +82,9 @@ class Routes:
         self._assistants: dict[str, CardPage] = {}
         self._with_slash: set[str] = set()
         self._offers: list[Offer] = []
-        self._nowhere: ASGIApp = Index(self._offers, settings)
+        self._nowhere: ASGIApp = Index(self._offers, settings, held)
         if instead and not endpoints:
-            self._nowhere = Nobody(instead, settings)
+            self._nowhere = Nobody(instead, settings, held)
         self.agents: dict[str, Surroundings] = {}
         self.grpc = GrpcPlace(settings.grpc_address)
         waiting = Places("senders wait", settings.max_waiting, settings.caller_share)
@@ -220,6 +223,7 @@ class Routes:
             streams=self._streams,
             identify=self._identify,
             interfaces=offer.interfaces,
+            held=self._held,
         )
 
 

@@ -21,8 +21,10 @@ from starlette.types import ASGIApp
 from parley.server.app import App, Settings
 from parley.server.connection import Limits, protocol_with
 from parley.server.grpc_options import GrpcOptions
+from parley.server.held import Held
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
+from parley.server.unsent import Unsent
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -213,6 +215,8 @@ class Server(uvicorn.Server):
                         connections=min(settings.max_connections, most_connections()),
                         head=settings.head_timeout,
                         body=settings.body_timeout,
+                        held=app.held if isinstance(app, App) else Held(settings),
+                        unsent=app.unsent if isinstance(app, App) else Unsent(settings),
                     )
                 ),
                 # Whoever runs one of our apps starts it, and hears of what goes wrong.

@@ -19,6 +19,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
     a request. ``keep_alive`` is the silence in seconds after which a stream carries a comment.
+    ``max_body_bytes_held`` bounds, in bytes, what is here of all requests that are not whole yet or
+    wait for the answer before theirs, and ``address_share`` is the part of it that may come from
+    one address, though never less than one request of ``max_body_bytes``; 1 where all requests
+    come through a proxy. ``max_unsent_bytes`` bounds what all answers hold whose readers are slow:
+    beyond it the one that nobody read for longest ends.
     ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
     exceed it. ``max_streams`` bounds the streams that are open at once, ``max_waiting`` the senders
     that wait for a reply; ``caller_share`` is the part of either that one known caller may have.
@@ -50,6 +55,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_body_bytes: int = 10 * 1024 * 1024
+    max_body_bytes_held: int = 256 * 1024 * 1024
+    address_share: float = 0.25
+    max_unsent_bytes: int = 256 * 1024 * 1024
     max_depth: int = 100
     max_parts: int = 1000
     keep_alive: float = 15.0
@@ -83,12 +91,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
                 )
-        share = self.caller_share
-        is_number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not is_number or not 0 < share <= 1:
+        if self.max_body_bytes_held < self.max_body_bytes:
             raise ValueError(
-                f"the setting caller_share takes a part above 0, up to 1 for all, not {share!r}"
+                "the setting max_body_bytes_held takes at least as many as one request may have "
+                f"(max_body_bytes, {self.max_body_bytes}), not {self.max_body_bytes_held}"
             )
+        for name in ("caller_share", "address_share"):
+            share = getattr(self, name)
+            is_number = isinstance(share, int | float) and not isinstance(share, bool)
+            if not is_number or not 0 < share <= 1:
+                raise ValueError(
+                    f"the setting {name} takes a part above 0, up to 1 for all, not {share!r}"
+                )
         if not isinstance(self.cors_origins, tuple):
             raise ValueError(
                 f"the setting cors_origins takes a tuple of origins, not {self.cors_origins!r}"
@@ -125,6 +139,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 _LEAST = {
     "max_body_bytes": 1024,
+    "max_body_bytes_held": 1024,
+    "max_unsent_bytes": 1024,
     "max_depth": 10,
     "max_parts": 1,
     "send_buffer": 1024,

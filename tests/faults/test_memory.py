@@ -1,0 +1,143 @@
+"""Clients that make a server hold what they send or do not read: it stays small, and serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+import parley
+from parley import Message
+from parley.client import RemoteAgent
+from tests.faults.conftest import Served
+from tests.server.http import JSON, call
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform == "win32", reason="there the server cannot tell its memory"),
+]
+
+MIB = 2**20
+LONG = 60.0
+GET = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+HEADERS = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode()
+
+
+def asking(skill: str, text: str) -> bytes:
+    """A request over HTTP for a skill."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    body = call("SendMessage", {"message": {**message, "metadata": {"skill": skill}}})
+    return (
+        b"POST / HTTP/1.1\r\nHost: x\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % len(body)
+    ) + body
+
+
+class Attack:
+    """Connections that send, again and again and as far as they can, and read nothing."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def _send(self, sock: socket.socket, data: bytes, times: int) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            for _ in range(times):
+                rest = memoryview(data)
+                while rest:
+                    await loop.sock_sendall(sock, rest[: 64 * 1024])
+                    self.sent += len(rest[: 64 * 1024])
+                    rest = rest[64 * 1024 :]
+
+    async def until_stuck(self, honest: Callable[[], Awaitable[object]]) -> None:
+        """Wait until nothing more is taken; others are served meanwhile."""
+        still = 0
+        async with asyncio.timeout(LONG):
+            while still < 30:
+                before = self.sent
+                await honest()
+                still = still + 1 if self.sent == before else 0
+
+
+@asynccontextmanager
+async def attacking(
+    served: Served, count: int, data: bytes, times: int = 1, addresses: int = 1
+) -> AsyncIterator[Attack]:
+    """So many connections that send the same, ``times`` times."""
+    attack = Attack()
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        try:
+            for n in range(count):
+                sock = stack.enter_context(socket.socket())
+                sock.bind((f"127.0.0.{n % addresses + 1}", 0))
+                sock.setblocking(False)
+                await loop.sock_connect(sock, ("127.0.0.1", served.port))
+                attack.tasks.append(asyncio.create_task(attack._send(sock, data, times)))
+            yield attack
+        finally:
+            for task in attack.tasks:
+                task.cancel()
+            await asyncio.wait(attack.tasks)
+
+
+async def memory_of(agent: RemoteAgent) -> int:
+    """How much memory the server has had at most."""
+    reply = await agent.send("how much?", metadata={"skill": "memory"})
+    assert isinstance(reply, Message)
+    return int(reply.text)
+
+
+async def growth(served: Served, **attack: object) -> int:
+    """By how much memory an attack made the server grow, while others were served."""
+    async with AsyncExitStack() as stack:
+        agent = await stack.enter_async_context(parley.connect(served.url))
+        before = await memory_of(agent)
+        async with attacking(served, **attack) as attackers:  # type: ignore[arg-type]
+            await attackers.until_stuck(lambda: memory_of(agent))
+            during = await memory_of(agent)
+        return during - before
+
+
+@pytest.mark.parametrize(("connections", "times"), [(1, 300), (100, 3)])
+async def test_small_requests_at_once_whose_answers_nobody_reads(
+    served: Served, connections: int, times: int
+) -> None:
+    """11 MiB of them took 400 MiB."""
+    grown = await growth(served, count=connections, data=GET * 1000, times=times)
+    assert grown < 64 * MIB
+
+
+async def test_large_answers_that_nobody_reads(served: Served) -> None:
+    """Each connection gets one, and the next when it has read that: 2 MiB, and no 400 are begun."""
+    data = asking("much", str(2 * MIB)) * 400
+    grown = await growth(served, count=20, data=data)
+    assert grown < 128 * MIB
+
+
+async def test_all_large_answers_together(served: Served) -> None:
+    """1.2 GiB of them, of which 256 MiB may wait."""
+    data = asking("much", str(20 * MIB))
+    grown = await growth(served, count=60, data=data)
+    assert grown < 512 * MIB
+
+
+HALF = (
+    b"POST / HTTP/1.1\r\nHost: x\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % (10 * MIB)
+) + b" " * (10 * MIB - 1)
+
+
+async def test_bodies_that_never_end_from_one_address(served: Served) -> None:
+    """1 GiB of them, of which 64 MiB may wait."""
+    assert await growth(served, count=100, data=HALF) < 200 * MIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is an address of Linux")
+async def test_bodies_that_never_end_from_many_addresses(served: Served) -> None:
+    """1 GiB of them, of which 256 MiB may wait."""
+    assert await growth(served, count=100, data=HALF, addresses=20) < 512 * MIB
