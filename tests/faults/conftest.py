@@ -22,10 +22,9 @@ SERVED = Path(__file__).with_name("served.py")
 class Served:
     """A server on a port and a store that stay the same over its deaths."""
 
-    def __init__(self, store: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+    def __init__(self, store: Path, *, grpc: bool = False) -> None:
+        self.port = _free_port()
+        self.grpc_port = _free_port() if grpc else None
         self.store = store
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
@@ -36,6 +35,7 @@ class Served:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, SERVED, str(self.port), f"sqlite:///{self.store}",
+                *([str(self.grpc_port)] if self.grpc_port else []),
                 stdout=log, stderr=log,
             )  # fmt: skip
         async with asyncio.timeout(20):
@@ -53,6 +53,12 @@ class Served:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(how)
         return await asyncio.wait_for(self.process.wait(), 20)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -118,6 +118,7 @@ if __name__ == "__main__":
         caller=who,
         port=int(sys.argv[1]),
         store=sys.argv[2],
+        grpc_port=int(sys.argv[3]) if len(sys.argv) > 3 else None,
         drain=2.0,
         allow_private_webhooks=["127.0.0.1"],
     )

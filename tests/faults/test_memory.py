@@ -8,14 +8,23 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 import parley
 from parley import Message
 from parley.client import RemoteAgent
+from parley.model.operations import BY_NAME
+from parley.model.parts import Part, Role
+from parley.model.requests import SendMessageRequest
+from parley.wire import versions
 from tests.faults.conftest import Served
 from tests.server.http import JSON, call
+from tests.server.http2 import Http2, http2
+
+SEND = "/lf.a2a.v1.A2AService/SendMessage"
+VERSION = ("a2a-version", "1.0")
 
 pytestmark = [
     pytest.mark.anyio,
@@ -141,3 +150,78 @@ async def test_bodies_that_never_end_from_one_address(served: Served) -> None:
 async def test_bodies_that_never_end_from_many_addresses(served: Served) -> None:
     """1 GiB of them, of which 256 MiB may wait."""
     assert await growth(served, count=100, data=HALF, addresses=20) < 512 * MIB
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Served]:
+    """A server that speaks gRPC too."""
+    server = Served(tmp_path / "tasks.db", grpc=True)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.end()
+
+
+async def growth_over_grpc(
+    served: Served, attack: Callable[[Http2], Awaitable[object]], window: int = 65535
+) -> int:
+    """By how much memory ten connections made the server grow, while others were served."""
+    assert served.grpc_port is not None
+    async with AsyncExitStack() as stack, asyncio.timeout(LONG):
+        connect = parley.connect(served.url, binding="GRPC")
+        agent = await stack.enter_async_context(connect)
+        before = await memory_of(agent)
+        tasks = []
+        for _ in range(10):
+            http = await stack.enter_async_context(http2(served.grpc_port, window=window))
+            tasks.append(asyncio.create_task(attack(http)))
+        while not all(task.done() for task in tasks):
+            await memory_of(agent)
+        for task in tasks:
+            await task
+        return await memory_of(agent) - before
+
+
+async def test_messages_that_never_end_over_grpc(both: Served) -> None:
+    """1 GiB of them: 60 MiB may wait, besides what comes within half a second."""
+
+    async def attack(http: Http2) -> None:
+        message = b"\0" + (10 * MIB).to_bytes(4, "big") + b"\0" * (10 * MIB - 10)
+        streams = [await http.call(SEND, VERSION) for _ in range(10)]
+        await asyncio.gather(*(http.data(stream, message) for stream in streams))
+
+    assert await growth_over_grpc(both, attack) < 600 * MIB
+
+
+async def test_answers_that_nobody_reads_over_grpc(both: Served) -> None:
+    """1 GiB of them, of which 64 MiB may wait."""
+    codec = versions.dialect("1.0").grpc()
+    part = Part(text=str(5 * MIB))
+    metadata = {"skill": "much"}
+    message = parley.Message(message_id="m", role=Role.USER, parts=(part,), metadata=metadata)
+    data = codec.write_request(BY_NAME["SendMessage"], SendMessageRequest(message=message))
+
+    async def attack(http: Http2) -> None:
+        streams = []
+        for _ in range(20):
+            streams.append(await http.call(SEND, VERSION))
+            framed = b"\0" + len(data).to_bytes(4, "big") + data
+            await http.data(streams[-1], framed, ends=True)
+        # It is told of all that are refused, or of all but those that wait for it.
+        async with asyncio.timeout(20):
+            while sum(map(http.gone, streams)) < 20 - 13:
+                await asyncio.sleep(0.01)
+
+    assert await growth_over_grpc(both, attack, window=0) < 400 * MIB
+
+
+async def test_calls_without_a_message_over_grpc(both: Served) -> None:
+    """10,000 of them."""
+
+    async def attack(http: Http2) -> None:
+        streams = [await http.call(SEND, VERSION) for _ in range(1000)]
+        while sum(map(http.gone, streams)) < 1000 - 6:
+            await asyncio.sleep(0.01)
+
+    assert await growth_over_grpc(both, attack) < 400 * MIB

@@ -18,16 +18,20 @@ from parley.server.app import App
 from parley.server.grpc_call import Agents, GrpcCall, Speaker
 from parley.server.grpc_health import SERVICE as HEALTH
 from parley.server.grpc_health import Health
+from parley.server.grpc_limits import GrpcLimits
 from parley.server.grpc_options import GrpcOptions
 from parley.server.grpc_reflection import Reflection
 from parley.server.settings import Settings
-from parley.server.sockets import ListenError
+from parley.server.sockets import ListenError, most_connections
 from parley.wire import versions
 
 _log = logging.getLogger("parley.server")
 
 # Clients may ask whether the connection still holds as often as this.
 _PING_SECONDS = 5
+
+# Besides those that have limits of their own: streams, and senders that wait.
+_OTHER_CALLS = 5000
 
 
 @asynccontextmanager
@@ -46,14 +50,21 @@ async def serving_grpc(
         raise ListenError("there is no agent to serve over gRPC")
     parts = urlsplit(address)
     http = (parts.hostname or "", parts.port or 0)
-    agents = Agents(app.agents)
+    settings = next(iter(app.agents.values())).settings
+    limits = GrpcLimits(settings, app.held, app.unsent)
+    agents = Agents(app.agents, limits)
     speakers = [Speaker(each, each.grpc()) for each in map(versions.dialect, versions.SPOKEN)]
     services = [speaker.codec.service for speaker in speakers]
-    health = Health(app.lifecycle, services)
+    health = Health(app.lifecycle, services, limits)
     reflection = Reflection(
-        (*services, HEALTH), [*(speaker.codec.pool for speaker in speakers), health.pool]
+        (*services, HEALTH),
+        [*(speaker.codec.pool for speaker in speakers), health.pool],
+        limits,
     )
-    server = grpc.aio.server(options=_channel(agents.first.settings))
+    server = grpc.aio.server(
+        options=_channel(settings),
+        maximum_concurrent_rpcs=settings.max_streams + settings.max_waiting + _OTHER_CALLS,
+    )
     server.add_generic_rpc_handlers(
         (
             *(_handler(agents, speaker, http) for speaker in speakers),
@@ -85,12 +96,15 @@ async def serving_grpc(
 
 
 def _handler(agents: Agents, speaker: Speaker, http: tuple[str, int]) -> Any:
-    """Return the service of one version. Requests and answers pass as bytes."""
+    """Return the service of one version. Requests and answers pass as bytes.
+
+    To gRPC all requests are streams: so it is for us to say how long one message may take.
+    """
     handlers = {
         name: (
-            grpc.unary_stream_rpc_method_handler(_stream(agents, speaker, operation, http))
+            grpc.stream_stream_rpc_method_handler(_stream(agents, speaker, operation, http))
             if operation.streaming
-            else grpc.unary_unary_rpc_method_handler(_answer(agents, speaker, operation, http))
+            else grpc.stream_unary_rpc_method_handler(_answer(agents, speaker, operation, http))
         )
         for name, operation in speaker.codec.methods.items()
     }
@@ -99,18 +113,18 @@ def _handler(agents: Agents, speaker: Speaker, http: tuple[str, int]) -> Any:
 
 def _answer(
     agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
-) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    async def answer(data: bytes, context: Any) -> bytes:
-        return await GrpcCall(agents, speaker, operation, context, http).answer(data)
+) -> Callable[[object, Any], Awaitable[bytes]]:
+    async def answer(messages: object, context: Any) -> bytes:
+        return await GrpcCall(agents, speaker, operation, context, http).answer()
 
     return answer
 
 
 def _stream(
     agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
-) -> Callable[[bytes, Any], Awaitable[None]]:
-    async def stream(data: bytes, context: Any) -> None:
-        await GrpcCall(agents, speaker, operation, context, http).stream(data)
+) -> Callable[[object, Any], Awaitable[None]]:
+    async def stream(messages: object, context: Any) -> None:
+        await GrpcCall(agents, speaker, operation, context, http).stream()
 
     return stream
 
@@ -119,6 +133,10 @@ def _channel(settings: Settings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.max_body_bytes),
         ("grpc.max_send_message_length", -1),
+        (
+            "grpc.max_allowed_incoming_connections",
+            min(settings.max_connections, most_connections(kinds=2)),
+        ),
         ("grpc.server_handshake_timeout_ms", int(settings.head_timeout * 1000)),
         ("grpc.keepalive_time_ms", int(settings.keep_alive * 1000)),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, NamedTuple, NoReturn, cast
-from urllib.parse import unquote
 
 import grpc
 import msgspec
@@ -17,6 +16,7 @@ from parley.model.errors import (
     A2AError,
     FieldViolation,
     InvalidParamsError,
+    InvalidRequestError,
     UnauthenticatedError,
     VersionNotSupportedError,
 )
@@ -28,6 +28,7 @@ from parley.model.tasks import Event
 from parley.server.dispatch import Call, Parameters
 from parley.server.exchange import Surroundings, named_in
 from parley.server.failures import unforeseen
+from parley.server.grpc_limits import GrpcLimits, address_of
 from parley.server.streams import is_question, shutting_down
 from parley.wire import versions
 from parley.wire.dialect import Dialect, GrpcCodec
@@ -53,8 +54,9 @@ class Agents:
     is named behind it, as in ``time/acme``. One agent alone is meant by every request.
     """
 
-    def __init__(self, agents: Mapping[str, Surroundings]) -> None:
+    def __init__(self, agents: Mapping[str, Surroundings], limits: GrpcLimits) -> None:
         self.first = next(iter(agents.values()))
+        self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
         self._alone = len(agents) == 1
 
@@ -111,11 +113,10 @@ class GrpcCall:
         self._task = asyncio.current_task()
         self._drained = False
 
-    async def answer(self, data: bytes) -> bytes:
+    async def answer(self) -> bytes:
         """Return the answer to a request, or end the call with an error's status."""
         try:
-            call = await self._understand(data)
-            result = self._codec.write_result(self._operation, await call.answer())
+            result = await self._result()
         except A2AError as error:
             failure = error
         except asyncio.CancelledError:
@@ -129,7 +130,14 @@ class GrpcCall:
             return result
         await self._refuse(failure)
 
-    async def stream(self, data: bytes) -> None:
+    async def _result(self) -> bytes:
+        # A frame of its own: that in which a call is aborted stays until the collector comes.
+        call = await self._understand()
+        result = self._codec.write_result(self._operation, await call.answer())
+        self._agents.limits.count_until_sent(self._context, len(result))
+        return result
+
+    async def stream(self) -> None:
         """Send the events that answer a request.
 
         They end without an error when the server drains. An error that comes before the first is
@@ -139,7 +147,7 @@ class GrpcCall:
         started = False
         last: Event | None = None
         try:
-            call = await self._understand(data)
+            call = await self._understand()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
             with self._around.streams.holding(self, call.context):
                 items = cast("AsyncGenerator[StreamItem, None]", call.stream())
@@ -151,8 +159,10 @@ class GrpcCall:
                         if is_numbered:
                             item = StreamItem(numbered(item), item.seq)
                         last = item.event
-                        # Waits while the reader is slow: nothing gathers here.
-                        await self._context.write(self._codec.write_event(item))
+                        data = self._codec.write_event(item)
+                        with self._agents.limits.sending(self._context, len(data)):
+                            # Waits while the reader is slow: nothing gathers here.
+                            await self._context.write(data)
                         if self._codec.ends_stream(item.event):
                             break
         except A2AError as error:
@@ -179,9 +189,13 @@ class GrpcCall:
             self._drained = True
             self._task.cancel()
 
-    async def _understand(self, data: bytes) -> Call:
-        """Return what is asked for. Raises ``A2AError``."""
-        around = self._around
+    async def _understand(self) -> Call:
+        """Return what is asked for. Raises ``A2AError``.
+
+        The request is received once it is known who sends it; of its bytes nothing is kept.
+        """
+        around, limits = self._around, self._agents.limits
+        limits.check_room(self._context)
         await around.dispatcher.start()
         metadata: dict[str, str] = {}
         extensions: list[bytes] = []
@@ -198,6 +212,9 @@ class GrpcCall:
             caller = named if isinstance(named, Caller) else await named
         self._check_version(metadata.get("a2a-version", ""))
         settings = around.settings
+        data = await limits.receive(self._context)
+        if data is None:
+            raise InvalidRequestError("a call carries one message, and this one carries none")
         request = self._codec.read_request(
             self._operation, data, max_depth=settings.max_depth, max_parts=settings.max_parts
         )
@@ -257,7 +274,7 @@ class GrpcCall:
             "root_path": "",
             "query_string": b"",
             "headers": headers,
-            "client": _address(context.peer()),
+            "client": address_of(context.peer()),
             "server": self._server,
             "extensions": {},
         }
@@ -273,6 +290,8 @@ class GrpcCall:
 
     async def _refuse(self, error: A2AError, *, started: bool = False) -> NoReturn:
         """End the call with the status of an error, and its details."""
+        # What it knows of frames would stay, with all that is in them, as long as the error itself.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
         if isinstance(error, UnauthenticatedError):
             trailing.append(("www-authenticate", "Bearer"))
@@ -281,15 +300,6 @@ class GrpcCall:
         status = getattr(grpc.StatusCode, error.grpc_status)
         await self._context.abort(status, error.message[:_LONGEST_MESSAGE], tuple(trailing))
         raise AssertionError("to abort is to raise")
-
-
-def _address(peer: str) -> tuple[str, int] | None:
-    """Return the host and port of a peer, as in ``ipv4:127.0.0.1:50000``."""
-    family, _, address = peer.partition(":")
-    host, _, port = unquote(address).rpartition(":")
-    if family not in ("ipv4", "ipv6") or not port.isdigit():
-        return None
-    return host.strip("[]"), int(port)
 
 
 def _name(authentication: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from parley.server.grpc_limits import GrpcLimits
 from parley.server.lifecycle import Lifecycle
 from parley.wire.protobuf import Messages, Schema
 
@@ -43,8 +44,9 @@ class Health:
     ``services`` are those that it knows of.
     """
 
-    def __init__(self, lifecycle: Lifecycle, services: Collection[str]) -> None:
+    def __init__(self, lifecycle: Lifecycle, services: Collection[str], limits: GrpcLimits) -> None:
         self._lifecycle = lifecycle
+        self._limits = limits
         self._services = frozenset(services)
         self._messages = Messages(SCHEMA)
         self._changed = asyncio.Event()
@@ -55,9 +57,9 @@ class Health:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check),
-                "List": grpc.unary_unary_rpc_method_handler(self._list),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+                "Check": grpc.stream_unary_rpc_method_handler(self._check),
+                "List": grpc.stream_unary_rpc_method_handler(self._list),
+                "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
             },
         )
 
@@ -65,20 +67,21 @@ class Health:
         """Tell those who watch that the end is near."""
         self._changed.set()
 
-    async def _check(self, data: bytes, context: Any) -> bytes:
-        service = self._asked(data)
+    async def _check(self, messages: object, context: Any) -> bytes:
+        service = self._asked(await self._limits.receive_or_abort(context))
         if not self._knows(service):
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
         return self._told(self._status)
 
-    async def _list(self, data: bytes, context: Any) -> bytes:
+    async def _list(self, messages: object, context: Any) -> bytes:
+        await self._limits.receive_or_abort(context)
         response = self._messages["HealthListResponse"]()
         for service in ("", *sorted(self._services)):
             response.statuses[service].status = self._status
         return response.SerializeToString()  # type: ignore[no-any-return]
 
-    async def _watch(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
-        is_known = self._knows(self._asked(data))
+    async def _watch(self, messages: object, context: Any) -> AsyncIterator[bytes]:
+        is_known = self._knows(self._asked(await self._limits.receive_or_abort(context)))
         told = 0
         while True:
             is_over = self._changed.is_set()
@@ -101,8 +104,8 @@ class Health:
     def _knows(self, service: str) -> bool:
         return not service or service in self._services
 
-    def _asked(self, data: bytes) -> str:
-        return str(self._messages.parse("HealthCheckRequest", data).service)
+    def _asked(self, data: bytes | None) -> str:
+        return str(self._messages.parse("HealthCheckRequest", data or b"").service)
 
     def _told(self, status: int) -> bytes:
         message = self._messages["HealthCheckResponse"](status=status)

@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from parley.model.errors import InvalidRequestError
+from parley.server.grpc_limits import GrpcLimits
 from parley.wire.protobuf import Messages, Schema
 from parley.wire.protobuf_errors import CODES
 
@@ -56,7 +57,8 @@ def _schema(version: str) -> Schema:
 class Reflection:
     """Describes ``services``, which are in ``pools``, and itself."""
 
-    def __init__(self, services: Collection[str], pools: Sequence[Any]) -> None:
+    def __init__(self, services: Collection[str], pools: Sequence[Any], limits: GrpcLimits) -> None:
+        self._limits = limits
         self._messages = [Messages(_schema(version)) for version in VERSIONS]
         self._pools = [*pools, *(messages.pool for messages in self._messages)]
         self._services = (*services, *SERVICES)
@@ -68,7 +70,7 @@ class Reflection:
                 service,
                 {
                     "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
-                        _answering(self, messages)
+                        _answering(self, messages, self._limits)
                     )
                 },
             )
@@ -131,9 +133,9 @@ class Reflection:
         return None
 
 
-def _answering(reflection: Reflection, messages: Messages) -> Any:
-    async def info(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for data in requests:
+def _answering(reflection: Reflection, messages: Messages, limits: GrpcLimits) -> Any:
+    async def info(requests: object, context: Any) -> AsyncIterator[bytes]:
+        while (data := await limits.receive_or_abort(context)) is not None:
             yield reflection.answer(messages, data)
 
     return info

@@ -64,6 +64,7 @@ def run(
     server = Server(
         app,
         grace=grace,
+        kinds=1 if grpc is None else 2,
         access_log=access_log,
         started=lambda: listening(address) if listening is not None else None,
     )
@@ -143,7 +144,13 @@ async def serving(
                 address = address_of(host, sockets)
                 await stack.enter_async_context(over_grpc(app, grpc, host, address, grace))
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            server = Server(app, grace=grace, signals=False, started=lambda: ready.set_result(None))
+            server = Server(
+                app,
+                grace=grace,
+                kinds=1 if grpc is None else 2,
+                signals=False,
+                started=lambda: ready.set_result(None),
+            )
             task = asyncio.create_task(server.serve(sockets))
             try:
                 await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +201,8 @@ class Server(uvicorn.Server):
     """uvicorn, whose app hears of the end before the grace period begins.
 
     uvicorn waits for responses that are under way and then cancels them, which is no end for a
-    stream. Here the app is drained first.
+    stream. Here the app is drained first. ``kinds`` is how many kinds of connections the process
+    has to share its files among.
     """
 
     def __init__(
@@ -202,6 +210,7 @@ class Server(uvicorn.Server):
         app: ASGIApp,
         *,
         grace: int,
+        kinds: int,
         started: Callable[[], None],
         access_log: bool = False,
         signals: bool = True,
@@ -212,7 +221,7 @@ class Server(uvicorn.Server):
                 app,
                 http=protocol_with(
                     Limits(
-                        connections=min(settings.max_connections, most_connections()),
+                        connections=min(settings.max_connections, most_connections(kinds)),
                         head=settings.head_timeout,
                         body=settings.body_timeout,
                         held=app.held if isinstance(app, App) else Held(settings),

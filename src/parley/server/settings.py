@@ -27,10 +27,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
     exceed it. ``max_streams`` bounds the streams that are open at once, ``max_waiting`` the senders
     that wait for a reply; ``caller_share`` is the part of either that one known caller may have.
-    ``max_connections`` bounds the HTTP connections, besides what the system lets a process open.
+    ``max_connections`` bounds the HTTP connections, and those of gRPC, besides what the system lets
+    a process open.
     A client has ``head_timeout`` seconds for the head of a request, from its first byte on, and
-    ``body_timeout`` for the body, and more as long as it comes faster than 4 KiB a second; over
-    gRPC the first is for the beginning of a connection.
+    ``body_timeout`` for the body, and more as long as it comes faster than 4 KiB a second; it may
+    not stand still for that long. Over gRPC the first is for the beginning of a connection, the
+    second for a whole message.
     These three are kept by the server of this package; another that runs the app has its own.
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
     ``missing_version`` is how methods and paths of 1.0 are answered that come without

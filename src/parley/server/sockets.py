@@ -52,10 +52,13 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def most_connections() -> int:
-    """Return how many connections the system lets this process have, beside what else it opens."""
+def most_connections(kinds: int = 1) -> int:
+    """Return how many connections the system lets this process have, beside what else it opens.
+
+    With connections of several ``kinds``, which are counted one by one, each has a part of them.
+    """
     most = most_files()
-    return max(1, most - most // WEBHOOKS_SHARE - _OTHER_FILES)
+    return max(1, (most - most // WEBHOOKS_SHARE - _OTHER_FILES) // kinds)
 
 
 def most_files() -> int:

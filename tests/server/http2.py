@@ -1,0 +1,133 @@
+"""HTTP/2 as bytes: what a client of gRPC writes that no library lets one write."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+_LARGEST = 16384
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header of HPACK that needs no table and no Huffman code."""
+    parts = [b"\x00"]
+    for text in (name, value):
+        assert len(text) < 127
+        parts += [bytes([len(text)]), text.encode()]
+    return b"".join(parts)
+
+
+class Http2:
+    """A connection that answers settings and pings, and grants windows only when told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._next = 1
+        self._windows: dict[int, int] = {0: 65535}
+        self._initial = 65535
+        self._news = asyncio.Condition()
+        self.resets: set[int] = set()
+        self.ended: dict[int, bytes] = {}
+        self.is_over = False
+        self.received = 0
+
+    async def call(self, path: str, *more: tuple[str, str]) -> int:
+        """Begin a call by its headers; its stream."""
+        stream, self._next = self._next, self._next + 2
+        self._windows[stream] = self._initial
+        headers = [
+            (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"),
+            ("te", "trailers"), ("content-type", "application/grpc"), *more,
+        ]  # fmt: skip
+        block = b"".join(_literal(name, value) for name, value in headers)
+        self._writer.write(frame(HEADERS, _END_HEADERS, stream, block))
+        await self._writer.drain()
+        return stream
+
+    async def data(self, stream: int, data: bytes, *, ends: bool = False) -> None:
+        """Send data as far as the server lets it come, and until the stream is over."""
+        rest = memoryview(data)
+        while rest:
+            async with self._news:
+                await self._news.wait_for(
+                    lambda: min(self._windows[0], self._windows[stream]) > 0 or self.gone(stream)
+                )
+            if self.gone(stream):
+                return
+            size = min(_LARGEST, len(rest), self._windows[0], self._windows[stream])
+            self._windows[0] -= size
+            self._windows[stream] -= size
+            last = _END_STREAM if ends and size == len(rest) else 0
+            self._writer.write(frame(DATA, last, stream, bytes(rest[:size])))
+            await self._writer.drain()
+            rest = rest[size:]
+
+    def gone(self, stream: int) -> bool:
+        return self.is_over or stream in self.resets or stream in self.ended
+
+    async def over(self, *streams: int) -> None:
+        """Wait until the server has ended all of these."""
+        async with self._news:
+            await self._news.wait_for(lambda: all(map(self.gone, streams)))
+
+    async def listen(self) -> None:
+        """Take what the server sends until the connection is closed."""
+        try:
+            while True:
+                head = await self._reader.readexactly(9)
+                length = int.from_bytes(head[:3], "big")
+                kind, flags, stream = struct.unpack(">BBI", head[3:])
+                payload = await self._reader.readexactly(length)
+                async with self._news:
+                    self._take(kind, flags, stream, payload)
+                    self._news.notify_all()
+        except (OSError, asyncio.IncompleteReadError):
+            async with self._news:
+                self.is_over = True
+                self._news.notify_all()
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == SETTINGS and not flags & _ACK:
+            for n in range(0, len(payload), 6):
+                name, value = struct.unpack(">HI", payload[n : n + 6])
+                if name == 4:
+                    for each in self._windows:
+                        self._windows[each] += (value - self._initial) if each else 0
+                    self._initial = value
+            self._writer.write(frame(SETTINGS, _ACK, 0, b""))
+        elif kind == PING and not flags & _ACK:
+            self._writer.write(frame(PING, _ACK, 0, payload))
+        elif kind == WINDOW:
+            self._windows[stream] = self._windows.get(stream, 0) + int.from_bytes(payload, "big")
+        elif kind == RESET:
+            self.resets.add(stream)
+        elif kind == HEADERS and flags & _END_STREAM:
+            self.ended[stream] = payload
+        elif kind == DATA:
+            self.received += len(payload)
+
+
+@asynccontextmanager
+async def http2(port: int, *, window: int = 65535) -> AsyncIterator[Http2]:
+    """A connection over which a server may send so much on each stream."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    settings = struct.pack(">HI", 4, window)
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, settings))
+    http = Http2(reader, writer)
+    listening = asyncio.create_task(http.listen())
+    try:
+        yield http
+    finally:
+        listening.cancel()
+        await asyncio.wait({listening})
+        writer.transport.abort()
