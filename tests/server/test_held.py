@@ -144,6 +144,20 @@ async def test_many_small_requests_at_once_are_all_answered() -> None:
         await until(lambda: is_back_to_nothing(app))
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_who_sends_ahead_for_long_is_answered_as_long_as_that_goes_on() -> None:
+    async def takes_time(request: Any, context: Any) -> Message:
+        await asyncio.sleep(0.002)
+        return await saying(request, context)
+
+    app = app_of(Scripted(send_message=takes_time))
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        for n in range(1000):  # all of 400 KB, which takes longer than one may be idle
+            http.writer.write(posted(asking(str(n), 200)))
+        for n in range(1000):
+            assert said((await http.response()).body) == f"{n} "
+
+
 async def test_a_request_is_begun_when_the_answer_before_it_is_read() -> None:
     begun = []
 

@@ -158,6 +158,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what was kept, as far as it is its turn, and read on if that was all."""
         if self.transport.is_closing():
             return
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         self._flow.release()
         while self._kept and not self._is_full():
             size = self._at_once()
@@ -167,10 +170,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
         if len(self._kept) > _EARLY:
             self._flow.hold()
-            if self._patience is None:
-                until = self.timeout_keep_alive
-                self._patience = self.loop.call_later(until, self._lose_patience)
-        self._count_soon()
+            until = self.timeout_keep_alive
+            self._patience = self.loop.call_later(until, self._lose_patience)
+        if self._kept or self._counted or self.pipeline or (self.cycle and self.cycle.body):
+            self._count_soon()
 
     def _lose_patience(self) -> None:
         """Do not keep much for ever: what is under way may take hours."""
