@@ -15,8 +15,8 @@ from parley.server import health
 from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.exchange import Identify
-from parley.server.hosts import Hosts, NotOurHost
 from parley.server.held import Held
+from parley.server.hosts import Hosts, NotOurHost
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.misdirected import refuse_host
 from parley.server.routes import Routes, checked

@@ -13,8 +13,8 @@ from parley.server.dispatch import Dispatcher
 from parley.server.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.endpoint import Endpoint
 from parley.server.exchange import Identify, Surroundings
-from parley.server.hosts import Hosts
 from parley.server.held import Held
+from parley.server.hosts import Hosts
 from parley.server.http_json import HttpJsonBinding
 from parley.server.index import ASSISTANTS, Index
 from parley.server.jsonrpc import JsonRpcBinding
