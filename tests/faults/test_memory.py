@@ -33,7 +33,7 @@ pytestmark = [
 
 MIB = 2**20
 LONG = 60.0
-GET = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEADERS = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode()
 
 
@@ -42,7 +42,9 @@ def asking(skill: str, text: str) -> bytes:
     message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
     body = call("SendMessage", {"message": {**message, "metadata": {"skill": skill}}})
     return (
-        b"POST / HTTP/1.1\r\nHost: x\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % len(body)
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+        + HEADERS
+        + b"Content-Length: %d\r\n\r\n" % len(body)
     ) + body
 
 
@@ -137,7 +139,7 @@ async def test_all_large_answers_together(served: Served) -> None:
 
 
 HALF = (
-    b"POST / HTTP/1.1\r\nHost: x\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % (10 * MIB)
+    b"POST / HTTP/1.1\r\nHost: localhost\r\n" + HEADERS + b"Content-Length: %d\r\n\r\n" % (10 * MIB)
 ) + b" " * (10 * MIB - 1)
 
 

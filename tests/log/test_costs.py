@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from parley.log.sql import queries
 from parley.log.sqlite import SqliteTaskStore
 from parley.log.store import LIST_BYTES, PushRecord, PushState, Scope, TaskQuery, TaskStore
 from parley.model.push import TaskPushNotificationConfig
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
 from tests.log.counting import CountingStore
 from tests.log.making import (
     SCOPE,
@@ -163,6 +165,40 @@ async def test_what_a_turn_stores_does_not_grow_with_the_task(tmp_path: Path) ->
 def wal_frames(folder: Path) -> int:
     """How many pages the write-ahead log has."""
     return (folder / "tasks.db-wal").stat().st_size // 4096
+
+
+async def test_large_values_cost_their_neighbours_nothing(tmp_path: Path) -> None:
+    """Whoever looks for a row reads none of those beside it: counted in what the process reads."""
+    if not os.path.exists("/proc/self/io"):
+        pytest.skip("this system does not count what a process reads")
+    costs = []
+    for size in (10, LARGE):
+        store = SqliteTaskStore(tmp_path / f"{size}.db", synchronous="NORMAL")
+        await store.open(lambda records: None)
+        for n in range(40):  # more than the cache has room for
+            first = Task(
+                id=f"t{n}",
+                context_id="c",
+                status=status(f"t{n}", TaskState.SUBMITTED).status,
+                history=(message("m" * size, f"m{n}"),),
+            )
+            large = chunk(f"t{n}", "a" * size, append=False)
+            await store.append(
+                creation(f"t{n}", large, first=first, artifacts=pieces(first, large))
+            )
+        before = read_by_us()
+        await store.list(TaskQuery(scope=SCOPE, history=0, limit=100))
+        for n in range(40):
+            await store.load(f"t{n}", history=0, artifacts=False)
+            await store.append(addition(f"t{n}", 2, status(f"t{n}", TaskState.WORKING)))
+        costs.append(read_by_us() - before)
+        await store.close()
+    assert costs[1] < costs[0] + 5 * LARGE, "of 80 large values none is read"
+
+
+def read_by_us() -> int:
+    """How many bytes this process has read."""
+    return int(re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())[0])
 
 
 async def test_messages_that_wait_are_read_once_each(tmp_path: Path) -> None:

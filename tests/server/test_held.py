@@ -37,13 +37,13 @@ several_addresses = pytest.mark.skipif(
 
 def posted(body: bytes, more: bytes = b"") -> bytes:
     length = b"Content-Length: %d\r\n" % len(body)
-    return b"POST / HTTP/1.1\r\nHost: x\r\n" + HEADERS + more + length + b"\r\n" + body
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\n" + HEADERS + more + length + b"\r\n" + body
 
 
 def chunked(body: bytes, size: int = 3000) -> bytes:
     pieces = [body[n : n + size] for n in range(0, len(body), size)]
     return (
-        b"POST / HTTP/1.1\r\nHost: x\r\n"
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n"
         + HEADERS
         + b"Transfer-Encoding: chunked\r\n\r\n"
         + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
@@ -138,7 +138,7 @@ async def test_requests_that_come_at_once_are_answered_in_their_order(size: int)
 async def test_many_small_requests_at_once_are_all_answered() -> None:
     app = app_of()
     async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
-        http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000)
+        http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
         for _ in range(20_000):
             assert (await http.response()).status == 200
         await until(lambda: is_back_to_nothing(app))
@@ -185,7 +185,7 @@ async def test_a_stream_whose_client_sent_more_and_went_is_let_go() -> None:
     async with serving(app) as url:
         async with connected(url) as http:
             request = posted(call("SubscribeToTask"))
-            http.writer.write(request + b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
+            http.writer.write(request + b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
             await http.head()
             assert still.open == 1
         async with asyncio.timeout(LONG):
@@ -425,7 +425,7 @@ async def test_connections_that_send_much_before_their_answer_are_closed() -> No
         many = [await stack.enter_async_context(connection(url)) for _ in range(20)]
         for http in many:
             http.writer.write(posted(call()))
-            http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
+            http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
         for _ in range(20):
             assert (await post(url, call("GetTask"))).status == 200
         assert app.held.total <= 300_000

@@ -303,9 +303,9 @@ class Away(MemoryTaskStore):
         failed.set_exception(StoreUnavailable("postgresql://db.internal/tasks: away"))
         return failed
 
-    async def load(self, task_id: str) -> Any:
+    async def load(self, task_id: str, **wanted: Any) -> Any:
         self._there()
-        return await super().load(task_id)
+        return await super().load(task_id, **wanted)
 
     async def list(self, query: Any) -> Any:
         self._there()
