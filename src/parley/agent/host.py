@@ -14,6 +14,7 @@ import msgspec
 
 from parley.agent.agent import Agent, slug
 from parley.agent.executor import AgentExecutor
+from parley.agent.notes import note_start
 from parley.agent.opening import open_bus, open_store
 from parley.agent.push_delivery import PushDelivery
 from parley.agent.push_webhook import Pace
@@ -179,6 +180,7 @@ class Host:
             self._sweep = Sweep(self.store, self._agents, self.executors, self.push)
             self._stop_with(stack, "looking after tasks", self._sweep.stop)
             await self._sweep.start()
+            note_start(self.store, self._agents)
             self._hurries = False
             self._running = stack.pop_all()
 
@@ -302,10 +304,11 @@ def asgi(
     ``agents`` is an agent (served at the root), a mapping of paths to agents, or a list (each under
     the slug of its name). ``tenants`` are agents behind one address, the app's root, by the tenant
     that requests name; without ``agents`` there are no others. ``store`` keeps their tasks:
-    ``memory:`` loses them with the process, ``sqlite:///tasks.db`` loses nothing, and
-    ``postgresql://user@host/database`` is for many processes at a time. ``url`` is the app's
-    public address, where requests do not tell it. ``caller`` says who sends a request, from
-    its ASGI scope; tasks belong to their caller, an id and its issuer (see ``Caller``). A plain
+    ``memory:`` loses them with the process, and keeps them from other workers,
+    ``sqlite:///tasks.db`` loses nothing, and ``postgresql://user@host/database`` is for many
+    processes at a time. ``url`` is the app's public address, where requests do not tell it.
+    ``caller`` says who sends a request, from its ASGI scope; tasks belong to their caller, an id
+    and its issuer (see ``Caller``). A plain
     ``def`` runs in a thread, an ``async def`` that awaits nothing costs least. ``drain`` is how
     many seconds turns get to end when the server stops. ``allow_private_webhooks`` lets push
     notifications go to private networks and to this machine, or to the hosts and networks of a list
