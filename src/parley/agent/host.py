@@ -308,11 +308,10 @@ def asgi(
     ``sqlite:///tasks.db`` loses nothing, and ``postgresql://user@host/database`` is for many
     processes at a time. ``url`` is the app's public address, where requests do not tell it.
     ``caller`` says who sends a request, from its ASGI scope; tasks belong to their caller, an id
-    and its issuer (see ``Caller``). A plain
-    ``def`` runs in a thread, an ``async def`` that awaits nothing costs least. ``drain`` is how
-    many seconds turns get to end when the server stops. ``allow_private_webhooks`` lets push
-    notifications go to private networks and to this machine, or to the hosts and networks of a list
-    (``["hooks.internal", "10.1.0.0/16"]``).
+    and its issuer (see ``Caller``). A plain ``def`` runs in a thread, an ``async def`` that awaits
+    nothing costs least. ``drain`` is how many seconds turns get to end when the server stops.
+    ``allow_private_webhooks`` lets push notifications go to private networks and to this machine,
+    or to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
 
     The rest is for processes that share a store. ``bus`` is how they tell one another what happens:
     ``redis://host``, ``postgresql://...``, the store's own database (``None``), or ``"none"``: then
