@@ -18,6 +18,7 @@ from parley.log.store import Append, Scope
 from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Part, Role
 from parley.model.requests import CancelTaskRequest, GetTaskRequest
+from parley.model.struct import Timestamp
 from parley.model.tasks import TaskStatus
 from tests.agent.fleet import Fleet, collect, until_state
 
@@ -78,10 +79,10 @@ async def test_a_store_that_is_opened_again_knows_the_caller(talk: Any, tmp_path
     async with talk(asking(seen), SqliteTaskStore(path)) as caller:
         task = await caller.task("b", task_id=task.id, context=KNOWN)
         assert task.state is TaskState.COMPLETED
-        memory = await caller.store.memory(task.id)
+        turns = await caller.store.private_records(task.id, [Kind.TURN])
     assert [each.claims for each in seen] == [KEPT, {"email": "new@example.com"}, KEPT]
     assert len({each.owner for each in seen}) == 1
-    facts, *later = [record.event.caller for record in memory.turns]
+    facts, *later = [record.event.caller for record in turns]
     assert facts == KeptCaller(id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT)
     assert [each.claims["email"] for each in later] == ["new@example.com", "bob@example.com"]
     assert b"hunter2" not in path.read_bytes()
@@ -163,10 +164,10 @@ async def test_an_anonymous_caller_adds_no_record(talk: Any) -> None:
 
     async with talk(agent) as caller:
         task = await caller.task("go")
-        assert (await caller.store.memory(task.id)).turns == ()
+        assert not await caller.store.private_records(task.id, [Kind.TURN])
         await caller.task("a", task_id=task.id)
-        memory = await caller.store.memory(task.id)
-        [received], [turn] = memory.received, memory.turns
+        [received] = await caller.store.private_records(task.id, [Kind.RECEIVED])
+        [turn] = await caller.store.private_records(task.id, [Kind.TURN])
         assert b"caller" not in received.payload + turn.payload
     assert seen == [Caller()] * 2
 
@@ -210,7 +211,7 @@ async def test_a_message_taken_in_passing_changes_no_caller(talk: Any) -> None:
         task = await caller.task("go", context=KNOWN, return_immediately=True)
         task = await caller.task("live", task_id=task.id, context=CallContext(caller=other))
         assert task.text == "live"
-        [received] = (await caller.store.memory(task.id)).received
+        [received] = await caller.store.private_records(task.id, [Kind.RECEIVED])
     assert [each.claims["email"] for each in seen] == ["bob@example.com"]
     assert received.event.caller.claims == {"email": "second@example.com"}
 
@@ -224,9 +225,8 @@ async def begun_before(store: SqliteTaskStore, owner: str) -> str:
     message = Message(
         message_id="m", role=Role.USER, parts=(Part(text="go"),), task_id="old", context_id="c"
     )
-    task = Task(
-        id="old", context_id="c", status=TaskStatus(state=TaskState.SUBMITTED), history=(message,)
-    )
+    status = TaskStatus(state=TaskState.SUBMITTED, timestamp=Timestamp.now())
+    task = Task(id="old", context_id="c", status=status, history=(message,))
     append = Append(
         task_id="old",
         events=(task,),

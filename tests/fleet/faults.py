@@ -187,7 +187,7 @@ async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
 
 async def lock_table(fleet: Fleet, chance: random.Random) -> None:
     """Lock one of the tables for a while, as somebody does who tends the database."""
-    name = chance.choice(("tasks", "log", "snapshots", "replicas", "receipts", "task_counts"))
+    name = chance.choice(("tasks", "log", "task_messages", "replicas", "receipts", "task_counts"))
     seconds = fleet.lease * chance.uniform(0.3, 2.0)
     database = fleet.store.rpartition("/")[2]
     await asyncio.to_thread(

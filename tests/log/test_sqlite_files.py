@@ -92,7 +92,7 @@ async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
         await store.append(creation("t"))
         assert "in use" in await refusal(tmp_path / "disk" / "real.db")
         names = sorted(p.name for p in (tmp_path / "disk").iterdir())
-    assert names == ["real.db", "real.db-shm", "real.db-wal", "real.db.lock"]
+    assert names == ["real.db", "real.db-shm", "real.db-wal", "real.db.lock", "real.db.sock"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "tasks.db"]
 
 
@@ -131,7 +131,8 @@ def modes(folder: Path) -> dict[str, int]:
 
 
 FILES = ("tasks.db", "tasks.db-shm", "tasks.db-wal", "tasks.db.lock")
-PRIVATE = dict.fromkeys(FILES, 0o600)
+SOCKET = "tasks.db.sock"
+PRIVATE = dict.fromkeys((*FILES, SOCKET), 0o600)
 
 
 @contextlib.contextmanager
@@ -159,7 +160,7 @@ async def test_files_that_were_open_to_others_are_made_private(
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
         holder.send_signal(signal.SIGKILL)
-    assert set(modes(tmp_path)) == set(FILES)
+    assert set(modes(tmp_path)) == {*FILES, SOCKET}
     for name in FILES:
         (tmp_path / name).chmod(0o664)
     with caplog.at_level(logging.WARNING):

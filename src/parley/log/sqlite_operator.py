@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sqlite3
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -59,7 +60,8 @@ class OperatorSocket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()  # of a process that died: the lock is ours
+                if stat.S_ISSOCK(self._path.lstat().st_mode):
+                    self._path.unlink()  # of a process that died: the lock is ours
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(str(self._path))
             self._path.chmod(0o600)
