@@ -135,6 +135,37 @@ async def test_requests_that_come_at_once_are_answered_in_their_order(size: int)
         await until(lambda: is_back_to_nothing(app))
 
 
+@pytest.mark.parametrize("size", [1, 100, 4096, 10**9])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.0"])
+async def test_a_request_that_asks_for_another_protocol_is_one_as_any_other(
+    protocol: bytes, size: int
+) -> None:
+    """Java's client asks for HTTP/2 with the first request of each connection, a body and all."""
+    asks = b"Upgrade: %b\r\nConnection: Upgrade, HTTP2-Settings\r\n" % protocol
+    asks += b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    get = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n" + asks + b"\r\n"
+    head, _, body = chunked(asking("1 10"), 7).partition(b"\r\n\r\n")
+    sent = [
+        posted(asking("0 10"), asks), b"%b\r\n%b\r\n%b" % (head, asks, body), get, get,
+        posted(asking("4 10")), posted(asking("5 10", 100 * size % 10_000), asks),
+        posted(asking("6 10")),
+    ]  # fmt: skip
+    app = app_of(Scripted(send_message=saying))
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        data = b"".join(sent)
+        for n in range(0, len(data), size):
+            http.writer.write(data[n : n + size])
+            await http.writer.drain()
+        for n in range(len(sent)):
+            response = await http.response()
+            assert response.status == 200
+            assert (
+                response.body == b'{"status":"live"}' or said(response.body) == f"{n} " + "x" * 10
+            )
+        assert (await http.ask("POST", "/", asking("more"), JSON)).status == 200
+        await until(lambda: is_back_to_nothing(app))
+
+
 async def test_many_small_requests_at_once_are_all_answered() -> None:
     app = app_of()
     async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):

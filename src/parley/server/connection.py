@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from enum import Enum, auto
 from typing import ClassVar
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -32,6 +34,9 @@ _PARSED = 4096
 _EARLY = 64 * 1024
 # From so many bytes on that the system does not take, nothing more is written.
 _UNREAD = 16 * 1024
+
+# What asks for another protocol.
+_UPGRADE = b"upgrade"
 
 _log = logging.getLogger("parley.server")
 
@@ -107,6 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._kept = b""
         self._early: list[RequestResponseCycle] = []
         self._is_loaded = self._is_to_go_on = self._is_to_count = self._is_deaf = False
+        self._asks_for_more = False
+        self._behind_head: int | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.connections:
@@ -245,7 +252,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread += len(data)
         self._received += len(data)
         idle, cycle = self.timeout_keep_alive_task, self.cycle
-        super().data_received(data)
+        self._feed(data)
         if self._receiving is _Receiving.NOTHING:
             self._unread = 0
             is_over = self.cycle is None or self.cycle.response_complete
@@ -257,6 +264,36 @@ class BoundedProtocol(HttpToolsProtocol):
             self._give_up(b"431 Request Header Fields Too Large")
         else:
             self._watch_for_the_rest()
+
+    def _feed(self, data: bytes) -> None:
+        """Give data to the parser, which stops behind the head that asks for another protocol.
+
+        There is none here, so the head is parsed again without that, and the request is one as any
+        other (RFC 9110 §7.8): clients that know HTTP/2 ask for it with the first that they send.
+        """
+        super().data_received(data)
+        while self._behind_head is not None:
+            data = self._without_upgrade() + data[self._behind_head :]
+            self._behind_head = None
+            super().data_received(data)
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head that was parsed, as if it asked for no other protocol."""
+        method, version = self.scope["method"], self.scope["http_version"]
+        lines = [b"%b %b HTTP/%b\r\n" % (method.encode(), self.url, version.encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                options = [option.strip() for option in value.split(b",")]
+                value = b", ".join(each for each in options if each.lower() != _UPGRADE)
+            if name != _UPGRADE:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        return b"".join(lines) + b"\r\n"
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Note where the parser stopped, in the data that it was given."""
+        stopped = sys.exception()
+        if self._asks_for_more and isinstance(stopped, httptools.HttpParserUpgrade):
+            self._behind_head = stopped.args[0]
 
     def _watch_for_the_rest(self) -> None:
         """Have the rest of a request come in time."""
@@ -274,10 +311,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._receiving, self._since = _Receiving.HEAD, None
+        self._asks_for_more = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Begin its response."""
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._asks_for_more = True
+            self.scope["method"] = self.parser.get_method().decode("ascii")
+            self.scope["http_version"] = self.parser.get_http_version()
+            return
         self._receiving, self._since = _Receiving.BODY, None
         self._body = 0
         before = self.cycle
@@ -294,6 +337,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self._asks_for_more:
+            return
         self._receiving = _Receiving.NOTHING
         self._unread = 0
         super().on_message_complete()
