@@ -126,6 +126,8 @@ class Lane:
             if self._listening is not None:
                 self._stop_listening()
             self.executor.left(self)
+            if self.writer is not None:
+                self.writer.left()
             if self.senders.are_left:
                 self.senders.hand_over(self.executor.elsewhere)
 
@@ -304,15 +306,18 @@ class Lane:
             if self._moment is not None:
                 self._moment.call_off()
                 self._moment = None
-        if self._main is not None and (times := self._main.cancelling()):
-            if times > self._interrupts and isinstance(failure, asyncio.CancelledError):
-                # Not by us: the event loop ends, and the function with it. It did not fail, and
-                # its turn is run again by whoever finds it open.
-                self.executor.troubled = True
-                raise failure
-            self._interrupts = 0
-            await _absorb_cancellation(self._main)
-        return value, failure
+        try:
+            if self._main is not None and (times := self._main.cancelling()):
+                if times > self._interrupts and isinstance(failure, asyncio.CancelledError):
+                    # Not by us: the event loop ends, and the function with it. It did not fail, and
+                    # its turn is run again by whoever finds it open.
+                    self.executor.troubled = True
+                    raise failure
+                self._interrupts = 0
+                await _absorb_cancellation(self._main)
+            return value, failure
+        finally:
+            failure = None  # whose traceback has this frame: each would keep the other
 
     async def park(self) -> None:
         """Make the turn's end durable, answer its senders, and interrupt the function."""

@@ -48,7 +48,7 @@ def _outcome(
         try:
             return of_value(run, value, is_logged=is_logged)
         except Exception as error:  # what the function returned cannot be sent
-            failure = error
+            return of_failure(run, error, is_logged=is_logged)
     return of_failure(run, failure, is_logged=is_logged)
 
 

@@ -145,6 +145,12 @@ class TaskWriter:
         if self.error is None:
             self._stopped(error)
 
+    def left(self) -> None:
+        """Tell whoever wrote nothing more: it has ended, and this must not keep it."""
+        self._failed = None
+        if self.error is not None:
+            self._begun = None
+
     def _stopped(self, error: StoreError) -> None:
         self.error = error
         if self._failed is not None:

@@ -165,8 +165,9 @@ class OpenStream:
         return None
 
     def close(self) -> None:
-        """Let go of the timer."""
+        """Let go of the timer, and of the error, whose traceback would keep this."""
         self._timer.cancel()
+        self._error = None
 
     def _end(self, error: A2AError | None) -> None:
         if not self._ended:
