@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from parley import Agent, TaskState, Turn
+from parley import Agent, Part, TaskState, Turn
 from parley.log.events import Kind
 from parley.log.sqlite import SqliteTaskStore
 from parley.model.errors import OverloadedError
-from parley.model.requests import GetTaskRequest
+from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from tests.log.counting import CountingStore
 
 pytestmark = pytest.mark.anyio
@@ -49,6 +49,42 @@ async def test_a_large_artifact_is_written_once_however_many_questions_follow(
         assert len(artifact.text) == LARGE
     assert max(sizes) < LARGE // 4  # pages that a turn changes, and nothing of the artifact
     assert sum(sizes[20:]) < 2 * sum(sizes[:20]) + LARGE // 4
+
+
+@pytest.mark.parametrize("kind", ["text", "raw", "data", "url", "part metadata", "metadata"])
+async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
+    talk: Any, tmp_path: Path, kind: str
+) -> None:
+    """A reader within the turn folds that; it is small, whatever the chunks are made of."""
+    agent = Agent("Prolific")
+    large = "x" * 50_000
+    made: dict[str, Any] = {
+        "text": large,
+        "raw": large.encode(),
+        "data": {"large": large},
+        "url": Part(url=f"https://example.com/{large}"),
+        "part metadata": Part(text="", metadata={"large": large}),
+        "metadata": "",
+    }
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        for n in range(20):
+            metadata = {"large": large} if kind == "metadata" else None
+            await turn.artifact(made[kind], name=f"{n}", metadata=metadata)
+        await turn.working("all is made")
+        await asyncio.Event().wait()
+        return "never"
+
+    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
+    async with talk(agent, store) as caller:
+        task = await caller.task("go", return_immediately=True)
+        async with asyncio.timeout(20):
+            while not (record := await store.load(task.id)) or record.task.status.message is None:
+                await asyncio.sleep(0.01)
+        assert len(record.task.artifacts) == 20
+        assert len(record.unsaved) <= 2, "some 64 KiB, and the log has 1 MB"
+        await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
 
 
 async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:

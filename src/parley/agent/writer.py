@@ -10,7 +10,8 @@ from parley.agent.outgoing import Outgoing
 from parley.log.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.log.fold import Fold
 from parley.log.store import Append, PushRecord, Receipt, Scope, StoreError, TaskStore
-from parley.model.parts import Message, Part
+from parley.model.encoding import encode
+from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
 from parley.model.tasks import (
     TaskArtifactUpdateEvent,
@@ -114,7 +115,7 @@ class TaskWriter:
         """Write an artifact update. Raises ``A2AError`` for what may not go out."""
         if self.outgoing is not None:
             update = self.outgoing.send(update)
-        self._grown += size_of_parts(update.artifact.parts)
+        self._grown += _size_of(update.artifact)
         self.write(update)
 
     def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
@@ -248,14 +249,21 @@ def timestamp(milliseconds: int) -> Timestamp:
 _last = (0, Timestamp.from_milliseconds(0))
 
 
-def size_of_parts(parts: Sequence[Part]) -> int:
-    """Return about how many bytes ``parts`` take in the log."""
-    size = 0
-    for part in parts:
+def _size_of(artifact: Artifact) -> int:
+    """Return about how many bytes an update with ``artifact`` takes in the log."""
+    size = 100 + _json_size(artifact.metadata)
+    for part in artifact.parts:
+        size += 20 + _json_size(part.metadata)
         if part.text is not None:
             size += len(part.text)
         elif part.raw is not None:
             size += len(part.raw) * 4 // 3
+        elif part.url is not None:
+            size += len(part.url)
         else:
-            size += 200
-    return size + 100
+            size += _json_size(part.data)
+    return size
+
+
+def _json_size(value: Any) -> int:
+    return 0 if value is None else len(encode(value))
