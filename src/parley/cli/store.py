@@ -90,9 +90,9 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """Bring a store's schema up to date, or make it where there is none.
 
-        parley serve does the same when it starts, unless it is given --no-migrate. It is
-        safe while processes of the version before use a PostgreSQL store. A SQLite store
-        must not be in use.
+        parley serve does the same when it starts, unless it is given --no-migrate. Stop
+        the processes of the version before first: a SQLite store must not be in use, and
+        from version 2 of PostgreSQL's schema on they find their store unavailable.
 
         With --issuer, tasks, contexts and receipts of callers whose ids came without an
         issuer then belong to the callers of the same ids of that issuer. No process may

@@ -1,9 +1,9 @@
 """The schema of a PostgreSQL store: which version it has, and bringing it up to date.
 
 Migrations run one a transaction, under a lock that one process at a time can have, while replicas
-of the version before go on: a migration adds, and takes away only what no code uses that
-may still run. Each says by ``-- oldest: n`` which version of the schema code must know at least to
-work with what it makes; older code refuses to start.
+of the version before go on: a migration adds, and takes away only what no code uses that may still
+run. The second is the exception (decision 0004). Each says by ``-- oldest: n`` which version of the
+schema code must know at least to work with what it makes; older code refuses to start.
 """
 
 from __future__ import annotations
