@@ -52,12 +52,32 @@ SERVER = textwrap.dedent(
 ).format(tests=str(Path(__file__).parents[1]))
 
 
+# A server with something that takes no cancellation, as agents' functions may be.
+STUBBORN = SERVER.replace(
+    "    await asyncio.get_running_loop().create_future()",
+    """
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+""".rstrip(),
+).replace(
+    'print("asked", flush=True)',
+    """print("asked", flush=True)
+    asyncio.current_task().stubborn = asyncio.create_task(stubborn())
+    await asyncio.get_running_loop().create_future()
+
+async def stubborn():""",
+)
+
+
 class Process:
     """A server in a process of its own."""
 
-    def __init__(self):
+    def __init__(self, script=SERVER):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
+            [sys.executable, "-c", script],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -119,6 +139,20 @@ async def test_a_second_signal_does_not_wait_for_what_is_under_way():
             status, out, err = await server.end()
     assert (status, out) == (0, ["returned"])
     assert "Traceback" not in err
+
+
+@on_posix
+async def test_what_ignores_its_cancellation_does_not_keep_the_process():
+    with Process(STUBBORN.replace("grace=60", "grace=1")) as server:
+        async with connection(server.url) as http:
+            await http.request(
+                "POST", "/", call(), {"Content-Type": "application/json", "A2A-Version": "1.0"}
+            )
+            assert await server.line() == "asked"
+            server.signal(signal.SIGTERM)
+            status, out, err = await server.end()
+    assert (status, out) == (0, ["stopped", "returned"])
+    assert "1 task(s) ignored that they were cancelled" in err
 
 
 async def can_connect(url):

@@ -34,6 +34,9 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
 
+_LEAVE_SECONDS = 1.0
+"""How long what is left is waited for when it was cancelled at the very end."""
+
 _log = logging.getLogger("parley.server")
 
 
@@ -79,14 +82,35 @@ def run(
             if not server.force_exit:
                 await app.lifecycle.stop()
 
+    runner = asyncio.Runner(loop_factory=server.config.get_loop_factory())
     try:
-        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            runner.run(main())
+        runner.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
         if not server.should_exit:
             raise
     finally:
+        _leave(runner)
         _close(sockets)
+
+
+def _leave(runner: asyncio.Runner) -> None:
+    """Close a runner; functions that take no cancellation are left where they are.
+
+    The runner would wait for them without end, and everything of ours is closed by now.
+    """
+    loop = runner.get_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, tasks = loop.run_until_complete(asyncio.wait(tasks, timeout=_LEAVE_SECONDS))
+    if not tasks:
+        runner.close()
+        return
+    _log.warning("%d task(s) ignored that they were cancelled, and are left", len(tasks))
+    loop.set_exception_handler(lambda _, context: None)  # that they are destroyed while pending
+    asyncio.set_event_loop(None)
+    loop.close()
 
 
 def _collect_seldom() -> None:
