@@ -285,3 +285,41 @@ async def test_pages_can_be_switched_off():
 async def test_a_host_that_cannot_be_one_is_not_written_into_a_document(served):
     response = await ask(served, "GET", "/openapi.json", b"", {"Host": "a b"})
     assert response.status == 400
+
+
+async def test_a_document_is_made_once_for_an_address(monkeypatch):
+    """To make one takes long: who asks for many would hold up everybody else."""
+    made_for = []
+
+    def counting(card, extensions, **options):
+        made_for.append((card.name, options["url"]))
+        return document(card, extensions, **options)
+
+    monkeypatch.setattr("parley.server.openapi.document", counting)
+    names = ["First"]
+
+    def card(interfaces):
+        return msgspec.structs.replace(EVERYTHING(interfaces), name=names[-1])
+
+    app = create_app({"": Endpoint(Scripted(), card)}, settings=Settings(allowed_hosts=("*",)))
+    async with serving(app) as url:
+
+        async def title(host):
+            response = await ask(url, "GET", "/openapi.json", b"", {"Host": host})
+            assert response.json["servers"][0]["url"] == f"http://{host}"
+            return response.json["info"]["title"]
+
+        for _ in range(3):
+            assert await title("a.example") == "First"
+        assert await title("b.example") == "First"
+        names.append("Second")
+        for _ in range(3):
+            assert await title("a.example") == "Second"
+        for n in range(100):  # hosts are what callers say, so few are kept
+            await title(f"{n}.example")
+    assert made_for[:3] == [
+        ("First", "http://a.example"),
+        ("First", "http://b.example"),
+        ("Second", "http://a.example"),
+    ]
+    assert len(made_for) == 103

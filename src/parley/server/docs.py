@@ -11,6 +11,7 @@ from importlib.resources import files
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from parley.model.cards import AgentCard
 from parley.server.address import BadAddress
 from parley.server.endpoint import Endpoint
 from parley.server.failures import unforeseen
@@ -22,11 +23,18 @@ from parley.wire import versions
 OPENAPI_PATH = "/openapi.json"
 DOCS_PATH = "/docs"
 
+# So many are kept, as callers call a server by few names.
+_MOST_KEPT = 16
+
 _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class OpenApiPage:
-    """Serves the OpenAPI document of one agent, or of a tenant below its address."""
+    """Serves the OpenAPI document of one agent, or of a tenant below its address.
+
+    To make one takes many times as long as to answer a request, so those of the last addresses
+    are kept: who asks for many must not hold up others.
+    """
 
     def __init__(
         self, endpoint: Endpoint, offer: Offer, *, settings: Settings, tenant: str = ""
@@ -35,6 +43,7 @@ class OpenApiPage:
         self._offer = offer
         self._settings = settings
         self._below = f"/{tenant}" if tenant else ""
+        self._kept: dict[str, tuple[AgentCard, bytes]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
@@ -55,18 +64,26 @@ class OpenApiPage:
         await _answer(scope, send, body, b"application/json", headers)
 
     def _made(self, address: str) -> bytes:
-        from parley.server.openapi import document
-
         endpoint, settings = self._endpoint, self._settings
         assert endpoint.card is not None
-        return msgspec.json.encode(
+        card = endpoint.card(())
+        kept = self._kept.get(address)
+        if kept is not None and kept[0] == card:
+            return kept[1]
+        from parley.server.openapi import document
+
+        body = msgspec.json.encode(
             document(
-                endpoint.card(()),
+                card,
                 endpoint.extensions,
                 url=address,
                 names_version=settings.missing_version != versions.LATEST,
             )
         )
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[address] = card, body
+        return body
 
 
 async def docs(scope: Scope, receive: Receive, send: Send) -> None:
