@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,3 +229,10 @@ def test_looking_at_the_task_in_between_does_not_matter(events: list[Any], looks
         if n in looks:
             _ = folding.task
     assert folding.task == folded(*events)
+
+
+def test_a_task_does_not_begin_with_two_artifacts_of_one_id() -> None:
+    twice = (Artifact(artifact_id="a", parts=()), Artifact(artifact_id="a", parts=()))
+    begun = msgspec.structs.replace(task("t"), artifacts=twice)
+    with pytest.raises(IllegalEvent, match="is there twice"):
+        Fold().apply(begun)

@@ -35,6 +35,8 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
             raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
         if event.status.state is TaskState.UNSPECIFIED:
             raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
+        if len({artifact.artifact_id for artifact in event.artifacts}) < len(event.artifacts):
+            raise IllegalEvent("an artifact's id is unique within its task, and one is there twice")
     elif state in TERMINAL_STATES:
         raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
     elif isinstance(event, TaskStatusUpdateEvent):
