@@ -119,9 +119,10 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
         assert len(received) == 3, "nothing of the others is kept"
         release.set()
         await asyncio.wait(waiting, timeout=20)
-        while not task.state.is_terminal:
-            task = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):
+            while not task.state.is_terminal:
+                task = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
+                await asyncio.sleep(0.01)
         assert task.text.startswith("more")
 
 
@@ -151,12 +152,13 @@ async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: 
             sends = [
                 asyncio.create_task(caller.task("w" * 1000, task_id=task.id)) for _ in range(count)
             ]
-            while (await store.places([task.id]))[0].waiting < count:
-                await asyncio.sleep(0.01)
-            store.read = 0
-            gate.set()
-            while (await store.places([task.id]))[0].waiting:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(120):
+                while (await store.places([task.id]))[0].waiting < count:
+                    await asyncio.sleep(0.01)
+                store.read = 0
+                gate.set()
+                while (await store.places([task.id]))[0].waiting:
+                    await asyncio.sleep(0.01)
             read[count] = store.read
             for send in sends:
                 send.cancel()

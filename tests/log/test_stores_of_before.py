@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -160,8 +161,9 @@ async def test_a_postgres_store_of_before_is_opened(postgres_of_before: str) -> 
     # The replica that wrote it is dead, and was never heard of again: its tasks are free.
     async with opened(PostgresTaskStore(postgres_of_before)) as store:
         [agent] = {wanted["scope"][0] for wanted in expected.values()}
-        while not (await store.unclaimed()).get(agent):
-            pass
+        async with asyncio.timeout(60):
+            while not (await store.unclaimed()).get(agent):
+                await asyncio.sleep(0.05)
         await goes_on(store, expected)
 
 
