@@ -597,7 +597,7 @@ async def test_lists_are_paged_filtered_and_counted(talk: Any) -> None:
             t.id for t in (await listed(caller, status_timestamp_after=exact)).tasks
         }
         for bad in (
-            {"page_size": 0},
+            {"page_size": -1},
             {"page_size": 101},
             {"page_token": "x!"},
             {"history_length": -1},

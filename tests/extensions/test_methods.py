@@ -57,8 +57,10 @@ async def test_a_method_is_called_like_those_of_the_specification(serve: Any, bi
         assert isinstance(found, SearchTasksResponse)
         assert [task.id for task in found.tasks] == [sent.id]
         assert (found.tasks[0].artifacts, found.next_page_token) == ((), "")
+        every = await agent.call(SEARCH, SearchTasksRequest(page_size=0))  # as proto3 says none
+        assert len(every.tasks) == 2
         with pytest.raises(InvalidParamsError) as raised:
-            await agent.call(SEARCH, SearchTasksRequest(page_size=0))
+            await agent.call(SEARCH, SearchTasksRequest(page_size=101))
         assert raised.value.violations[0].field == "pageSize"
 
 

@@ -102,7 +102,7 @@ MALFORMED: dict[str, tuple[bytes, int, str]] = {
         call("SendMessage", {"message": {**MESSAGE, "taskId": "x" * 513}}), -32602, "512 bytes"
     ),
     "no task": (call("GetTask", {"id": ""}), -32602, "id"),
-    "a page of none": (call("ListTasks", {"pageSize": 0}), -32602, "pageSize"),
+    "a page of fewer than none": (call("ListTasks", {"pageSize": -1}), -32602, "pageSize"),
     "a page of too many": (call("ListTasks", {"pageSize": 101}), -32602, "pageSize"),
     "a page of more than 32 bits": (call("ListTasks", {"pageSize": 2**40}), -32602, "pageSize"),
     "an unknown state": (call("ListTasks", {"status": "DONE"}), -32602, "status"),

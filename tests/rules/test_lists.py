@@ -78,6 +78,37 @@ async def test_rule_10_all_four_members_are_there_though_there_are_no_tasks(wire
 
 
 @only(*LISTING)
+async def test_rule_10_a_page_size_of_zero_is_the_default_as_proto3_clients_send_it(wire, three):
+    context, tasks = three
+    page = await listed(wire, context, pageSize=0)
+    assert (len(page["tasks"]), page["pageSize"]) == (len(tasks), 50)
+
+
+@only(("JSONRPC", "0.3"))
+async def test_rule_10_a_page_size_of_zero_is_the_default_for_the_method_of_older_texts(
+    wire, three
+):
+    context, tasks = three
+    page = (await wire.ask("tasks/list", {"contextId": context, "pageSize": 0})).result
+    assert (len(page["tasks"]), page["pageSize"]) == (len(tasks), 50)
+
+
+async def test_rule_10_a_page_size_of_zero_is_the_default_for_webhooks_too(wire):
+    task = (await wire.task("ask please"))["id"]
+    made = await wire.ask(
+        "CreateTaskPushNotificationConfig",
+        wire.webhook("http://localhost:9/", id="w"),
+        task=task,
+        config="w",
+    )
+    assert not made.is_refused, made
+    page = await wire.ask("ListTaskPushNotificationConfigs", {"pageSize": 0}, task=task)
+    assert not page.is_refused, page
+    found = page.result if isinstance(page.result, list) else page.result["configs"]
+    assert len(found) == 1
+
+
+@only(*LISTING)
 async def test_rule_10_no_history_length_is_all_and_zero_is_none(wire, three):
     context, (first, *_) = three
     done = await wire.task("large", taskId=first["id"])

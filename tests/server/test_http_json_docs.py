@@ -80,7 +80,7 @@ def test_what_the_card_does_not_declare_is_left_out():
 def test_parameters_are_typed_and_spelled_as_on_the_wire():
     _, _, operation = operations(made())["ListTasks"]
     parameters = {p["name"]: p for p in operation["parameters"] if "name" in p}
-    assert parameters["pageSize"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 100}
+    assert parameters["pageSize"]["schema"] == {"type": "integer", "minimum": 0, "maximum": 100}
     assert parameters["includeArtifacts"]["schema"] == {"type": "boolean"}
     after = parameters["statusTimestampAfter"]["schema"]
     assert after == {"type": "string", "format": "date-time"}

@@ -39,9 +39,7 @@ async def page_of_tasks(
     Raises ``InvalidParamsError`` and ``StoreError``.
     """
     check_history(request.history_length, "historyLength")
-    size = DEFAULT_PAGE if request.page_size is None else request.page_size
-    if not 1 <= size <= LARGEST_PAGE:
-        invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}")
+    size = page_size(request.page_size, DEFAULT_PAGE)
     token = read_token(request.page_token, PageToken) if request.page_token else None
     after = request.status_timestamp_after
     not_after = token.not_after if token else None
@@ -66,6 +64,17 @@ async def page_of_tasks(
     return ListTasksResponse(
         tasks=page.tasks, next_page_token=following, page_size=size, total_size=page.total
     )
+
+
+def page_size(asked: int | None, default: int) -> int:
+    """Return the size of a page; 0 asks for the default, as proto3 clients do who ask for none.
+
+    Raises ``InvalidParamsError``.
+    """
+    size = asked or default
+    if not 1 <= size <= LARGEST_PAGE:
+        invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
+    return size
 
 
 def with_history(task: Task, length: int | None) -> Task:

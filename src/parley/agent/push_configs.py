@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from parley.agent.admission import invalid, not_found, owned, too_many_pushes
 from parley.agent.executor import AgentExecutor
-from parley.agent.pages import read_token, write_token
+from parley.agent.pages import page_size, read_token, write_token
 from parley.agent.push_check import checked
 from parley.log.store import (
     PushRecord,
@@ -103,9 +103,7 @@ class PushConfigs:
         self, request: ListTaskPushNotificationConfigsRequest, context: CallContext, scope: Scope
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return a page of a task's configurations, in the order of their ids."""
-        size = request.page_size or LARGEST_PAGE
-        if not 1 <= size <= LARGEST_PAGE:
-            invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}")
+        size = page_size(request.page_size, LARGEST_PAGE)
         after = read_token(request.page_token, _Place).after if request.page_token else ""
         pushes = [p for p in await self._pushes(request.task_id, scope) if p.id > after]
         page = pushes[:size]

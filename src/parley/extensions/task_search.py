@@ -78,9 +78,9 @@ async def search(
     The work of one call is bounded, however many tasks there are.
     Raises ``InvalidParamsError``.
     """
-    size = DEFAULT_PAGE if request.page_size is None else request.page_size
+    size = request.page_size or DEFAULT_PAGE
     if not 1 <= size <= LARGEST_PAGE:
-        _refuse("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}")
+        _refuse("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
     words = request.text.casefold().split()
     if len(words) > MOST_WORDS:
         _refuse("text", f"at most {MOST_WORDS} words")

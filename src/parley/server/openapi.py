@@ -42,7 +42,7 @@ _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
 }
 _NARROWER = {
     "historyLength": {"minimum": 0},
-    "pageSize": {"minimum": 1, "maximum": 100},
+    "pageSize": {"minimum": 0, "maximum": 100},
 }
 _EXAMPLE = {
     "message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]},
