@@ -187,6 +187,19 @@ async def test_a_follow_up_is_checked_against_the_skill_of_its_task(talk: Any) -
         assert done.artifacts[0].text == "a picture"
 
 
+@pytest.mark.parametrize(
+    "part", [Part(raw=b"x"), Part(raw=b"x", filename="a.bin"), Part(url="https://example.com/a")]
+)
+async def test_a_file_that_names_no_type_is_not_refused(talk: Any, part: Part) -> None:
+    async with talk(drawer()) as caller:
+        for skill, said in (("draw", "a picture"), ("tell", "a tale")):
+            message = Message(
+                message_id="m-1", role=Role.USER, parts=(part,), metadata={"skill": skill}
+            )
+            answer = await caller.send(message, accepted_output_modes=("text/plain",))
+            assert answer.text == said
+
+
 async def test_accepted_modes_hold_until_a_message_names_others(talk: Any) -> None:
     seen = []
     agent = Agent("Chatty", output_modes=["text/plain", "text/html"])

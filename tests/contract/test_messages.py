@@ -31,6 +31,13 @@ async def test_a_direct_message_comes_back_with_all_its_parts(remote, speech):
     assert reply.parts[1:] == as_told(speech, PARTS[1:])
 
 
+@pytest.mark.parametrize("file", [Part(raw=b"x"), Part(url="https://example.com/x")])
+async def test_a_file_without_a_media_type_is_taken_where_other_types_are_not(remote, file):
+    parts = (Part(text="words please"), file)
+    task = await remote.send(Message(message_id="m-1", role=Role.USER, parts=parts))
+    assert (task.state, task.artifacts[0].parts[0].text) == (TaskState.COMPLETED, "words")
+
+
 async def test_a_message_without_a_context_is_given_one(remote):
     reply = await remote.send("say hello")
     assert isinstance(reply, Message)

@@ -415,6 +415,8 @@ def _check_parts(message: Message, modes: Sequence[str]) -> None:
     if not modes:
         return
     for index, part in enumerate(message.parts):
+        if part.is_file and not part.media_type:
+            continue  # mediaType is optional (§4.1.6): a file of an unknown type may be of any
         media_type = media_type_of(part)
         if not accepts(modes, media_type):
             raise ContentTypeNotSupportedError(
