@@ -145,3 +145,12 @@ async def test_rule_38_tasks_since_a_moment_are_those_of_that_moment_too(wire, t
     assert latest["id"] in ids(await listed(wire, context, statusTimestampAfter=moment))
     later = moment.replace("2", "3", 1)  # in a thousand years
     assert ids(await listed(wire, context, statusTimestampAfter=later)) == []
+
+
+@only(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("HTTP+JSON", "0.3"))
+async def test_rule_38_a_moment_may_be_written_in_lower_case(wire, three):
+    """As RFC 3339 has it (§5.6): ``t`` and ``z``."""
+    context, tasks = three
+    moment = tasks[-1]["status"]["timestamp"].lower()
+    assert "t" in moment
+    assert tasks[-1]["id"] in ids(await listed(wire, context, statusTimestampAfter=moment))

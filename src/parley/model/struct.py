@@ -62,8 +62,8 @@ def freeze(value: A2AStruct, *fields: str) -> None:
 
 
 _RFC_3339 = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
-    r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt](?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 
 
@@ -106,12 +106,14 @@ class Timestamp(datetime):
     def parse(cls, text: str) -> Self:
         """Read an RFC 3339 timestamp of any offset and precision, as ProtoJSON allows.
 
+        ``T`` and ``Z`` may be lower case.
+
         Raises ``ValueError`` when ``text`` is not one.
         """
         moment = None
         if _RFC_3339.fullmatch(text):
             try:
-                moment = cls.fromisoformat(text)
+                moment = cls.fromisoformat(text.upper())
             except ValueError:  # the 30th of February, the 61st minute
                 moment = None
         if moment is None:
