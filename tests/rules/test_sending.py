@@ -121,16 +121,30 @@ async def test_rule_08_a_terminal_task_takes_no_message_and_no_subscriber(wire):
             assert [each.code for each in refusals] == [-32004] * 3
 
 
-async def test_rule_09_a_canceled_task_is_canceled_again_and_one_that_ended_otherwise_is_not(wire):
-    task = await wire.task("hold please", at_once=True)
-    for _ in range(2):
-        answer = await wire.ask("CancelTask", task=task["id"])
-        assert state_of(answer.result) == "canceled"
+async def test_rule_09_a_canceled_task_is_canceled_again_in_1_0_but_not_in_0_3(wire):
+    """There -32002 is for tasks that are completed, failed or canceled (0.3 §8.2)."""
+    for said in ("hold please", "ask please"):
+        task = await wire.task(said, at_once=True)
+        answers = [await wire.ask("CancelTask", task=task["id"]) for _ in range(3)]
+        assert state_of(answers[0].result) == "canceled"
+        for again in answers[1:]:
+            if not wire.is_old:
+                assert state_of(again.result) == "canceled"
+                continue
+            assert again.reason == "TASK_NOT_CANCELABLE"
+            assert wire.binding == "GRPC" or again.code == -32002
+            assert again.metadata["state"] == "canceled"
+            assert "as canceled and" in again.message
+
+
+async def test_rule_09_a_task_that_ended_otherwise_is_not_canceled(wire):
     for word, state in (("work", "COMPLETED"), ("fail", "FAILED"), ("reject", "REJECTED")):
         task = await wire.task(f"{word} please")
         refusal = await wire.ask("CancelTask", task=task["id"])
         assert refusal.reason == "TASK_NOT_CANCELABLE"
-        assert refusal.metadata["state"] == f"TASK_STATE_{state}"
+        named = state.lower() if wire.is_old else f"TASK_STATE_{state}"
+        assert refusal.metadata["state"] == named
+        assert f"ended as {named} and" in refusal.message
         assert state_of(await wire.get(task["id"])) == state.lower()
 
 

@@ -56,6 +56,7 @@ from parley.model.requests import (
 )
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.wire import versions
 
 
 class AgentService:
@@ -215,7 +216,7 @@ class AgentService:
             return
         if record.task.state.is_terminal:
             raise UnsupportedOperationError(
-                "the task has ended, so there is nothing to subscribe to; get it with GetTask, "
+                "the task has ended, so there is nothing to subscribe to; get the task, "
                 "or replay its events with Last-Event-ID",
                 metadata={"taskId": request.id},
             )
@@ -292,10 +293,13 @@ class AgentService:
     async def cancel_task(self, request: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task and return it, canceled (§3.1.5).
 
-        A task that was canceled before is returned as it is; one that ended otherwise cannot be.
+        A task that was canceled before is returned as it is, in versions that have that (0.3 has
+        not); one that ended otherwise cannot be canceled.
         """
         scope = self._scope(context)
+        dialect = versions.dialect(context.version)
         record = await self._owned(request.id, scope)
+        may_be_canceled = dialect.cancels_again or record.task.state is not TaskState.CANCELED
         if not record.task.state.is_terminal:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)
@@ -304,16 +308,17 @@ class AgentService:
             except StoreError as error:
                 raise self._executor.unavailable(error) from error
             record = await self._owned(request.id, scope)
-        if record.task.state is TaskState.CANCELED:
+        if record.task.state is TaskState.CANCELED and may_be_canceled:
             return (await self._owned(request.id, scope, history=None, artifacts=True)).task
         if not record.task.state.is_terminal:
             raise OverloadedError(
                 "the cancellation is noted, and the task will be canceled; ask again later",
                 retry_after=1,
             )
+        state = dialect.state_name(record.task.state)
         raise TaskNotCancelableError(
-            f"the task ended as {record.task.state.value} and cannot be canceled",
-            metadata={"taskId": request.id, "state": record.task.state.value},
+            f"the task ended as {state} and cannot be canceled",
+            metadata={"taskId": request.id, "state": state},
         )
 
     async def _load(self, task_id: str) -> TaskRecord | None:

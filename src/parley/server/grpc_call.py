@@ -292,6 +292,7 @@ class GrpcCall:
         """End the call with the status of an error, and its details."""
         # What it knows of frames would stay, with all that is in them, as long as the error itself.
         error.__traceback__ = error.__context__ = error.__cause__ = None
+        error = self._codec.in_these_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
         if isinstance(error, UnauthenticatedError):
             trailing.append(("www-authenticate", "Bearer"))

@@ -16,7 +16,7 @@ from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Event, Task
+from parley.model.tasks import Event, Task, TaskState
 from parley.wire.syntax import Bytes
 
 Answer = Any
@@ -175,17 +175,23 @@ class GrpcCodec(Codec, Protocol):
         """Return the message of a call."""
         ...
 
+    def in_these_names(self, error: A2AError) -> A2AError:
+        """Return an error with the fields that are wrong as callers name them."""
+        ...
+
 
 class Dialect(Protocol):
     """One version of the protocol, as ``Major.Minor``.
 
     ``extensions_header`` is the name, in lower case, of the header that names extensions.
-    ``tells_tasks`` says that a webhook is told the task as it stands, and not each of its events.
+    ``tells_tasks`` says that a webhook is told the task as it stands, and not each of its events;
+    ``cancels_again`` that a canceled task may be canceled once more, and is then returned.
     """
 
     version: str
     extensions_header: str
     tells_tasks: bool
+    cancels_again: bool
 
     @property
     def jsonrpc(self) -> JsonRpcCodec:
@@ -199,6 +205,10 @@ class Dialect(Protocol):
 
     def grpc(self) -> GrpcCodec:
         """Return what speaks gRPC. Raises ``ImportError`` where the extra is not installed."""
+        ...
+
+    def state_name(self, state: TaskState) -> str:
+        """Return the name of a state, as texts of this version have it."""
         ...
 
     def write_push(self, event: Event, task: Task | None) -> bytes:

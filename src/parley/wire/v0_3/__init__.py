@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from parley.model.encoding import encode
-from parley.model.tasks import Event, Task
+from parley.model.tasks import Event, Task, TaskState
 from parley.wire.dialect import GrpcCodec, HttpJsonCodec
 from parley.wire.v0_3 import cards, values
 from parley.wire.v0_3.jsonrpc import JsonRpc
@@ -27,6 +27,7 @@ class _Dialect:
     version = "0.3"
     extensions_header = "x-a2a-extensions"
     tells_tasks = True
+    cancels_again = False
     jsonrpc = JsonRpc()
 
     @cached_property
@@ -43,6 +44,9 @@ class _Dialect:
         from parley.wire.v0_3.grpc import Grpc
 
         return Grpc()
+
+    def state_name(self, state: TaskState) -> str:
+        return values.STATE_OF[state].value
 
     def write_push(self, event: Event, task: Task | None) -> bytes:
         return encode(values.value_of(event if task is None else task))

@@ -19,6 +19,7 @@ from parley.model.errors import (
     InvalidParamsError,
     MethodNotFoundError,
     OverloadedError,
+    PeerError,
     PermissionDeniedError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -60,15 +61,17 @@ _IN_PROTO = {
 
 def in_these_names(error: A2AError, *, proto: bool = False) -> A2AError:
     """Return an error with the fields that are wrong as a caller of 0.3 names them."""
-    if not isinstance(error, InvalidParamsError) or not error.violations:
+    names = _IN_PROTO if proto else _IN_JSON
+    said = (error.message, *(violation.field for violation in error.violations))
+    if isinstance(error, PeerError) or not any(name in text for name in names for text in said):
         return error
 
     def named(text: str) -> str:
-        for name, ours in (_IN_PROTO if proto else _IN_JSON).items():
+        for name, ours in names.items():
             text = text.replace(name, ours)
         return text
 
-    return InvalidParamsError(
+    return type(error)(
         named(error.message),
         metadata=error.metadata,
         violations=tuple([each._replace(field=named(each.field)) for each in error.violations]),

@@ -20,6 +20,7 @@ from parley.wire.protobuf_limits import check_depth, check_parts
 from parley.wire.protobuf_members import fill, members_of
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import proto_json
+from parley.wire.v0_3.errors import in_these_names
 from parley.wire.v0_3.file_bytes import is_python
 from parley.wire.v0_3.grpc_messages import SCHEMA
 from parley.wire.v0_3.json import unreadable
@@ -84,6 +85,10 @@ class Grpc:
             protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
         except WrongField as wrong:
             protojson.refuse([FieldViolation(wrong.field, wrong.description)])
+
+    def in_these_names(self, error: A2AError) -> A2AError:
+        """Return an error with the fields that are wrong as the proto names them."""
+        return in_these_names(error, proto=True)
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Return the answer to an operation."""

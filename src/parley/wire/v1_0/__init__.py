@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from parley.model.cards import AgentCard
 from parley.model.encoding import encode
 from parley.model.requests import StreamResponse
-from parley.model.tasks import Event, Task
+from parley.model.tasks import Event, Task, TaskState
 from parley.wire.dialect import GrpcCodec, HttpJsonCodec
 from parley.wire.v1_0 import cards
 from parley.wire.v1_0.jsonrpc import JsonRpc
@@ -28,6 +28,7 @@ class _Dialect:
     version = "1.0"
     extensions_header = "a2a-extensions"
     tells_tasks = False
+    cancels_again = True
     jsonrpc = JsonRpc()
 
     @cached_property
@@ -44,6 +45,9 @@ class _Dialect:
         from parley.wire.v1_0.grpc import Grpc
 
         return Grpc()
+
+    def state_name(self, state: TaskState) -> str:
+        return state.value
 
     def write_push(self, event: Event, task: Task | None) -> bytes:
         return encode(StreamResponse.of(event))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.model.errors import (
+    A2AError,
     FieldViolation,
     InternalError,
     InvalidAgentResponseError,
@@ -62,6 +63,10 @@ class Grpc:
             return self._structs.encode(request)
         except Wrong as wrong:
             protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+
+    def in_these_names(self, error: A2AError) -> A2AError:
+        """Return an error as it is: fields are named as in the data model."""
+        return error
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Return the answer to an operation."""
