@@ -59,8 +59,8 @@ class Agent:
     """An agent, described for its card and given its skills.
 
     ``input_modes`` and ``output_modes`` are media types. With input modes given (here or on a
-    skill), a message with a part of another type is refused (a file that names no type is not); without,
-    everything is taken.
+    skill), a message with a part of another type is refused (a file that names no type is not);
+    without, everything is taken.
     With output modes given, a caller who accepts none of them is refused; ``text/plain`` is what an
     agent gives that says nothing else.
     ``extensions`` are objects that take part in what is said, or declarations for the card alone.
