@@ -24,16 +24,29 @@ SEND = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "say hello"}]}
 
 
 @pytest.mark.parametrize("sent", ["application/a2a+json", "application/json; charset=utf-8"])
-async def test_rule_13_both_media_types_are_taken_and_the_protocols_own_is_answered(http, sent):
-    answer = await http.ask("SendMessage", {"message": SEND}, headers={"Content-Type": sent})
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/a2a+json")
-    refused = await http.ask("GetTask", task="nobody")
-    assert refused.headers["content-type"] == "application/a2a+json"
+async def test_rule_13_both_media_types_are_taken_and_what_was_sent_is_answered(http, sent):
+    headers = {"Content-Type": sent}
+    answer = await http.ask("SendMessage", {"message": SEND}, headers=headers)
+    answered = sent.partition(";")[0]
+    assert (answer.status, answer.headers["content-type"]) == (200, answered)
+    refused = await http.ask("CancelTask", task="nobody", headers=headers)
+    assert (refused.status, refused.headers["content-type"]) == (404, answered)
 
 
-async def test_rule_13_who_takes_nothing_but_json_is_answered_with_that(http):
-    answer = await http.ask("ListTasks", headers={"Accept": "application/json"})
+async def test_rule_13_who_says_nothing_is_answered_with_the_protocols_own(http, url):
+    for path, status in (("/tasks", 200), ("/tasks/nobody", 404)):
+        answer = await ask(url, "GET", path, b"", http.headers)
+        assert (answer.status, answer.headers["content-type"]) == (status, "application/a2a+json")
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_rule_13_who_takes_nothing_but_json_or_streams_is_answered_with_json(http, accept):
+    """As the official Go client does, which reads no other error."""
+    headers = {"Accept": accept, "Content-Type": "application/a2a+json"}
+    answer = await http.ask("ListTasks", headers=headers)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    refused = await http.ask("SubscribeToTask", task="nobody", headers=headers)
+    assert (refused.status, refused.headers["content-type"]) == (404, "application/json")
 
 
 @pytest.mark.parametrize("answered", ["application/a2a+json", "application/json"])

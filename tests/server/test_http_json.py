@@ -476,8 +476,8 @@ async def test_a_body_that_is_too_large_is_refused_in_the_same_form():
         ("application/json", "application/json"),
         ("text/html, application/json;q=0.9", "application/json"),
         ("application/json, application/a2a+json", "application/a2a+json"),
-        ("application/json, */*;q=0.1", "application/a2a+json"),
-        ("text/html", "application/a2a+json"),
+        ("application/json, */*;q=0.1", "application/json"),
+        ("text/html", "application/json"),
     ],
 )
 async def test_the_type_of_an_answer_is_one_that_the_caller_takes(url, accept, answered):

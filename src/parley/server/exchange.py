@@ -29,6 +29,7 @@ from parley.server.endpoint import Interfaces
 from parley.server.failures import unforeseen
 from parley.server.held import Held
 from parley.server.lifecycle import Lifecycle
+from parley.server.media_types import base
 from parley.server.replies import NO_STORE, Headers, reply, reply_without_body
 from parley.server.settings import Settings
 from parley.server.streams import Streams
@@ -223,7 +224,7 @@ class Exchange(ABC):
     def check_media_type(self) -> None:
         """Refuse a body that does not say that it is JSON. Raises ``A2AError``."""
         given = self.given.get(b"content-type", b"")
-        if given in _MEDIA_TYPES or given.partition(b";")[0].strip().lower() in _MEDIA_TYPES:
+        if given in _MEDIA_TYPES or base(given) in _MEDIA_TYPES:
             return
         named = f"Content-Type {given[:60].decode('latin-1')!r}" if given else "no Content-Type"
         wanted = self.media_type.decode()

@@ -14,6 +14,7 @@ from parley.model.service import Caller
 from parley.server.address import route_path
 from parley.server.dispatch import Call
 from parley.server.exchange import Exchange, Surroundings, unsaid
+from parley.server.media_types import answered_with
 from parley.server.paths import TENANT, Found, Paths, Target, WrongVerb, segments_of
 from parley.server.replies import reply_without_body
 from parley.wire import protojson, versions
@@ -100,7 +101,7 @@ class HttpJsonExchange(Exchange):
         caller = self.given.get(b"user-agent", b"").decode("latin-1")
         self.codec = versions.dialect(version).http_json.told_to(caller)
         self.headers.append(_NAMED[version])
-        self.media_type = _taken(self.codec.media_type.encode(), self.given.get(b"accept"))
+        self.media_type = answered_with(self.codec.media_type.encode(), scope["headers"])
 
     def _named(self) -> str:
         """Return the version that a request names, where it leads to nothing of any."""
@@ -177,16 +178,6 @@ def _of_another(target: Target, asked: str) -> VersionNotSupportedError:
         words += f"version {asked}, which the request names, has no {operation.name}"
     metadata = {"requestedVersion": asked, "supportedVersions": ", ".join(versions.SPOKEN)}
     return VersionNotSupportedError(words, metadata=metadata)
-
-
-def _taken(media_type: bytes, accept: bytes | None) -> bytes:
-    """Return what to answer with: ``media_type``, unless the caller takes no more than JSON."""
-    if accept is None or media_type in accept or b"*/*" in accept:
-        return media_type
-    taken = {each.partition(b";")[0].strip().lower() for each in accept.split(b",")}
-    if b"application/json" in taken and taken.isdisjoint({media_type, b"application/*"}):
-        return b"application/json"
-    return media_type
 
 
 def _allow(error: WrongVerb) -> tuple[bytes, bytes]:

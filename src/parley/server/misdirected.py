@@ -8,6 +8,7 @@ from parley.model.errors import InvalidRequestError
 from parley.server.hosts import NotOurHost
 from parley.server.http_json import HttpJsonBinding
 from parley.server.jsonrpc import JsonRpcBinding
+from parley.server.media_types import answered_with
 from parley.server.replies import NO_STORE, reply, reply_in_words
 from parley.wire import jsonrpc, versions
 
@@ -31,6 +32,7 @@ async def refuse_host(handler: ASGIApp, error: NotOurHost, scope: Scope, send: S
     elif isinstance(handler, HttpJsonBinding) and scope["method"] != "HEAD":
         codec = versions.dialect(version).http_json
         body = codec.write_error(refusal)
-        await reply(send, error.status, body, headers, codec.media_type.encode())
+        media_type = answered_with(codec.media_type.encode(), scope["headers"])
+        await reply(send, error.status, body, headers, media_type)
     else:
         await reply_in_words(scope, send, error.status, str(error), [NO_STORE])

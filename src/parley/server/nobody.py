@@ -8,6 +8,7 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.server.address import route_path
 from parley.server.body import BodyTooLarge, ClientGone, read_body
 from parley.server.held import Held
+from parley.server.media_types import answered_with
 from parley.server.replies import NO_STORE, reply, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
@@ -53,5 +54,7 @@ class Nobody:
         else:
             is_older = route_path(scope).startswith("/v1/")
             version = version or (versions.UNSAID if is_older else versions.LATEST)
-            answer = versions.dialect(version).http_json.write_error(error)
-            await reply(send, error.http_status, answer, headers)
+            http_json = versions.dialect(version).http_json
+            media_type = answered_with(http_json.media_type.encode(), scope["headers"])
+            answer = http_json.write_error(error)
+            await reply(send, error.http_status, answer, headers, media_type)
