@@ -48,12 +48,12 @@ def url_of(response):
 
 
 @contextlib.contextmanager
-def uvicorn(folder: Path, target: str, *, trust: bool = False):
-    """Uvicorn with its defaults, in a process of its own, that serves an app of this package."""
+def uvicorn(folder: Path, target: str, *options: str, trust: bool = False):
+    """Uvicorn, in a process of its own, that serves an app of this package."""
     tests = str(Path(__file__).parents[1])
     (folder / "application.py").write_text(APPLICATION.format(tests=tests, trust=trust))
     process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", f"application:{target}", "--port", "0"],
+        [sys.executable, "-m", "uvicorn", f"application:{target}", "--port", "0", *options],
         cwd=folder,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

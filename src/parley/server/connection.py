@@ -275,6 +275,8 @@ class BoundedProtocol(HttpToolsProtocol):
         while self._behind_head is not None:
             data = self._without_upgrade() + data[self._behind_head :]
             self._behind_head = None
+            # The old one may be at the end of its connection: HTTP/1.0 and Connection: close.
+            self.parser = _parser_for(self)
             super().data_received(data)
 
     def _without_upgrade(self) -> bytes:
@@ -447,6 +449,13 @@ class BoundedProtocol(HttpToolsProtocol):
             b"HTTP/1.1 %s\r\n%scontent-length: 0\r\nconnection: close\r\n\r\n" % (status, headers)
         )
         self.transport.close()
+
+
+def _parser_for(protocol: BoundedProtocol) -> httptools.HttpRequestParser:
+    """Return a parser as uvicorn makes it: what follows a last request is passed over."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
 
 
 def protocol_with(limits: Limits) -> type[BoundedProtocol]:

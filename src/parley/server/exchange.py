@@ -174,6 +174,8 @@ class Exchange(ABC):
                 around.settings.max_body_bytes,
                 around.held,
             )
+            if not body and b"upgrade" in given:
+                _check_body_came(given)
         call = self.understand(body, caller)
         self.doing = call.operation.name
         del body, given  # an answer may take minutes, and a body be large
@@ -281,6 +283,22 @@ def named_in(headers: Iterable[bytes]) -> tuple[str, ...]:
     """Return the extensions that headers name, each a list with commas."""
     uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
     return tuple(uri for uri in uris if uri)
+
+
+def _check_body_came(given: Mapping[bytes, bytes]) -> None:
+    """Refuse a request whose body was announced and lost. Raises ``InvalidRequestError``.
+
+    uvicorn's own connections over httptools drop the body of a request that asks for another
+    protocol, as Java's HttpClient does with the first one of each connection.
+    """
+    if given.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in given:
+        return
+    asked = given[b"upgrade"][:40].decode("latin-1")
+    raise InvalidRequestError(
+        "the HTTP parser of this server drops the body of a request that asks for "
+        f"Upgrade: {asked}; ask over HTTP/1.1 without Upgrade, or serve with parley serve or "
+        "uvicorn --http h11"
+    )
 
 
 def _is_cancelled() -> bool:
