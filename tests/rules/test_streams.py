@@ -149,6 +149,40 @@ async def test_rule_02_the_client_takes_either_end_of_a_stream_for_normal(stays_
         assert server.calls == ["SendStreamingMessage"]  # and does not look for more
 
 
+# -- rule 10 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [None, 0, 1, 2, 9])
+async def test_rule_10_the_stream_of_a_message_obeys_the_history_length(wire, length):
+    """So does that of a follow-up, which begins with the task as it stood."""
+    configuration = {} if length is None else {"historyLength": length}
+    shown = 9 if length is None else length
+    if length == 0 and (wire.binding, wire.version) == ("GRPC", "0.3"):
+        shown = 9  # that proto cannot tell 0 from nothing said
+    async with wire.streaming("ask please", configuration=configuration) as events:
+        first = await events.next()
+        assert len(first.value.get("history", [])) == min(shown, 1)
+        await events.rest()
+    task_id = first.value["id"]
+    whole = (await wire.get(task_id))["history"]
+    more = {"taskId": task_id, "configuration": configuration}
+    async with wire.streaming("large", **more) as events:
+        task = await events.next()
+        assert (task.kind, task.state) == ("task", "input-required")
+        kept = [each["messageId"] for each in whole]
+        found = [each["messageId"] for each in task.value.get("history", [])]
+        assert found == (kept[-shown:] if shown else [])
+        assert (await events.rest())[-1].state == "completed"
+
+
+async def test_rule_10_a_subscription_shows_all_of_the_history_as_it_cannot_say_how_much(wire):
+    configuration = {"historyLength": 1}
+    task = await wire.task("ask please", configuration=configuration)
+    before = len((await wire.get(task["id"])).get("history", []))
+    async with wire.subscribing(task["id"]) as events:
+        assert len((await events.next()).value["history"]) == before
+
+
 # -- rule 21 ----------------------------------------------------------------------------------
 
 

@@ -96,7 +96,7 @@ class AgentService:
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
-        history = configuration.history_length if configuration is not None else None
+        history = _history(request)
         try:
             admitted = await self._admission.admit(
                 request, context, self._scope(context), logged=immediate
@@ -121,14 +121,21 @@ class AgentService:
             return _trimmed(ticket.reply, history)
         return _trimmed(await self._executor.elsewhere.as_it_stands(ticket), history)
 
-    async def send_streaming_message(
+    def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
     ) -> AsyncIterator[StreamItem]:
         """Answer a message with a direct message, or the events of its turn (§3.1.2).
 
         Ends with the turn: at a terminal state, or when input is required, unless the agent has
-        ``stream_until_terminal``.
+        ``stream_until_terminal``. A task among the events has as much history as asked for.
         """
+        items, history = self._stream(request, context), _history(request)
+        return items if history is None else _shortened(items, history)
+
+    async def _stream(
+        self, request: SendMessageRequest, context: CallContext
+    ) -> AsyncGenerator[StreamItem, None]:
+        """Yield the events that answer a message, tasks with all of their history."""
         try:
             admitted = await self._admission.admit(
                 request, context, self._scope(context), shown=True
@@ -380,6 +387,24 @@ def _trimmed(reply: Task | Message, length: int | None) -> Task | Message:
     if length is None or isinstance(reply, Message):
         return reply
     return with_history(reply, length)
+
+
+def _history(request: SendMessageRequest) -> int | None:
+    """Return how many messages of a task its caller wants to see; ``None`` for all."""
+    configuration = request.configuration
+    return configuration.history_length if configuration is not None else None
+
+
+async def _shortened(
+    items: AsyncGenerator[StreamItem, None], length: int
+) -> AsyncGenerator[StreamItem, None]:
+    """Yield the events of a stream; a task with so many of its last messages (§3.2.4)."""
+    async with aclosing(items):
+        async for item in items:
+            task = item.event
+            if isinstance(task, Task) and length < len(task.history):
+                item = StreamItem(with_history(task, length), item.seq)
+            yield item
 
 
 def _place(last_event_id: str, record: TaskRecord) -> int:
