@@ -79,9 +79,9 @@ def test_what_is_no_bus_is_refused(url, store, words):
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
     for use in (open_store, open_upkeep):
-        with pytest.raises(ValueError, match=r"pip install 'parley\[postgres\]'"):
+        with pytest.raises(ValueError, match=r'pip install "parley-a2a\[postgres\]"'):
             use(POSTGRES)
-    with pytest.raises(ValueError, match=r"pip install 'parley\[redis\]'"):
+    with pytest.raises(ValueError, match=r'pip install "parley-a2a\[redis\]"'):
         open_bus(REDIS, POSTGRES)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,13 +15,25 @@ from typing import Self
 BOUND = 15.0
 
 
+def _found(words: list[str], environment: dict[str, str]) -> list[str]:
+    """Return a command with the place of its program, as a shell with these variables finds it."""
+    return [shutil.which(words[0], path=environment.get("PATH")) or words[0], *words[1:]]
+
+
 class Running:
     """A command that is running. Its output is read as it comes, and kept."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, **environment: str) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        *,
+        command: Sequence[str] = (sys.executable, "-m", "parley.cli"),
+        **environment: str,
+    ) -> None:
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "parley.cli", *arguments],
+            _found([*command, *arguments], environment),
             cwd=folder,
             env=keep | {"HOME": str(folder), "PYTHONUNBUFFERED": "1"} | environment,
             stdin=subprocess.DEVNULL,

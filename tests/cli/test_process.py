@@ -84,5 +84,5 @@ main(["--help"])
     ran = run_python(code, tmp_path)
     assert ran.returncode == 2
     assert ran.stdout == ""
-    assert "pip install 'parley[cli]'" in ran.stderr
+    assert 'pip install "parley-a2a[cli]"' in ran.stderr
     assert ran.stderr.count("\n") == 1

@@ -544,7 +544,7 @@ def test_without_grpc_the_binding_says_what_to_install():
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
     )
-    assert 'pip install "parley[grpc]"' in done.stdout
+    assert 'pip install "parley-a2a[grpc]"' in done.stdout
 
 
 async def test_a_message_survives_a_server_that_restarts_between_calls():

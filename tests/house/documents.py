@@ -2,15 +2,16 @@
 
 What the fences mean:
 
-    ```python            run as it stands; blocks of a page share their names, in order
-    # name.py            ... unless it begins like this: then it is a file of that name
+    ```python            run as a file, in a process of its own
+    # name.py            ... of that name, when it begins like this: imported, for what follows
     ```console           lines after "$ " are commands, the lines below them what they print
     ```text              right after a ```python block: what that prints
 
 In what is printed, "..." and ids stand for anything, and lines may be left out; an id in a command
 is the one of the task or context that was printed last. A comment
-``<!-- serve: examples/hello.py -->`` starts an agent for the blocks that follow, and
-``<!-- not run: reason -->`` before a fence leaves that block alone.
+``<!-- serve: examples/hello.py -->`` starts an agent for the blocks that follow,
+``<!-- continues -->`` before a fence puts that block below the one before it, into the same file,
+and ``<!-- not run: reason -->`` leaves it alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Block(msgspec.Struct, frozen=True):
     language: str
     text: str
     not_run: str = ""
+    continues: bool = False
 
     @property
     def file(self) -> str:
@@ -59,6 +61,7 @@ def blocks(page: str, text: str | None = None) -> Iterator[Block]:
     """Yield the blocks of a page in order."""
     lines = (text if text is not None else (ROOT / page).read_text("utf-8")).splitlines()
     not_run = ""
+    continues = False
     at = 0
     while at < len(lines):
         line = lines[at]
@@ -67,14 +70,17 @@ def blocks(page: str, text: str | None = None) -> Iterator[Block]:
             yield Block(page, at, "serve", serve[1])
         elif skip := re.fullmatch(r"<!-- not run: (.+) -->", line.strip()):
             not_run = skip[1]
+        elif line.strip() == "<!-- continues -->":
+            continues = True
         elif fence := re.match(r"( *)```(\w*)", line):
             start, indent, body = at, fence[1], []
             while lines[at].strip() != "```":
                 body.append(lines[at].removeprefix(indent))
                 at += 1
             at += 1
-            yield Block(page, start, fence[2], "\n".join(body) + "\n", not_run)
+            yield Block(page, start, fence[2], "\n".join(body) + "\n", not_run, continues)
             not_run = ""
+            continues = False
 
 
 def commands(block: Block) -> list[Command]:

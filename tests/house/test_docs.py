@@ -1,30 +1,27 @@
 """Every command and every snippet of the documentation does what the page says.
 
-Each page is played from top to bottom in a directory of its own, against agents that really run
-(see ``documents.py`` for what the fences mean).
+Each page is played from top to bottom in a directory of its own, with the wheel that users install,
+against agents that really run (see ``documents.py`` for what the fences mean).
 """
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import contextlib
-import inspect
-import io
 import os
 import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
+from tests.house.package import Environment
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
@@ -35,16 +32,16 @@ TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), fla
 
 
 class Page:
-    """A page while it is played: its directory, its names, and the servers that it started."""
+    """A page while it is played: its directory, and the servers that it started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, scripts: Path) -> None:
         self.directory = directory
-        self.names: dict[str, object] = {"__name__": "page"}
+        self.snippet = ""
         self.ports: dict[str, str] = {}
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.seen = {"Task": "", "Context": ""}
         self.environment = os.environ | {
-            "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"],
+            "PATH": str(scripts) + os.pathsep + os.environ["PATH"],
             "HOME": str(directory),
             "NO_COLOR": "1",
         }
@@ -74,7 +71,7 @@ class Page:
             path = self.directory / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self.here(block.text), "utf-8")
-            compile(block.text, block.file, "exec")
+            self.run(f"python -c 'import runpy; runpy.run_path(\"{block.file}\")'")
         elif block.language == "python":
             output = self.execute(block)
             if printed is not None:
@@ -91,21 +88,11 @@ class Page:
                 assert not line, f"$ {command.line}\n{line!r} is not printed, but this:\n{output}"
 
     def execute(self, block: Block) -> str:
-        """Run Python with the names of the page, top-level ``await`` included."""
-        source = "\n" * block.line + self.here(block.text)
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        code = compile(source, str(ROOT / block.page), "exec", flags=flags, dont_inherit=True)
-        output = io.StringIO()
-        with (
-            contextlib.chdir(self.directory),
-            contextlib.redirect_stdout(output),
-            importable(self.directory),
-        ):
-            if code.co_flags & inspect.CO_COROUTINE:
-                asyncio.run(eval(code, self.names))
-            else:
-                exec(code, self.names)
-        return output.getvalue()
+        """Run Python as a file, below the blocks that it continues, and return what it printed."""
+        self.snippet = (self.snippet if block.continues else "") + self.here(block.text)
+        path = self.directory / f"snippet_{block.line}.py"
+        path.write_text(self.snippet, "utf-8")
+        return self.run(f"python {path.name}")
 
     def run(self, line: str) -> str:
         """Run a command and return all that it printed."""
@@ -162,20 +149,6 @@ class Page:
             stop(server)
 
 
-@contextlib.contextmanager
-def importable(directory: Path) -> Iterator[None]:
-    """Let the files of a directory be imported, and forget them afterwards."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(directory))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(directory))
-        for name in set(sys.modules) - before:
-            if str(directory) in (getattr(sys.modules[name], "__file__", None) or ""):
-                del sys.modules[name]
-
-
 def listens(port: str) -> bool:
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
         return True
@@ -192,11 +165,11 @@ def stop(server: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
+def page(tmp_path: Path, with_everything: Environment) -> Iterator[Page]:
     shutil.copytree(
         ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__")
     )
-    page = Page(tmp_path)
+    page = Page(tmp_path, with_everything.scripts)
     yield page
     page.close()
 
@@ -221,6 +194,17 @@ def test_a_page_with_a_wrong_output_is_noticed(page: Page) -> None:
     page.play(wrong, "...\ntw...\n")
     with pytest.raises(AssertionError, match="'three' is not printed"):
         page.play(wrong, "one\nthree\n")
+
+
+def test_a_snippet_that_does_not_run_as_a_file_is_noticed(page: Page) -> None:
+    with pytest.raises(AssertionError, match="'await' outside function"):
+        page.play(Block("README.md", 1, "python", "import asyncio\nawait asyncio.sleep(0)\n"), None)
+    page.play(Block("README.md", 1, "python", "one = 1\n"), None)
+    alone = Block("README.md", 1, "python", "print(one)\n")
+    with pytest.raises(AssertionError, match="'one' is not defined"):
+        page.play(alone, None)
+    page.play(Block("README.md", 1, "python", "one = 1\n"), None)
+    page.play(msgspec.structs.replace(alone, continues=True), "1\n")
 
 
 def test_a_command_that_fails_is_noticed(page: Page) -> None:

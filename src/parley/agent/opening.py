@@ -14,6 +14,7 @@ from parley.log.hints import Bus
 from parley.log.lease import Lease
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import TaskStore
+from parley.model.extras import install_command
 
 if TYPE_CHECKING:
     from parley.log.upkeep import Upkeep
@@ -138,7 +139,7 @@ def open_bus(url: str | None, store: str | TaskStore) -> Bus | None:
 
 def _need(module: str, extra: str, what: str) -> None:
     if find_spec(module) is None:
-        raise ValueError(f"{what} needs the package {module}: pip install 'parley[{extra}]'")
+        raise ValueError(f"{what} needs the package {module}: {install_command(extra)}")
 
 
 def open_upkeep(url: str) -> Upkeep:

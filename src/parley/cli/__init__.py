@@ -13,9 +13,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import typer  # noqa: F401
     except ModuleNotFoundError:
         from parley.cli.output import say
+        from parley.model.extras import install_command
 
         say(
-            "error: the parley command needs its extra; install it with: pip install 'parley[cli]'",
+            f"error: the parley command needs its extra; install it with: {install_command('cli')}",
             aside=True,
         )
         sys.exit(2)

@@ -14,6 +14,7 @@ from parley.cli.boundary import conclude
 from parley.cli.failures import INTERRUPTED, UsageFailure
 from parley.cli.options import found_sources
 from parley.cli.output import Output, prepare_streams, say
+from parley.cli.program import NAME
 from parley.cli.settings import BY_FIELD, SETTINGS
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # what every complaint of it is
@@ -37,7 +38,7 @@ http://127.0.0.1:9999, where parley serve listens.
 def build() -> typer.Typer:
     """Return the application with all its commands."""
     app = typer.Typer(
-        name="parley",
+        name=NAME,
         help=ABOUT,
         add_completion=False,
         rich_markup_mode=None,
@@ -94,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parse_and_run(arguments: list[str]) -> int:
     command = typer.main.get_command(build())
     try:
-        status = command.main(arguments, prog_name="parley", standalone_mode=False)
+        status = command.main(arguments, prog_name=NAME, standalone_mode=False)
     except _ParserError as error:
         raise _usage(error) from None
     except typer.Abort:
@@ -104,7 +105,7 @@ def _parse_and_run(arguments: list[str]) -> int:
 
 def _usage(error: Any) -> UsageFailure:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "parley"
+    path = context.command_path if context is not None else NAME
     return UsageFailure(
         str(error.format_message()).rstrip("."), hint=f"{path} --help shows how to use it"
     )

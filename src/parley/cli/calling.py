@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from parley.cli.cards import describe_interface
 from parley.cli.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
 from parley.cli.output import Output
+from parley.cli.program import invocation
 from parley.cli.settings import Settings
 from parley.cli.text import shell_words
 from parley.client import RemoteAgent, connect
@@ -222,7 +223,7 @@ class Call:
 
     def command(self, words: str, *more: str) -> str:
         """Return a parley command for the same agent and, by default, the task at hand."""
-        given: list[str] = ["parley", *words.split()]
+        given = [*invocation(), *words.split()]
         settings = self.settings
         if settings.is_flag("agent_card"):
             given += ["-a", settings.agent_card]

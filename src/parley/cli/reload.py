@@ -12,6 +12,7 @@ from types import FrameType
 from parley.cli.failures import UsageFailure
 from parley.cli.output import say
 from parley.cli.text import one_line
+from parley.model.extras import install_command
 
 PATIENCE = 30.0  # seconds for a server to end; more than it gives its turns
 
@@ -28,7 +29,7 @@ def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
         from watchfiles import PythonFilter, watch
     except ModuleNotFoundError:
         raise UsageFailure(
-            "--reload needs its extra", hint="install it with: pip install 'parley[reload]'"
+            "--reload needs its extra", hint=f"install it with: {install_command('reload')}"
         ) from None
     signal.signal(signal.SIGTERM, _interrupt)
     server = _start(arguments)
@@ -46,7 +47,7 @@ def serve_and_watch(arguments: Sequence[str], folders: Sequence[Path]) -> int:
 
 
 def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "parley.cli", *arguments]
+    command = [sys.executable, "-m", "parley", *arguments]
     if sys.platform == "win32":  # where only a group of its own can be told to end
         return subprocess.Popen(command, creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
     return subprocess.Popen(command)

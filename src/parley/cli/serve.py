@@ -14,7 +14,9 @@ from parley.cli.durations import parse_duration
 from parley.cli.failures import Failure, UsageFailure
 from parley.cli.options import GroupedCommand
 from parley.cli.output import Output, log_to_stderr, say
+from parley.cli.program import invocation
 from parley.cli.settings import BY_FIELD
+from parley.cli.text import shell_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -367,7 +369,8 @@ def try_command(agent: Agent, base: str) -> str:
     """Return a command that sends the agent something it is made for; on one line if possible."""
     examples = [example for skill in agent.skills.values() for example in skill.examples]
     place = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
-    commands = [f"parley send {place}{_quoted(text)}" for text in examples or ["Hello"]]
+    begin = shell_words(invocation())
+    commands = [f"{begin} send {place}{_quoted(text)}" for text in examples or ["Hello"]]
     return next((command for command in commands if len(command) < 78), commands[0])
 
 

@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from parley import __version__
 from parley.cli.output import say
+from parley.cli.program import invocation
 from parley.cli.rendering import file_line
-from parley.cli.text import json_text, one_line, visible
+from parley.cli.text import json_text, one_line, shell_words, visible
 from parley.model.cards import AgentCard
 from parley.model.parts import Part
 from parley.model.tasks import Task, TaskState
@@ -91,6 +92,13 @@ def can(card: AgentCard) -> str:
     return ", ".join(able)
 
 
+def try_title(*, serving: bool) -> str:
+    """Return what is above the commands to try."""
+    if serving:
+        return "Try it yourself, in another terminal"
+    return f"To try it yourself, run {shell_words([*invocation(), 'demo'])} and"
+
+
 class PlainStage:
     """Plain lines, for pipes and logs: no colours, nothing that moves."""
 
@@ -148,7 +156,7 @@ class PlainStage:
 
     def end(self, commands: Sequence[str], *, serving: bool) -> None:
         """Say what to try next."""
-        say("\nTry it yourself:" if serving else "\nTo try it yourself, run parley demo and:")
+        say(f"\n{try_title(serving=serving)}:")
         for command in commands:
             say(f"  {command}")
         if serving:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from parley import __version__
 from parley.cli.picture import half_blocks
-from parley.cli.stage import Paper, can, shown_part, speaks, state_name
+from parley.cli.stage import Paper, can, shown_part, speaks, state_name, try_title
 from parley.cli.text import visible
 from parley.model.cards import AgentCard
 from parley.model.tasks import Task, TaskState
@@ -138,8 +138,8 @@ class RichStage:
     def end(self, commands: Sequence[str], *, serving: bool) -> None:
         """Say what to try next."""
         self._console.print()
-        title = "Try it yourself" if serving else "To try it yourself, run parley demo and"
-        self._console.print(Rule(Text(title, "bold"), align="left", style="dim"))
+        title = Text(try_title(serving=serving), "bold")
+        self._console.print(Rule(title, align="left", style="dim"))
         for command in commands:
             self._console.print(_words((f"  {command}", "cyan")), soft_wrap=True)
         if serving:

@@ -30,6 +30,7 @@ from parley.client.http import HttpTransport
 from parley.extensions.resumable_streams import number_of
 from parley.model.errors import InvalidRequestError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
+from parley.model.extras import install_command
 from parley.model.operations import Operation
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
@@ -43,7 +44,7 @@ try:
 
     from parley.wire.protobuf_errors import STATUS_KEY, has_reason, read_status
 except ImportError as error:
-    raise ImportError('gRPC is not installed: pip install "parley[grpc]"') from error
+    raise ImportError(f"gRPC is not installed: {install_command('grpc')}") from error
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
+from parley import __version__
 from parley.client.errors import (
     ClientError,
     ConnectionClosed,
@@ -249,8 +250,6 @@ class HttpTransport:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            from importlib import metadata
-
             import aiohttp
 
             self._session = aiohttp.ClientSession(
@@ -261,7 +260,7 @@ class HttpTransport:
                     socket_factory=_socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"parley/{metadata.version('parley')}"},
+                headers={"User-Agent": f"parley/{__version__}"},
                 trust_env=self.trust_env,
             )
         return self._session

@@ -13,6 +13,7 @@ from parley.client.binding import BINDINGS, canonical, is_spoken
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
 from parley.client.http import place
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.extras import install_command
 from parley.model.schemes import APIKeySecurityScheme
 from parley.wire import versions
 
@@ -125,7 +126,7 @@ def _nothing_in_common(card: AgentCard, only: str, version: str) -> NoCommonInte
     offered = {canonical(i.protocol_binding) for i in card.supported_interfaces}
     missing = offered.intersection(BINDINGS).intersection([only] if only else BINDINGS)
     if missing and not any(is_spoken(name) for name in missing):
-        text += ' (gRPC has to be installed: pip install "parley[grpc]")'
+        text += f" (gRPC has to be installed: {install_command('grpc')})"
     other_version = any(is_spoken(name) for name in missing)
     return NoCommonVersion(text) if other_version else NoCommonInterface(text)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-NEEDED = 'gRPC is not installed: pip install "parley[grpc]"'
+from parley.model.extras import install_command
+
+NEEDED = f"gRPC is not installed: {install_command('grpc')}"
 
 
 class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):

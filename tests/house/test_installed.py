@@ -1,0 +1,271 @@
+"""The built wheel in an empty environment: the command, its hints, and what it tells to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import parley
+from parley.model.extras import install_command
+from tests.cli.processes import Running
+from tests.conftest import NOTHING_IS_SKIPPED
+from tests.house.package import Environment, Package, environment
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+AGENT = "from parley import Agent\nagent = Agent('Echo')\n\n@agent.skill\n"
+AGENT += "async def echo(text: str) -> str:\n    'Says it again.'\n    return text\n"
+
+
+@pytest.fixture(scope="module")
+def bare(package: Package, workshop: Path) -> Environment:
+    return _environment(package, workshop, "")
+
+
+@pytest.fixture(scope="module")
+def with_cli(package: Package, workshop: Path) -> Environment:
+    return _environment(package, workshop, "cli")
+
+
+def _environment(package: Package, workshop: Path, extra: str) -> Environment:
+    wanted = f"{package.wheel}[{extra}]" if extra else str(package.wheel)
+    try:
+        return environment(workshop / f"with-{extra or 'nothing'}", [wanted])
+    except subprocess.CalledProcessError as error:
+        if NOTHING_IS_SKIPPED:
+            raise
+        pytest.skip(f"the wheel cannot be installed with what it needs: {error.stderr}")
+
+
+def clean(folder: Path, *path: Path) -> dict[str, str]:
+    """Return an environment of variables in which only what is in ``path`` is found first."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("A2ACLI_", "PARLEY_"))}
+    for name in ("UV", "VIRTUAL_ENV", "PYTHONPATH"):
+        kept.pop(name, None)
+    own = Path(sys.executable).parent
+    before = [p for p in os.get_exec_path(kept) if Path(p) != own]
+    places = os.pathsep.join([*map(str, path), *before])
+    return kept | {"PATH": places, "HOME": str(folder), "NO_COLOR": "1"}
+
+
+def run(words: Sequence[str], folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env=clean(folder, *path),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+# -- the library and the command ---------------------------------------------------------------
+
+
+def test_the_library_is_the_one_that_was_built(bare: Environment, tmp_path: Path) -> None:
+    code = (
+        "import importlib.metadata, parley\n"
+        "print(parley.__file__)\n"
+        "print(importlib.metadata.version('parley-a2a'), parley.__version__)\n"
+        "print(importlib.metadata.packages_distributions()['parley'])\n"
+    )
+    done = run([bare.python, "-c", code], tmp_path)
+    place, versions, names = done.stdout.splitlines()
+    assert Path(place).is_relative_to(bare.home)
+    assert versions == f"{parley.__version__} {parley.__version__}"
+    assert set(re.findall(r"[\w-]+", names)) == {"parley-a2a"}
+
+
+def test_the_client_needs_no_extra_and_names_its_version(bare: Environment, tmp_path: Path) -> None:
+    code = (
+        "import asyncio, parley\n"
+        "async def main():\n"
+        "    heard = []\n"
+        "    async def hear(reader, writer):\n"
+        "        heard.append(await reader.readuntil(b'\\r\\n\\r\\n'))\n"
+        "        writer.close()\n"
+        "    server = await asyncio.start_server(hear, '127.0.0.1', 0)\n"
+        "    port = server.sockets[0].getsockname()[1]\n"
+        "    try:\n"
+        "        async with parley.connect(f'http://127.0.0.1:{port}', retries=0): pass\n"
+        "    except parley.ClientError: pass\n"
+        "    print(heard[0].decode())\n"
+        "asyncio.run(main())\n"
+    )
+    done = run([bare.python, "-c", code], tmp_path)
+    assert f"User-Agent: parley/{parley.__version__}\n" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("way", ["command", "module"])
+def test_without_its_extra_the_command_says_what_to_install(
+    bare: Environment, tmp_path: Path, way: str
+) -> None:
+    words = [bare.parley] if way == "command" else [bare.python, "-m", "parley"]
+    done = run([*words, "--version"], tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.strip().endswith(install_command("cli"))
+    assert done.stderr.count("\n") == 1
+
+
+def test_python_m_parley_is_the_command_under_the_same_name(
+    with_cli: Environment, tmp_path: Path
+) -> None:
+    module = [with_cli.python, "-m", "parley"]
+    assert run([*module, "--version"], tmp_path).stdout == f"parley {parley.__version__}\n"
+    for arguments in (["--help"], ["send", "--help"], ["send", "--no-such"], ["nonsense"]):
+        by_name = run([with_cli.parley, *arguments], tmp_path)
+        by_module = run([*module, *arguments], tmp_path)
+        assert by_module.returncode == by_name.returncode
+        assert (by_module.stdout, by_module.stderr) == (by_name.stdout, by_name.stderr)
+        assert "Usage: parley" in by_name.stdout or "parley" in by_name.stderr
+        assert "__main__" not in by_module.stdout + by_module.stderr
+
+
+# -- what is not there -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["serve", "agent.py", "--grpc-port", "0"], "grpc"),
+        (["serve", "agent.py", "--reload"], "reload"),
+        (["serve", "agent.py", "--store", "postgresql://localhost/x"], "postgres"),
+        (["store", "status", "--store", "postgresql://localhost/x"], "postgres"),
+        (["send", "-a", "card.json", "Hello"], "grpc"),
+        (["send", "-a", "card.json", "--transport", "GRPC", "Hello"], "grpc"),
+    ],
+)
+def test_what_needs_another_extra_says_which(
+    with_cli: Environment, tmp_path: Path, arguments: list[str], extra: str
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "card.json").write_text(
+        '{"name": "x", "description": "x", "version": "1", "capabilities": {}, "skills": [],'
+        '"defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"],'
+        '"supportedInterfaces": [{"protocolBinding": "GRPC", "protocolVersion": "1.0",'
+        '"url": "http://127.0.0.1:9"}]}'
+    )
+    done = run([with_cli.parley, *arguments], tmp_path)
+    assert done.returncode not in (0, None)
+    assert install_command(extra) in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "extra"),
+    [
+        ("import parley.client.grpc", "grpc"),
+        ("from agent import agent; agent.asgi(store='postgresql://h/x')", "postgres"),
+        ("from parley.agent.opening import open_bus as o; o('redis://h', 'postgresql:')", "redis"),
+        ("from agent import agent; parley.serve(agent, grpc_port=0)", "grpc"),
+    ],
+)
+def test_the_library_says_which_extra_it_lacks(
+    bare: Environment, tmp_path: Path, code: str, extra: str
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    done = run([bare.python, "-c", f"import parley\n{code}"], tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.endswith((install_command(extra), f"{install_command(extra)})")), done.stderr
+
+
+def test_with_every_extra_everything_is_there(with_everything: Environment, tmp_path: Path) -> None:
+    modules = ("client.grpc", "server.grpc", "log.postgres", "log.bus_postgres", "log.bus_redis")
+    lines = [f"import parley.{name}" for name in (*modules, "cli.app")]
+    done = run([with_everything.python, "-c", "\n".join([*lines, "import watchfiles"])], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# -- what the command prints to be typed -------------------------------------------------------
+
+
+@pytest.fixture(params=["found", "by path", "below here", "module"])
+def started(
+    request: pytest.FixtureRequest, with_cli: Environment, tmp_path: Path
+) -> tuple[list[str], list[Path], str]:
+    """The words that start the command, what is before PATH, and how commands then begin."""
+    if request.param == "found":
+        return ["parley"], [with_cli.scripts], "parley"
+    if request.param == "by path":
+        return [with_cli.parley], [], with_cli.parley
+    if request.param == "below here":
+        (tmp_path / ".venv").symlink_to(with_cli.home)
+        words = f".venv/{with_cli.scripts.name}/parley"
+        return [words], [], words
+    return [with_cli.python, "-m", "parley"], [], f"{with_cli.python} -m parley"
+
+
+@posix
+def test_what_the_demo_prints_works_in_another_terminal(
+    started: tuple[list[str], list[Path], str], tmp_path: Path
+) -> None:
+    words, path, begin = started
+    with Running(["demo"], tmp_path, command=words, **clean(tmp_path, *path)) as demo:
+        said = demo.until("Serving until Ctrl-C.")
+        commands = said.partition("Try it yourself")[2].splitlines()
+        commands = [line.strip() for line in commands if " send " in line]
+        assert len(commands) == 5
+        for command in commands:
+            assert command.startswith(f"{begin} send ")
+            done = run(["sh", "-c", command], tmp_path, *path)
+            assert done.returncode == 0, done.stderr
+            follow = [line for line in done.stdout.splitlines() if line.startswith("Next: ")]
+            for line in follow:
+                assert line.startswith(f"Next: {begin} send ")
+                answer = line.removeprefix("Next: ").replace("<reply>", "2027-03-14")
+                answered = run(["sh", "-c", answer], tmp_path, *path)
+                assert answered.returncode == 0, answered.stderr
+        assert demo.end(signal.SIGINT) == 0
+
+
+@posix
+def test_what_a_server_prints_works_in_another_terminal(
+    started: tuple[list[str], list[Path], str], tmp_path: Path
+) -> None:
+    words, path, begin = started
+    (tmp_path / "agent.py").write_text(AGENT)
+    given = clean(tmp_path, *path)
+    serve = ["serve", "agent.py", "--port", "0", "--store", "memory:"]
+    with Running(serve, tmp_path, command=words, **given) as server:
+        said = server.until("Ctrl-C stops the server")
+        (command,) = re.findall(r"^  try      (.*)$", said, flags=re.M)
+        assert command.startswith(f"{begin} send ")
+        done = run(["sh", "-c", command], tmp_path, *path)
+        assert done.returncode == 0, done.stderr
+        assert "Text: Hello" in done.stdout
+        server.end(signal.SIGINT)
+
+
+@posix
+def test_what_uv_has_on_its_path_for_one_command_is_printed_with_its_place(
+    with_cli: Environment, tmp_path: Path
+) -> None:
+    given = clean(tmp_path, with_cli.scripts) | {"UV": "/opt/uv"}
+    done = subprocess.run(
+        ["parley", "demo", "--once", "--port", "0"],
+        cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert f"run {with_cli.parley} demo and" in done.stdout
+    assert f"\n  {with_cli.parley} send -a " in done.stdout
+
+
+@posix
+def test_reloading_changes_no_words(with_everything: Environment, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    given = clean(tmp_path, with_everything.scripts)
+    serve = ["serve", "agent.py", "--port", "0", "--store", "memory:", "--reload"]
+    with Running(serve, tmp_path, command=["parley"], **given) as server:
+        said = server.until("Ctrl-C stops the server")
+        assert re.search(r"^  try      parley send ", said, flags=re.M)
+        server.end(signal.SIGINT)
