@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent, RoutedMessage
+    from parley.agent.answer import Answer
     from parley.agent.blocking import BlockingTurn
     from parley.agent.host import asgi, serve
     from parley.agent.turn import Turn
@@ -60,6 +61,7 @@ _HOMES = {
     "AgentInterface": "parley.model.cards",
     "AgentProvider": "parley.model.cards",
     "AgentSkill": "parley.model.cards",
+    "Answer": "parley.agent.answer",
     "Artifact": "parley.model.parts",
     "BlockingTurn": "parley.agent.blocking",
     "CallContext": "parley.model.service",
@@ -94,6 +96,7 @@ __all__ = [
     "AgentInterface",
     "AgentProvider",
     "AgentSkill",
+    "Answer",
     "Artifact",
     "BlockingTurn",
     "CallContext",

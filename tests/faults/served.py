@@ -52,6 +52,31 @@ async def chat(turn: Turn) -> str:
 
 
 @agent.skill(replies="task")
+async def confirm(turn: Turn) -> str:
+    """Asks, and goes on only in a run that has the answer from the log."""
+    answer = await turn.ask("Sure?")
+    await turn.working(f"{answer.text} {answer.replayed}")
+    if not answer.replayed:
+        await asyncio.Event().wait()
+    return f"{answer.text} {answer.replayed}"
+
+
+@agent.skill(replies="message")
+async def tally(turn: Turn) -> str:
+    """Counts its calls."""
+    return str(await turn.update("calls", lambda n: n + 1, default=0))
+
+
+@agent.skill(replies="task")
+async def numbered(turn: Turn) -> str:
+    """Takes a number, once."""
+    number = await turn.step("number", turn.update, "numbers", lambda n: n + 1, default=0)
+    await turn.working(str(number))
+    await asyncio.sleep(0.05)
+    return str(number)
+
+
+@agent.skill(replies="task")
 async def forever(turn: Turn) -> str:
     """Never ends by itself."""
     await turn.working("waiting")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley import Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.log.fold import fold
 from parley.log.sqlite import SqliteTaskStore
 from tests.faults.conftest import Served
@@ -155,6 +155,75 @@ async def test_a_conversation_goes_on_over_kills(served: Served) -> None:
         assert task.text == "a b c"
         said = [m.text for m in task.history]
         assert said == ["go", "Question 0?", "a", "Question 1?", "b", "Question 2?", "c"]
+
+
+@pytest.mark.E3
+async def test_a_run_after_a_kill_knows_that_its_answer_is_not_new(served: Served) -> None:
+    async with parley.connect(served.url) as agent:
+        task = await agent.send("go", metadata={"skill": "confirm"})
+        assert isinstance(task, Task)
+        assert task.state is TaskState.INPUT_REQUIRED
+        said = []
+        async for event in agent.stream("yes", task=task):
+            if isinstance(event, TaskStatusUpdateEvent) and event.status.message:
+                said.append(event.status.message.text)
+                if said == ["yes False"]:
+                    await served.end()
+                    await served.start()
+        assert said[:2] == ["yes False", "yes True"]
+        done = await agent.get(task.id)
+        assert (done.state, done.text) == (TaskState.COMPLETED, "yes True")
+        # An answer is kept and told as the message that it is.
+        assert [m.text for m in done.history if m.role is Role.USER] == ["go", "yes"]
+
+
+async def test_what_was_updated_is_there_after_kills(served: Served) -> None:
+    """Every call that was answered counts, and every call that was made counts once at most."""
+    made, told = 0, []
+
+    async def call(agent: Any) -> None:
+        nonlocal made
+        made += 1
+        with contextlib.suppress(parley.ClientError, parley.A2AError):
+            reply = await agent.send("go", context_id="c", metadata={"skill": "tally"})
+            told.append(int(reply.text))
+
+    async with parley.connect(served.url, retries=0) as agent:
+        for _ in range(3):
+            calls = asyncio.gather(*(call(agent) for _ in range(20)))
+            while not told or len(told) % 20 < 3:
+                await asyncio.sleep(0)
+                if calls.done():
+                    break
+            await served.end()
+            await calls
+            await served.start()
+        last = await agent.send("go", context_id="c", metadata={"skill": "tally"})
+    assert len(set(told)) == len(told)
+    assert len(told) < int(last.text) <= made + 1
+
+
+@pytest.mark.E3
+async def test_tasks_that_take_a_number_as_a_step_take_one_whatever_is_killed(
+    served: Served,
+) -> None:
+    chance = random.Random(11)
+    async with parley.connect(served.url) as agent:
+        options = {"context_id": "c", "metadata": {"skill": "numbered"}}
+        tasks = [await agent.send("go", return_immediately=True, **options) for _ in range(8)]
+        for _ in range(3):
+            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            await served.end()
+            await served.start()
+        numbers = []
+        for task in tasks:
+            assert isinstance(task, Task)
+            done = await agent.wait(task.id, timeout=30)
+            assert done.state is TaskState.COMPLETED
+            numbers.append(int(done.text))
+    assert len(set(numbers)) == len(tasks)
+    # A kill between the update and its entry in the log leaves a number out for each task at most.
+    assert max(numbers) <= len(tasks) * 4
 
 
 async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> None:

@@ -30,6 +30,7 @@ BOUNDARIES = {
     ("agent/lane.py", "_do"): AUTHOR,
     ("agent/settling.py", "_outcome"): AUTHOR,
     ("agent/threads.py", "_work"): AUTHOR,
+    ("agent/blocking.py", "update"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
     ("cli/boundary.py", "conclude"): COMMAND,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import msgspec
 import pytest
@@ -128,6 +129,88 @@ async def test_values_are_kept_for_a_context(store: TaskStore) -> None:
     await store.set_value(SCOPE, "c", "k", None)
     await store.set_value(SCOPE, "c", "never", None)
     assert await store.get_value(SCOPE, "c", "k") is None
+
+
+async def test_a_value_is_set_only_where_it_is_as_expected(store: TaskStore) -> None:
+    where = (SCOPE, "c", "k")
+    assert not await store.compare_and_set(*where, b"0", b"1")
+    assert not await store.compare_and_set(*where, b"0", None)
+    assert await store.compare_and_set(*where, None, None)
+    assert await store.get_value(*where) is None
+    assert await store.compare_and_set(*where, None, b"\x001")
+    assert not await store.compare_and_set(*where, None, b"2")
+    assert not await store.compare_and_set(*where, None, None)
+    assert await store.get_value(*where) == b"\x001"
+    assert await store.compare_and_set(*where, b"\x001", b"")
+    assert await store.compare_and_set(*where, b"", b"")
+    assert await store.get_value(*where) == b""
+    for other in OTHERS:
+        assert not await store.compare_and_set(other, "c", "k", b"", b"2")
+    assert not await store.compare_and_set(SCOPE, "d", "k", b"", b"2")
+    assert not await store.compare_and_set(SCOPE, "c", "l", b"", b"2")
+    assert not await store.compare_and_set(*where, b"2", None)
+    assert await store.compare_and_set(*where, b"", None)
+    assert await store.get_value(*where) is None
+    await store.set_value(*where, b"3")
+    assert await store.compare_and_set(*where, b"3", b"4")
+
+
+async def test_of_many_at_once_that_expect_the_same_one_is_kept(store: TaskStore) -> None:
+    where = (SCOPE, "c", "k")
+    for before in (None, b"0", b"1"):
+        await store.set_value(*where, before)
+        values = [f"new {n}".encode() for n in range(30)]
+        done = await asyncio.gather(
+            *(store.compare_and_set(*where, before, value) for value in values)
+        )
+        assert sum(done) == 1
+        assert await store.get_value(*where) == values[done.index(True)]
+        expected = await store.get_value(*where)
+        done = await asyncio.gather(
+            *(store.compare_and_set(*where, expected, None) for _ in range(30))
+        )
+        assert sum(done) == 1
+        assert await store.get_value(*where) is None
+
+
+async def test_sets_and_comparisons_at_once_come_in_some_order(store: TaskStore) -> None:
+    """A comparison that succeeds was made with what was there, whatever was set beside it."""
+    where = (SCOPE, "c", "k")
+    for _ in range(20):
+        await store.set_value(*where, b"0")
+        _, done, _ = await asyncio.gather(
+            store.set_value(*where, b"1"),
+            store.compare_and_set(*where, b"0", b"2"),
+            store.set_value(*where, b"3"),
+        )
+        left = await store.get_value(*where)
+        assert left in ((b"1", b"2", b"3") if done else (b"1", b"3"))
+        done = await asyncio.gather(
+            store.set_value(*where, b"1"), store.compare_and_set(*where, b"1", b"2")
+        )
+        assert await store.get_value(*where) in ((b"2", b"1") if done[1] else (b"1",))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_values_are_those_of_a_dictionary(store: TaskStore, seed: int) -> None:
+    chance = random.Random(seed)
+    model: dict[tuple[str, str], bytes] = {}
+    values = [None, b"", b"1", b"2"]
+    for _ in range(100):
+        context, key = chance.choice("ab"), chance.choice("kl")
+        known = model.get((context, key))
+        value, expected = chance.choice(values), chance.choice([*values, known])
+        if chance.random() < 0.3:
+            await store.set_value(SCOPE, context, key, value)
+            is_kept = True
+        else:
+            is_kept = await store.compare_and_set(SCOPE, context, key, expected, value)
+            assert is_kept == (known == expected)
+        if is_kept:
+            model.pop((context, key), None)
+            if value is not None:
+                model[context, key] = value
+        assert await store.get_value(SCOPE, context, key) == model.get((context, key))
 
 
 async def ended(store: TaskStore, task_id: str, clock: Clock, at: int, **options: object) -> None:

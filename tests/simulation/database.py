@@ -353,6 +353,12 @@ class SimulatedStore:
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
         await self._ask("set_value", self._inner.set_value, scope, context_id, key, value)
 
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> Any:
+        asked = (scope, context_id, key, expected, value)
+        return await self._ask("compare_and_set", self._inner.compare_and_set, *asked)
+
     async def put_push(self, task_id: str, push: PushRecord) -> Any:
         return await self._ask("put_push", self._inner.put_push, task_id, push)
 

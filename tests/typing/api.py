@@ -6,9 +6,24 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
 import parley
-from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, RoutedMessage, Task, Turn
+from parley import (
+    Agent,
+    Answer,
+    Artifact,
+    BlockingTurn,
+    Caller,
+    Message,
+    Part,
+    RoutedMessage,
+    Task,
+    Turn,
+)
 
 agent = Agent("Typed agent", description="Checked, never run", version="1.0.0")
+
+
+def one_more(n: int) -> int:
+    return n + 1
 
 
 @agent.skill
@@ -17,7 +32,9 @@ async def bare(turn: Turn) -> str:
     assert_type(turn.parts, tuple[Part, ...])
     assert_type(turn.task, Task | None)
     assert_type(turn.caller, Caller)
-    assert_type(await turn.ask("Which?"), Message)
+    assert_type(await turn.ask("Which?"), Answer)
+    assert_type((await turn.ask("Which?")).replayed, bool)
+    assert_type(await turn.update("n", one_more, 0), int)
     assert_type(await turn.step("double", double, 2), int)
     assert_type(await turn.step("slowly", slowly, 2), int)
     assert_type(await turn.references(), tuple[Task, ...])
@@ -37,7 +54,8 @@ assert_type(bare.__name__, str)
 
 @agent.skill(tags=["x"], examples=("y",), replies="task", default=True)
 def blocking(turn: BlockingTurn) -> dict[str, int]:
-    assert_type(turn.ask("Which?"), Message)
+    assert_type(turn.ask("Which?"), Answer)
+    assert_type(turn.update("n", one_more, default=0), int)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)
     return {"a": 1}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
+from parley.agent.answer import Answer
 from parley.agent.stream import ArtifactStream
 from parley.agent.turn import Turn
 from parley.model.parts import Artifact, Message, Part
@@ -32,6 +36,15 @@ class BlockingStream:
         self._wait(self._stream.write(chunk))
 
 
+_UPDATED: ContextVar[frozenset[str]] = ContextVar("_UPDATED", default=frozenset())
+"""The keys whose values functions of this thread update just now."""
+
+
+def _settle(answer: asyncio.Future[Any], result: object) -> None:
+    if not answer.done():  # the turn may have been canceled meanwhile
+        answer.set_result(result)
+
+
 class BlockingTurn:
     """One turn, for a function that runs in a thread. See ``Turn`` for what everything means.
 
@@ -44,6 +57,9 @@ class BlockingTurn:
         self._loop = asyncio.get_running_loop()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._begin(coroutine).result()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         run = self._turn.run
 
         async def called() -> T:
@@ -58,7 +74,7 @@ class BlockingTurn:
             finally:
                 run.calls -= {task}
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(called(), self._loop)
 
     @property
     def message(self) -> Message:
@@ -214,13 +230,13 @@ class BlockingTurn:
             raise
         self._wait(left(stream, None))
 
-    def ask(self, question: object, *, key: str | None = None) -> Message:
+    def ask(self, question: object, *, key: str | None = None) -> Answer:
         """Ask the caller, and return the message that answers."""
         return self._wait(self._turn.ask(question, key=key))
 
-    def require_auth(self, content: object, *, key: str | None = None) -> Message:
+    def require_auth(self, content: object, *, key: str | None = None) -> Answer:
         """Ask the caller to authorise something, and return the message that says so."""
-        answer: Message = self._wait(self._turn.require_auth(content, key=key))
+        answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
 
     @overload
@@ -255,6 +271,44 @@ class BlockingTurn:
     def recall(self, key: str, default: Any = None) -> Any:
         """Return what ``remember`` kept in this context under ``key``."""
         return self._wait(self._turn.recall(key, default))
+
+    def update(self, key: str, function: Callable[[Any], R], default: Any = None) -> R:
+        """Change what this context keeps under ``key`` in one step, and return what it is then.
+
+        ``function`` runs in this thread.
+        """
+        asked: SimpleQueue[tuple[Any, asyncio.Future[Any]] | None] = SimpleQueue()
+
+        async def here(_: Callable[[Any], Any], value: Any) -> Any:
+            answer = self._loop.create_future()
+            asked.put((value, answer))
+            result, error = await answer
+            if error is not None:
+                raise error
+            return result
+
+        if key in _UPDATED.get():
+            raise RuntimeError(f"the function that updates {key!r} updates it itself: return it")
+        lane = self._turn.run.lane
+        context = lane.executor.context(lane)
+        updating: Future[R] = self._begin(context.update(key, function, default, call=here))
+        updating.add_done_callback(lambda _: asked.put(None))
+        try:
+            while (each := asked.get()) is not None:
+                value, answer = each
+                result, error = None, None
+                outer = _UPDATED.set(_UPDATED.get() | {key})
+                try:
+                    result = function(value)
+                except Exception as raised:
+                    error = raised
+                finally:
+                    _UPDATED.reset(outer)
+                self._loop.call_soon_threadsafe(_settle, answer, (result, error))
+        except BaseException:
+            updating.cancel()
+            raise
+        return updating.result()
 
     def remember(self, key: str, value: Any) -> None:
         """Keep a JSON value in this context; ``None`` removes it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -13,17 +15,32 @@ from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
 
+R = TypeVar("R")
+
+ValueName = tuple[Scope, str, str]
+"""Whose value it is, in which context, and under which key."""
+
+Call = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
+"""Calls a function with a value."""
+
 
 class AgentContext:
     """State and history of one context. Another caller's context of the same id is another one."""
 
     def __init__(
-        self, store: TaskStore, scope: Scope, context_id: str, *, keeps_history: bool
+        self,
+        store: TaskStore,
+        scope: Scope,
+        context_id: str,
+        *,
+        keeps_history: bool,
+        updating: MutableMapping[ValueName, asyncio.Lock],
     ) -> None:
         self._store = store
         self._scope = scope
         self._context_id = context_id
         self._keeps_history = keeps_history
+        self._updating = updating
 
     async def history(self, limit: int) -> Sequence[Message]:
         """Return the last ``limit`` messages, the oldest first."""
@@ -46,6 +63,45 @@ class AgentContext:
         data = None if value is None else kept(value, what=f"what is remembered as {key!r}")
         await self._store.set_value(self._scope, self._context_id, key, data)
 
+    async def update(
+        self,
+        key: str,
+        function: Callable[[Any], R],
+        default: Any = None,
+        *,
+        call: Call | None = None,
+    ) -> R:
+        """Set what is kept under ``key`` to what ``function`` makes of it; return that.
+
+        ``call`` calls the function where that is not to be done here.
+        """
+        _check_key(key)
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(f"{_plain(key)}, not a coroutine function")
+        first = None if default is None else kept(default, what=f"the default of {key!r}")
+        lock = self._updating.setdefault((self._scope, self._context_id, key), asyncio.Lock())
+        # Turns of this process come one after the other; with other replicas it is optimistic.
+        async with lock:
+            while True:
+                found = await self._store.get_value(self._scope, self._context_id, key)
+                known = first if found is None else found
+                value = None if known is None else read(known)
+                result: R = function(value) if call is None else await call(function, value)
+                if inspect.isawaitable(result):
+                    if inspect.iscoroutine(result):
+                        result.close()
+                    raise TypeError(f"{_plain(key)}: it returned something to be awaited")
+                if result is None and known is not None and value != read(known):
+                    raise TypeError(
+                        f"the function that updates {key!r} changed the value in place and "
+                        "returned None, which would remove it; return the value"
+                    )
+                what = f"what is remembered as {key!r}"
+                data = None if result is None else kept(result, what=what)
+                where = (self._scope, self._context_id, key)
+                if await self._store.compare_and_set(*where, found, data):
+                    return result
+
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
         """Return those of the tasks that the caller owns."""
         ids = [task_id for task_id in task_ids if may_be_id(task_id)]
@@ -67,6 +123,10 @@ class AgentContext:
             assert last.status.timestamp is not None
             query = replace(query, before=(last.status.timestamp.milliseconds, last.id))
         return tuple(found[:limit])
+
+
+def _plain(key: str) -> str:
+    return f"what updates {key!r} is a plain function of the value that returns the new one"
 
 
 def _check_key(key: str) -> None:

@@ -8,11 +8,12 @@ import heapq
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 from parley.agent import leaving
 from parley.agent.adoption import Adoption
 from parley.agent.caller import kept, record_of
-from parley.agent.context import AgentContext
+from parley.agent.context import AgentContext, ValueName
 from parley.agent.deadlines import Deadlines
 from parley.agent.elsewhere import Elsewhere
 from parley.agent.in_line import put_in_line
@@ -118,6 +119,7 @@ class AgentExecutor:
         self._lanes: dict[str, Lane] = {}
         self._active: set[Lane] = set()
         self._abandoned: set[Lane] = set()
+        self._updating: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
         self.adoption = Adoption(self)
         self._at_rest: list[tuple[int, str]] = []
         self._empty: asyncio.Event | None = None
@@ -464,7 +466,11 @@ class AgentExecutor:
     def context(self, lane: Lane) -> AgentContext:
         """Return what the agent remembers of the lane's context."""
         return AgentContext(
-            self.store, lane.scope, lane.context_id, keeps_history=self.options.keeps_history
+            self.store,
+            lane.scope,
+            lane.context_id,
+            keeps_history=self.options.keeps_history,
+            updating=self._updating,
         )
 
     async def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

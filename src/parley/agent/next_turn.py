@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from parley.agent.answer import Answer
 from parley.agent.memory import Memory
 from parley.agent.resume import (
     asked_in,
@@ -82,7 +83,7 @@ async def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
         lane, record, memory, turn=record.turn + 1, latest=received.message, asked=received
     )
     if question:
-        run.past.answers[question] = received.message
+        run.past.answers[question] = Answer.of(received.message, replayed=False)
     lane.senders.took(received)
     lane.writer.turn = run.turn
     lane.writer.write(

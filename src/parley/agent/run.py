@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from parley.agent.answer import Answer
 from parley.agent.content import checked, to_parts
 from parley.agent.ids import new_id
 from parley.agent.memory import Memory
@@ -58,7 +59,7 @@ class Past:
     """
 
     def __init__(self) -> None:
-        self.answers: dict[str, Message] = {}
+        self.answers: dict[str, Answer] = {}
         self.remembered: dict[str, msgspec.Raw] = {}
         self.passed: deque[Message] = deque()
         self.used_keys: set[str] = set()
@@ -111,7 +112,8 @@ class Run:
             started = record.event
             assert isinstance(started, TurnStarted)
             if started.answers and started.messages:
-                self.past.answers[started.answers] = started.messages[0]
+                message = started.messages[0]
+                self.past.answers[started.answers] = Answer.of(message, replayed=True)
             if started.live:
                 self.past.passed.extend(started.messages)
         for record in memory.remembered:
@@ -195,7 +197,7 @@ class Run:
 
     # -- parking -------------------------------------------------------------------------------
 
-    async def ask(self, state: TaskState, content: object, key: str | None) -> Message:
+    async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
             self.questions += 1
@@ -211,7 +213,7 @@ class Run:
         writer.close_turn(exchange=self.lane.exchange(self, said))
         self.over = self.parked = True
         await self.lane.park()
-        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the lane cancels us here
 
     def _use(self, key: str, what: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 import msgspec
 
 from parley.agent import references
+from parley.agent.answer import Answer
 from parley.agent.content import accepts, checked, to_parts
 from parley.agent.context import AgentContext
 from parley.agent.kept import check_metadata, kept, read
@@ -272,18 +273,18 @@ class Turn:
             metadata=check_metadata(metadata),
         )
 
-    async def ask(self, question: object, *, key: str | None = None) -> Message:
+    async def ask(self, question: object, *, key: str | None = None) -> Answer:
         """Ask the caller, and return the message that answers.
 
         The task waits as INPUT_REQUIRED and costs nothing meanwhile: the function ends here, and
         runs again from the top when the answer comes. Questions are told apart by their order, or
-        by ``key``.
+        by ``key``. The answer's ``replayed`` says whether an earlier run had it already.
         """
         return await self.run.ask(TaskState.INPUT_REQUIRED, question, key)
 
     async def require_auth(
         self, content: object, *, key: str | None = None, until: Awaitable[R] | None = None
-    ) -> Message | R:
+    ) -> Answer | R:
         """Ask the caller to authorise something, and return the message that says so.
 
         The task waits as AUTH_REQUIRED. With ``until`` the turn stays alive and goes on with its
@@ -372,8 +373,30 @@ class Turn:
         return await self._context.history(limit)
 
     async def recall(self, key: str, default: Any = None) -> Any:
-        """Return what ``remember`` kept in this context under ``key``."""
+        """Return what ``remember`` kept in this context under ``key``.
+
+        To keep a value that depends on it, use ``update``: other turns may come in between.
+        """
         return await self._context.get(key, default)
+
+    async def update(self, key: str, function: Callable[[Any], R], default: Any = None) -> R:
+        """Change what this context keeps under ``key`` in one step, and return what it is then.
+
+        ``function`` gets the value as ``recall`` returns it, else ``default``, and returns the new
+        one; ``None`` removes it. Nothing comes in between, from no turn and no replica: of 30 turns
+        at once that add 1, each counts. The new value is durable before this returns.
+
+        ``function`` is a plain one, and quick: the event loop waits for it. It may be called more
+        than once, when another replica was faster, and its last result counts. One that raises
+        changes nothing. It must not update the same key itself.
+
+        A further run of the turn, for an answer or after a crash, updates again, as ``remember``
+        does. To count once in the life of the task, make it a step:
+        ``await turn.step("counted", turn.update, "count", add_one, 0)``.
+
+        Raises ``TypeError`` as ``remember`` does, and for a coroutine function.
+        """
+        return await self._context.update(key, function, default)
 
     async def remember(self, key: str, value: Any) -> None:
         """Keep a value in this context, across tasks and restarts; ``None`` removes it.

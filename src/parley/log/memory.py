@@ -518,6 +518,15 @@ class MemoryTaskStore:
         else:
             context.values[key] = value
 
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one."""
+        if await self.get_value(scope, context_id, key) != expected:
+            return False
+        await self.set_value(scope, context_id, key, value)
+        return True
+
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Keep a push notification configuration of a task; return it as it is kept."""
         self._opened()

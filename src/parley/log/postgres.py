@@ -221,6 +221,21 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         name = "remove_value" if value is None else "put_value"
         await self._errand(lambda desk: desk.link.execute(self._sql[name], values) and None)
 
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one."""
+        if expected is None and value is None:
+            return await self.get_value(scope, context_id, key) is None
+        agent, tenant, owner = columns(scope)
+        values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
+        values |= {"context_id": context_id, "name": key, "at": self.now()}
+        values |= {"expected": expected, "value": value}
+        is_kept: bool = await self._errand(
+            partial(_compare_and_set, values=values), lambda desk, told: bool(told)
+        )
+        return is_kept
+
     async def pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations, by id."""
         return pushes_of(await self._rows("pushes", (task_id,)))
@@ -401,6 +416,13 @@ def _taken(desk: PostgresDesk, rows: Sequence[Sequence[Any]]) -> list[Adopted]:
             desk.know(head, version)
             adopted.append(Adopted(head.task_id, head.epoch, head.place))
     return adopted
+
+
+def _compare_and_set(desk: PostgresDesk, values: dict[str, Any]) -> bool:
+    rows = desk.link.rows(desk.sql["compare_and_set"], {**_own(desk), **values})
+    if not rows:
+        raise Fence
+    return bool(rows[0][0])
 
 
 def _adopt_pushes(desk: PostgresDesk, agent: str, limit: int) -> list[tuple[str, bool]]:

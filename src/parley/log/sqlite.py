@@ -169,6 +169,21 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
             partial(sqlite_jobs.set_value, scope=scope, context_id=context_id, key=key, value=value)
         )
 
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one."""
+        job = partial(
+            sqlite_jobs.compare_and_set,
+            scope=scope,
+            context_id=context_id,
+            key=key,
+            expected=expected,
+            value=value,
+        )
+        is_kept: bool = await self._do(job)
+        return is_kept
+
     async def pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations, by id."""
         return pushes_of(await self._rows("pushes", (task_id,)))

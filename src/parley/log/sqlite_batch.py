@@ -28,6 +28,7 @@ class SqliteBatch(Batch):
         self._connection = connection
         self._receipts: list[tuple[Any, ...]] = []
         self._statements: list[tuple[str, Sequence[Any] | Mapping[str, Any]]] = []
+        self._values: dict[tuple[str, ...], bytes | None] = {}
         self.is_pruned = False
 
     def look_up(self, jobs: Sequence[Job]) -> None:
@@ -75,6 +76,24 @@ class SqliteBatch(Batch):
             for i, message in enumerate(reversed(messages)):
                 self.add("add_history", (*context, i, message))
             self.add("trim_history", (*context, HISTORY_KEPT))
+
+    def value_of(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value of a context as it is after what is in the batch so far."""
+        name = (*columns(scope), context_id, key)
+        if name not in self._values:
+            rows = self.read("value", name)
+            self._values[name] = rows[0][0] if rows else None
+        return self._values[name]
+
+    def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Set a value of a context, or remove it."""
+        context = (*columns(scope), context_id)
+        self._values[*context, key] = value
+        self.add("touch_context", (*context, 0, self.at))
+        if value is None:
+            self.add("remove_value", (*context, key))
+        else:
+            self.add("put_value", (*context, key, value))
 
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations, before the batch is written."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from parley.log.batch import columns
 from parley.log.head import claimed
 from parley.log.jobs import Done
 from parley.log.sqlite_batch import SqliteBatch, read_heads
@@ -45,13 +44,26 @@ def set_value(
     batch: SqliteBatch, scope: Scope, context_id: str, key: str, value: bytes | None
 ) -> Done:
     """Set or remove a value of a context."""
-    context = (*columns(scope), context_id)
-    batch.add("touch_context", (*context, 0, batch.at))
-    if value is None:
-        batch.add("remove_value", (*context, key))
-    else:
-        batch.add("put_value", (*context, key, value))
+    batch.set_value(scope, context_id, key, value)
     return 0, ()
+
+
+def compare_and_set(
+    batch: SqliteBatch,
+    scope: Scope,
+    context_id: str,
+    key: str,
+    expected: bytes | None,
+    value: bytes | None,
+) -> tuple[bool, Sequence[Any]]:
+    """Set or remove a value of a context that is still as expected. The result is whether it was.
+
+    Nobody else writes to the file between this look and the write.
+    """
+    is_expected = batch.value_of(scope, context_id, key) == expected
+    if is_expected:
+        batch.set_value(scope, context_id, key, value)
+    return is_expected, ()
 
 
 def move_push(batch: SqliteBatch, task_id: str, push: PushRecord) -> tuple[bool, Sequence[Any]]:

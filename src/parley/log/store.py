@@ -488,6 +488,17 @@ class TaskStore(Protocol):
         """Keep a value for a context; ``None`` removes it."""
         ...
 
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one; return whether it was.
+
+        ``None`` is no value. Of any number of calls at once that expect the same, on all replicas,
+        one succeeds (unless they set what they expect). A call that is repeated because its answer
+        was lost counts once.
+        """
+        ...
+
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Keep a push notification configuration of a task; return it as it is kept.
 

@@ -296,6 +296,41 @@ WITH context AS (
 DELETE FROM {schema}.context_values v USING context
 WHERE v.context = context.key AND v.name = %(name)s;
 
+-- name: compare_and_set
+-- Keep, change or remove a value that is still as expected. Of two at once the second finds the row
+-- as the first left it. The writer's row says whether it was done, should the answer be lost.
+WITH me AS MATERIALIZED (
+    SELECT 1 FROM {schema}.replicas
+    WHERE id = %(replica)s AND generation = %(generation)s AND buried_at IS NULL FOR UPDATE),
+context AS (
+    INSERT INTO {schema}.contexts (agent, tenant, owner, context_id, said, touched_at)
+    SELECT %(agent)s, %(tenant)s, %(owner)s, %(context_id)s, 0, %(at)s::bigint FROM me
+    ON CONFLICT (agent, tenant, owner, context_id) DO UPDATE SET
+        touched_at = greatest(contexts.touched_at, excluded.touched_at)
+    RETURNING key),
+added AS (
+    INSERT INTO {schema}.context_values (context, name, value)
+    SELECT key, %(name)s, %(value)s::bytea FROM context WHERE %(expected)s::bytea IS NULL
+    ON CONFLICT (context, name) DO NOTHING
+    RETURNING 1),
+changed AS (
+    UPDATE {schema}.context_values v SET value = %(value)s::bytea FROM context
+    WHERE v.context = context.key AND v.name = %(name)s AND v.value = %(expected)s::bytea
+        AND %(value)s::bytea IS NOT NULL
+    RETURNING 1),
+removed AS (
+    DELETE FROM {schema}.context_values v USING context
+    WHERE v.context = context.key AND v.name = %(name)s AND v.value = %(expected)s::bytea
+        AND %(value)s::bytea IS NULL
+    RETURNING 1),
+done AS MATERIALIZED (
+    SELECT 1 FROM added UNION ALL SELECT 1 FROM changed UNION ALL SELECT 1 FROM removed),
+noted AS (
+    UPDATE {schema}.replicas r
+    SET grp = %(grp)s, missed = '{}', noted = ARRAY(SELECT 1::bigint FROM done)
+    FROM me WHERE r.id = %(replica)s)
+SELECT EXISTS (SELECT 1 FROM done) FROM me;
+
 -- name: pushes
 -- The push notification configurations of a task, by id.
 SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
