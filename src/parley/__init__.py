@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from parley.model.distribution import VERSION
+
 if TYPE_CHECKING:
     from parley.agent.agent import Agent, RoutedMessage
     from parley.agent.answer import Answer
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     )
     from parley.server.settings import Settings
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "A2AError": "parley.model.errors",

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import parley
-from parley.model.extras import install_command
+from parley.model.distribution import install_command
 from tests.cli.processes import Running
 from tests.conftest import NOTHING_IS_SKIPPED
+from tests.house.documents import ROOT, blocks, commands
 from tests.house.package import Environment, Package, environment
+from tests.house.test_package import REPOSITORY
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 
@@ -269,3 +273,80 @@ def test_reloading_changes_no_words(with_everything: Environment, tmp_path: Path
         said = server.until("Ctrl-C stops the server")
         assert re.search(r"^  try      parley send ", said, flags=re.M)
         server.end(signal.SIGINT)
+
+
+# -- what the README says ----------------------------------------------------------------------
+
+
+def installing() -> list[list[str]]:
+    """Return the commands under "Install" of the README, block by block."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    section = text.partition("\n## Install\n")[2].partition("\n## ")[0]
+    found = [block for block in blocks("README.md", section) if block.language == "console"]
+    return [[re.split(r"\s+#", c.line)[0] for c in commands(block)] for block in found]
+
+
+BESIDE = " send -a "
+WAYS = [lines for lines in installing() if BESIDE not in lines[0]]
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.usefixtures("with_cli")  # packages can be had here
+@pytest.mark.parametrize("lines", WAYS, ids=lambda lines: lines[0])
+def test_the_ways_to_install_work_as_the_readme_has_them(
+    lines: list[str], package: Package, tmp_path: Path
+) -> None:
+    folder = tmp_path
+    words = lines[0].split()
+    if words[0] == "git":
+        assert lines[0] == f"git clone {REPOSITORY}"
+        assert lines[1:2] == [f"cd {REPOSITORY.rpartition('/')[2]}"]
+        assert all(line.split()[0] == "make" for line in lines[2:])
+        return  # what make does is for .ci/run to see
+    if any(line.startswith("uv") for line in lines):
+        if shutil.which("uv") is None:
+            pytest.skip("there is no uv here")
+        subprocess.run(["uv", "init", "--bare", "--quiet"], cwd=folder, check=True)
+    if any('-e "' in line for line in lines):
+        with tarfile.open(package.sdist) as archive:
+            archive.extractall(tmp_path, filter="data")
+        (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    given = clean(folder)
+    for tool in ("PIP", "UV"):
+        given[f"{tool}_FIND_LINKS"] = str(package.wheel.parent)
+    for name in ("UV_CACHE_DIR", "PIP_CACHE_DIR", "XDG_CACHE_HOME"):
+        if name in os.environ:
+            given[name] = os.environ[name]
+    given |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    given["HOME"] = os.environ["HOME"]  # where the caches and the settings of the index are
+    shown = 0
+    for line in lines:
+        is_demo = line.endswith("parley demo")
+        line = line.replace("python -m venv", f"{sys.executable} -m venv")
+        line += " --once --port 0" if is_demo else ""
+        done = subprocess.run(
+            line, shell=True, cwd=folder, env=given, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
+        if is_demo:
+            shown += 1
+            assert f"Parley {parley.__version__}: 5 agents on" in done.stdout
+    assert shown
+
+
+@posix
+def test_what_the_readme_says_to_type_beside_the_demo_works(
+    with_cli: Environment, tmp_path: Path
+) -> None:
+    (line,) = [line for lines in installing() for line in lines if BESIDE in line]
+    (tmp_path / ".venv").symlink_to(with_cli.home)
+    given = clean(tmp_path)
+    with Running(["demo", "--port", "0"], tmp_path, command=[".venv/bin/parley"], **given) as demo:
+        said = demo.until("Serving until Ctrl-C.")
+        found = re.search(r"http://127\.0\.0\.1:\d+", said)
+        assert found
+        done = run(["sh", "-c", line.replace("http://127.0.0.1:9999", found[0])], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "In Tokyo it is" in done.stdout
+        assert demo.end(signal.SIGINT) == 0

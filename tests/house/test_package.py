@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 import parley
-from parley.model.extras import DISTRIBUTION, install_command
+from parley.model.distribution import DISTRIBUTION, install_command
 from tests.house.package import EXTRAS, Package, build_from_sdist, contents
 from tests.house.test_rooms import ROOT, texts
 

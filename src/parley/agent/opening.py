@@ -14,7 +14,7 @@ from parley.log.hints import Bus
 from parley.log.lease import Lease
 from parley.log.memory import MemoryTaskStore
 from parley.log.store import TaskStore
-from parley.model.extras import install_command
+from parley.model.distribution import install_command
 
 if TYPE_CHECKING:
     from parley.log.upkeep import Upkeep

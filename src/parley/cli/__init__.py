@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import typer  # noqa: F401
     except ModuleNotFoundError:
         from parley.cli.output import say
-        from parley.model.extras import install_command
+        from parley.model.distribution import install_command
 
         say(
             f"error: the parley command needs its extra; install it with: {install_command('cli')}",

@@ -12,7 +12,7 @@ from types import FrameType
 from parley.cli.failures import UsageFailure
 from parley.cli.output import say
 from parley.cli.text import one_line
-from parley.model.extras import install_command
+from parley.model.distribution import install_command
 
 PATIENCE = 30.0  # seconds for a server to end; more than it gives its turns
 

@@ -28,9 +28,9 @@ from parley.client.errors import (
 )
 from parley.client.http import HttpTransport
 from parley.extensions.resumable_streams import number_of
+from parley.model.distribution import install_command
 from parley.model.errors import InvalidRequestError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
-from parley.model.extras import install_command
 from parley.model.operations import Operation
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest

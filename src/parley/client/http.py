@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
-from parley import __version__
 from parley.client.errors import (
     ClientError,
     ConnectionClosed,
@@ -27,6 +26,7 @@ from parley.client.errors import (
     Untrusted,
 )
 from parley.client.grpc_tls import GrpcTls
+from parley.model.distribution import VERSION
 from parley.security.answers import bounded_connector
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class HttpTransport:
                     socket_factory=_socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": f"parley/{__version__}"},
+                headers={"User-Agent": f"parley/{VERSION}"},
                 trust_env=self.trust_env,
             )
         return self._session

@@ -13,7 +13,7 @@ from parley.client.binding import BINDINGS, canonical, is_spoken
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
 from parley.client.http import place
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.extras import install_command
+from parley.model.distribution import install_command
 from parley.model.schemes import APIKeySecurityScheme
 from parley.wire import versions
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from parley.model.extras import install_command
+from parley.model.distribution import install_command
 
 NEEDED = f"gRPC is not installed: {install_command('grpc')}"
 
