@@ -353,6 +353,23 @@ async def test_a_step_that_updates_counts_once_in_the_life_of_a_task(
         assert (await caller.task("large", task_id=task.id)).text == "2 4 large"
 
 
+async def test_a_step_that_updates_counts_once_for_a_plain_function_too(
+    talk: Callable[..., Any],
+) -> None:
+    agent = Agent("Orders")
+
+    @agent.skill(replies="task")
+    def order(turn: BlockingTurn) -> str:
+        number = turn.step("number", turn.update, "orders", lambda n: n + 1, default=0)
+        return f"{number} {turn.ask('Large or small?').text}"
+
+    async with talk(agent) as caller:
+        for n in (1, 2):
+            task = await caller.task("go", context_id="c")
+            done = await caller.task("small", task_id=task.id)
+            assert done.text == f"{n} small"
+
+
 async def test_an_answer_says_whether_it_is_new(talk: Callable[..., Any]) -> None:
     agent = Agent("Asks")
     seen: list[list[Any]] = []

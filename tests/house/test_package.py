@@ -32,6 +32,7 @@ INSTALLS = re.compile(
 SPECS = {"--from", "--with", "--spec"}
 TAKES_A_VALUE = {"-r", "-c", "-p", "--python", "--index-url", "-i", "--group", "-t", "--target"}
 EXTRA = re.compile(r"(?<![\w.\[-])(parley[\w.-]*)\[([a-z0-9_, -]+)\]")
+LOCAL = re.compile(r"(?<=[\"' ])\.\[([a-z0-9_, -]+)\]")
 ASKED_OF = re.compile(r"\b(?:version|distribution|metadata|requires|from_name)\(\s*[\"']([^\"']+)")
 
 # spelled apart, so that this file does not find itself
@@ -103,6 +104,16 @@ def test_every_extra_that_is_named_anywhere_is_one_of_this_package() -> None:
         if found[1] != DISTRIBUTION or not {e.strip() for e in found[2].split(",")} <= KNOWN
     ]
     assert strange == []
+
+
+def test_every_extra_of_an_install_from_a_clone_is_one_of_this_package() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): {each.strip() for each in local[1].split(",")}
+        for path, text in own_texts()
+        for local in LOCAL.finditer(text)
+    }
+    assert {"README.md", "Makefile", "deploy/Dockerfile"} <= found.keys()
+    assert {path: extras - KNOWN for path, extras in found.items() if extras - KNOWN} == {}
 
 
 def test_nobody_asks_for_the_metadata_of_somebody_elses_package() -> None:

@@ -522,6 +522,7 @@ class MemoryTaskStore:
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
         """Keep a value for a context if it still has the ``expected`` one."""
+        # Neither of these waits for anything, so nothing comes in between.
         if await self.get_value(scope, context_id, key) != expected:
             return False
         await self.set_value(scope, context_id, key, value)
