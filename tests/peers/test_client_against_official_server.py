@@ -109,6 +109,17 @@ async def test_a_message_is_answered_with_a_finished_task(agent: RemoteAgent) ->
     assert task.artifacts[0].name == "report.txt"
 
 
+async def test_all_of_the_history_comes_to_who_asks_for_no_part_of_it(agent: RemoteAgent) -> None:
+    """Over 0.3 too, where some servers take a length that is left out for none."""
+    asked = await agent.send("book a flight")
+    assert isinstance(asked, Task)
+    for task in (asked, await agent.get(asked.id)):
+        assert "book a flight" in [message.text for message in task.history]
+    booked = await agent.send("Paris", task=asked)
+    for task in (booked, await agent.get(asked.id)):
+        assert {"book a flight", "Paris"} <= {message.text for message in task.history}
+
+
 async def test_a_task_is_streamed(agent: RemoteAgent) -> None:
     stream = agent.stream("report 3 0.01")
     events = [event async for event in stream]

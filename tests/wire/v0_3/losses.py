@@ -16,6 +16,7 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.requests import (
     CancelTaskRequest,
+    GetTaskRequest,
     ListTaskPushNotificationConfigsRequest,
     ListTaskPushNotificationConfigsResponse,
     ListTasksResponse,
@@ -24,6 +25,7 @@ from parley.model.requests import (
 )
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 from parley.wire.v0_3.file_bytes import content_of
+from parley.wire.v0_3.params import meant_by
 
 
 def left_of(value: Any, *, proto: bool = False) -> Any:
@@ -56,7 +58,11 @@ def left_of(value: Any, *, proto: bool = False) -> Any:
         case SendMessageConfiguration(task_push_notification_config=webhook):
             if webhook is not None:
                 webhook = replace(left(webhook), task_id="")
+            if proto:
+                value = replace(value, history_length=meant_by(value.history_length))
             return replace(value, task_push_notification_config=webhook)
+        case GetTaskRequest():
+            return replace(value, history_length=meant_by(value.history_length))
         case TaskPushNotificationConfig(authentication=authentication):
             if authentication == AuthenticationInfo(scheme=""):
                 authentication = None

@@ -13,7 +13,12 @@ from msgspec.structs import replace
 from parley.model.errors import InvalidParamsError
 from parley.model.operations import BY_NAME
 from parley.model.parts import Message, Part, Role
-from parley.model.requests import GetTaskRequest, SendMessageRequest, StreamResponse
+from parley.model.requests import (
+    GetTaskRequest,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    StreamResponse,
+)
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
 from parley.wire import versions
@@ -220,3 +225,20 @@ def test_data_that_looks_wrapped_survives():
     said = Message(message_id="m", role=Role.USER, parts=(part,))
     again = JSONRPC.read_event(JSONRPC.write_event(StreamItem(said)))
     assert again.parts[0].data == {"value": 1}
+
+
+@pytest.mark.parametrize(("length", "written"), [(None, 2**31 - 1), (0, 0), (3, 3)])
+def test_how_much_of_a_history_is_wanted_is_always_said(length, written):
+    """Official servers take a length that is left out for none: of the proto, or in GetTask."""
+    get, send = BY_NAME["GetTask"], BY_NAME["SendMessage"]
+    request = GetTaskRequest(id="t", history_length=length)
+    assert json.loads(JSONRPC.write_request(get, request))["historyLength"] == written
+    assert HTTP_JSON.write_request(get, request).query == f"historyLength={written}"
+    assert proto_json.write_request(get, request)["historyLength"] == written
+    said = Message(message_id="m", role=Role.USER, parts=(Part(text="hi"),))
+    configuration = SendMessageConfiguration(history_length=length)
+    for told in [configuration] if length is not None else [configuration, None]:
+        message = SendMessageRequest(message=said, configuration=told)
+        members = proto_json.write_request(send, message)
+        assert members["configuration"]["historyLength"] == written
+        assert proto_json.read_request(send, members).configuration.history_length == length

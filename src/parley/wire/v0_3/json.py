@@ -24,6 +24,7 @@ Configs = requests.ListTaskPushNotificationConfigsResponse
 
 _PARAMS: dict[type[A2AStruct], Any] = {
     SendMessageRequest: params.MessageSendParams,
+    requests.GetTaskRequest: params.TaskQueryParams,
     requests.ListTasksRequest: params.ListTasksParams,
     TaskPushNotificationConfig: params.TaskPushNotificationConfig,
     requests.GetTaskPushNotificationConfigRequest: params.GetConfigParams,

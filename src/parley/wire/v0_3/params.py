@@ -18,6 +18,23 @@ from parley.wire.v0_3.values import (
     moment_of,
 )
 
+WHOLE_HISTORY = 2**31 - 1
+"""How many messages are asked for where all are wanted: 0.3 leaves open what saying nothing means.
+
+In its proto a length that is left out is 0, and official Python servers then send no history; the
+official JavaScript server sends none with a task that is asked for without a length.
+"""
+
+
+def length_of(history_length: int | None) -> int:
+    """Return the length that asks for so much of a history; ``None`` for all of it."""
+    return WHOLE_HISTORY if history_length is None else history_length
+
+
+def meant_by(history_length: int | None) -> int | None:
+    """Return how much of a history a length asks for."""
+    return None if history_length == WHOLE_HISTORY else history_length
+
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
     """How the agent authenticates at a webhook. Of several schemes the first counts."""
@@ -198,6 +215,22 @@ class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
         return requests.SendMessageRequest(
             message=message.meant(), configuration=configuration.meant(), metadata=self.metadata
         )
+
+
+class TaskQueryParams(A2AStruct, frozen=True, kw_only=True):
+    """Ask for a task; how much of its history is always said."""
+
+    id: NonEmpty
+    history_length: Int32 | None = None
+
+    @classmethod
+    def of(cls, request: requests.GetTaskRequest) -> TaskQueryParams:
+        """Return a request as 0.3 says it."""
+        return cls(id=request.id, history_length=length_of(request.history_length))
+
+    def meant(self) -> requests.GetTaskRequest:
+        """Return the request of the data model."""
+        return requests.GetTaskRequest(id=self.id, history_length=meant_by(self.history_length))
 
 
 class ListTasksParams(A2AStruct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 from parley.wire import protojson
 from parley.wire.v0_3 import cards, proto_values, values
 from parley.wire.v0_3.json import Configs, unreadable
-from parley.wire.v0_3.params import ListTasksParams, PushNotificationConfig
+from parley.wire.v0_3.params import ListTasksParams, PushNotificationConfig, length_of, meant_by
 from parley.wire.v0_3.values import DEFAULT_CONFIG_ID
 
 Members = dict[str, Any]
@@ -67,7 +67,7 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
         return cls(
             accepted_output_modes=configuration.accepted_output_modes,
             push_notification=None if webhook is None else PushNotificationConfig.of(webhook),
-            history_length=configuration.history_length,
+            history_length=length_of(configuration.history_length),
             blocking=not configuration.return_immediately,
         )
 
@@ -77,7 +77,7 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
         return requests.SendMessageConfiguration(
             accepted_output_modes=self.accepted_output_modes,
             task_push_notification_config=None if webhook is None else webhook.meant(),
-            history_length=self.history_length,
+            history_length=meant_by(self.history_length),
             return_immediately=not self.blocking,
         )
 
@@ -100,7 +100,10 @@ class SendParams(A2AStruct, frozen=True, kw_only=True):
 
 
 class WrittenSendParams(A2AStruct, frozen=True, kw_only=True):
-    """A message for the agent, as it is written; that it may wait is always said."""
+    """A message for the agent, as it is written.
+
+    That it may wait is always said, and how much of the history is wanted.
+    """
 
     request: proto_values.Message = msgspec.field(name="message")
     configuration: SendMessageConfiguration
@@ -235,7 +238,8 @@ def read_request(operation: Operation, members: Members) -> Any:
     named = protojson.read(members, Named)
     task_id = _ids(named.name)[0]
     if kind is requests.GetTaskRequest:
-        return requests.GetTaskRequest(id=task_id, history_length=named.history_length)
+        length = meant_by(named.history_length)
+        return requests.GetTaskRequest(id=task_id, history_length=length)
     return kind(id=task_id)
 
 
@@ -264,7 +268,8 @@ def _request(request: Any) -> A2AStruct:
         ):
             return NamedConfig(name=config_name(request.task_id, request.id))
         case requests.GetTaskRequest():
-            return Named(name=task_name(request.id), history_length=request.history_length)
+            length = length_of(request.history_length)
+            return Named(name=task_name(request.id), history_length=length)
     return Named(name=task_name(request.id))
 
 
