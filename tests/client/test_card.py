@@ -117,7 +117,6 @@ async def test_the_reference_that_leads_nowhere_is_named(tmp_path: Path) -> None
         (b"\xff\xfe", "is not JSON"),
         (b"[1]", "not an object"),
         (b"{}", "is not an agent card"),
-        (json.dumps({**card("http://x"), "skills": 5}).encode(), "skills"),
         (json.dumps({**card("http://x"), "name": None}).encode(), "name"),
     ],
 )

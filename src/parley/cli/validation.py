@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.wire import protojson, versions
+from parley.wire.forgiveness import noting
 
 
 def problems(raw: bytes) -> list[str]:
@@ -21,7 +22,10 @@ def problems(raw: bytes) -> list[str]:
         if "supportedInterfaces" in members:
             card = protojson.decode(raw, AgentCard)
         else:
-            card = versions.read_card(members)
+            with noting() as notes:
+                card = versions.read_card(members)
+            if notes:
+                return [f"{path}: {text}" if path else text for path, text in notes]
     except A2AError as error:
         return [f"{wrong.field}: {wrong.description}" for wrong in error.violations] or [
             error.message

@@ -60,7 +60,9 @@ def candidates(
         for offered in card.supported_interfaces
         if (name := canonical(offered.protocol_binding)) == (only or name)
         and is_spoken(name)
-        and (spoken := versions.of_interface(offered.protocol_version)) is not None
+        # One that does not say its version has the one whose cards have interfaces like this.
+        and (spoken := versions.of_interface(offered.protocol_version or versions.LATEST))
+        is not None
         and spoken == (version or spoken)
     ]
     if not usable:
@@ -95,12 +97,14 @@ def candidates(
 
 
 def _address(binding: str, url: str, card_url: str) -> str | None:
-    if binding == "GRPC" and re.fullmatch(r"[^\s/?#]+:\d+", url):
-        return url
     try:
+        if binding == "GRPC" and re.fullmatch(r"[^\s/?#]+:[0-9]+", url):
+            return url if urlsplit(f"//{url}").port else None
         whole = urljoin(card_url, url)
         parts = urlsplit(whole)
-        return whole if parts.scheme in ("http", "https") and parts.hostname else None
+        # Asking for a port that is none raises.
+        is_usable = url and parts.scheme in ("http", "https") and parts.hostname
+        return whole if is_usable and parts.port != 0 else None
     except ValueError:
         return None
 

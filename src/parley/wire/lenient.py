@@ -2,6 +2,9 @@
 
 For each type of the data model a reader is made once from its struct. Readers take what a JSON
 parser returns and either return the value or raise ``Wrong``, which collects what is wrong below.
+
+Requests are read strictly. Answers have readers that forgive more (``wire.forgiveness``): they lose
+a field that is wrong, and keep the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from msgspec import inspect
 
 from parley.model.struct import Timestamp, WrongField
 from parley.model.tasks import TaskState
+from parley.wire import forgiveness
 
 Read = Callable[[Any], Any]
 
@@ -43,45 +47,68 @@ def expected(what: str, value: object) -> Wrong:
     return Wrong([("", f"expected {what}, got {_name_of(value)}")])
 
 
-_readers: dict[Any, Read] = {}
+_readers: dict[tuple[Any, bool], Read] = {}
 
 
-def reader(kind: Any) -> Read:
-    """Return the reader of a type of the data model."""
-    if kind not in _readers:
-        _readers[kind] = _reader(inspect.type_info(kind))
-    return _readers[kind]
+def reader(kind: Any, *, forgiving: bool = False) -> Read:
+    """Return the reader of a type of the data model: a strict one, or a ``forgiving`` one."""
+    made = _readers.get((kind, forgiving))
+    if made is None:
+        made = _readers[kind, forgiving] = _reader(inspect.type_info(kind), forgiving)
+    return made
 
 
-def _reader(info: inspect.Type) -> Read:
+def _reader(info: inspect.Type, forgiving: bool) -> Read:
     match info:
         case inspect.StructType():
-            return _struct(info)
+            return _struct(info, forgiving)
         case inspect.UnionType(types=types):
             one_of = [case for case in types if not isinstance(case, inspect.NoneType)]
             if len(one_of) == 1:  # the field is optional; nulls are dropped by its struct
-                return _reader(one_of[0])
+                return _reader(one_of[0], forgiving)
         case inspect.VarTupleType(item_type=item, min_length=least):
-            return _tuple(_reader(item), least or 0)
+            return _tuple(_reader(item, forgiving), least or 0, forgiving)
         case inspect.DictType(value_type=inspect.AnyType()):
             return _object
         case inspect.DictType(value_type=item):
-            return _map(_reader(item))
+            return _map(_reader(item, forgiving), forgiving)
         case inspect.EnumType(cls=cls):
-            return _enum(cls)
+            return _forgiven(_enum(cls), forgiveness.member_of(cls), forgiving)
         case inspect.StrType(min_length=least):
-            return _non_empty_string if least else _string
+            strict = _non_empty_string if least else _string
+            return _forgiven(strict, forgiveness.text_of, forgiving)
         case inspect.IntType(ge=lowest, le=highest):
             return _int(lowest or 0, highest or 0)
         case inspect.BoolType():
-            return _bool
+            return _forgiven(_bool, forgiveness.bool_of, forgiving)
         case inspect.BytesType():
-            return _bytes
+            return _forgiven(_bytes, forgiveness.bytes_of, forgiving)
         case inspect.CustomType(cls=cls) if cls is Timestamp:
-            return _timestamp
+            return _forgiven(_timestamp, forgiveness.moment_of, forgiving)
         case inspect.AnyType():
             return lambda value: value
     raise TypeError(f"the data model has no fields like {info!r}")
+
+
+def _forgiven(strict: Read, guess: Read, forgiving: bool) -> Read:
+    """Return ``strict``, or what makes the best of a value that it refuses.
+
+    ``guess`` returns ``None`` for what cannot be made anything of.
+    """
+    if not forgiving:
+        return strict
+
+    def read(value: Any) -> Any:
+        try:
+            return strict(value)
+        except Wrong as wrong:
+            guessed = guess(value)
+            if guessed is None:
+                raise
+            forgiveness.note([("", f"{wrong.problems[0][1]}; taken for {str(guessed)[:40]!r}")])
+            return guessed
+
+    return read
 
 
 class _Field(NamedTuple):
@@ -91,13 +118,13 @@ class _Field(NamedTuple):
     takes_null: bool
 
 
-def _struct(info: inspect.StructType) -> Read:
+def _struct(info: inspect.StructType, forgiving: bool) -> Read:
     make = info.cls
     fields: dict[str, _Field] = {}
     required: list[tuple[_Field, Callable[[], Any] | None]] = []
     for each in info.fields:
         takes_null = isinstance(each.type, inspect.AnyType)  # google.protobuf.Value has a null
-        field = _Field(each.name, each.encode_name, _reader(each.type), takes_null)
+        field = _Field(each.name, each.encode_name, _reader(each.type, forgiving), takes_null)
         fields[field.wire] = fields[field.name] = field
         if each.required:
             required.append((field, left_out(each.type)))
@@ -141,7 +168,87 @@ def _struct(info: inspect.StructType) -> Read:
                 problems.append(("", f"{wrong}{hint(value)}"))
         raise Wrong(problems)
 
-    return read
+    put_together = assembler(info)
+
+    def forgive(value: Any) -> Any:
+        if type(value) is not dict:
+            raise expected("an object", value)
+        given: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for key, item in value.items():
+            field = fields.get(key)
+            if field is None or field.name in given or (item is None and not field.takes_null):
+                continue
+            try:
+                given[field.name] = forgiveness.below(field.wire, field.read, item)
+            except Wrong as wrong:
+                problems += wrong.under(field.wire)
+        return put_together(given, problems)
+
+    return forgive if forgiving else read
+
+
+def assembler(
+    info: inspect.StructType,
+) -> Callable[[dict[str, Any], list[tuple[str, str]]], Any]:
+    """Return what makes a struct of an answer from the fields that could be read.
+
+    The others are left out, or, where they are required, filled with what says nothing. Raises
+    ``Wrong`` when too little is there to tell that it is meant as such a struct.
+    """
+    make = info.cls
+    needs = {each.name: each for each in info.fields if each.required}
+    tells = any(left_out(each.type) is None for each in needs.values())
+    wire = {each.name: each.encode_name for each in info.fields}
+
+    def put_together(given: dict[str, Any], problems: list[tuple[str, str]]) -> Any:
+        if tells and not given:
+            raise Wrong(problems or [("", "it has none of the members that are due")])
+        for name, field in needs.items():
+            if name not in given:
+                given[name] = blank(field.type)
+                if left_out(field.type) is None and not problems:
+                    problems.append((wire[name], "required, but missing"))
+        amended = False
+        while True:
+            try:
+                made = make(**given)
+                break
+            except ValueError as wrong:
+                name = wrong.field if isinstance(wrong, WrongField) else ""
+                description = wrong.description if isinstance(wrong, WrongField) else str(wrong)
+                problems.append((wire.get(name, ""), description))
+                if name in given and name not in needs:
+                    del given[name]
+                elif amended or not forgiveness.amend(make, given):
+                    raise Wrong(problems) from None
+                else:
+                    amended = True
+        forgiveness.note(problems)
+        return made
+
+    return put_together
+
+
+def blank(info: inspect.Type) -> Any:
+    """Return what stands for a required field of which an answer says nothing."""
+    empty = left_out(info)
+    if empty is not None:
+        return empty()
+    match info:
+        case inspect.StructType():
+            return assembler(info)({each.name: blank(each.type) for each in _needed(info)}, [])
+        case inspect.EnumType(cls=cls):
+            return next(iter(cls))
+        case inspect.VarTupleType():
+            return ()
+        case inspect.StrType():
+            return ""
+    raise Wrong([("", "required, but missing")])
+
+
+def _needed(info: inspect.StructType) -> list[inspect.Field]:
+    return [each for each in info.fields if each.required]
 
 
 def left_out(info: inspect.Type) -> Callable[[], Any] | None:
@@ -160,7 +267,24 @@ def left_out(info: inspect.Type) -> Callable[[], Any] | None:
     return None
 
 
-def _tuple(read_item: Read, least: int) -> Read:
+def _tuple(read_item: Read, least: int, forgiving: bool) -> Read:
+    def forgive(value: Any) -> tuple[Any, ...]:
+        items = []
+        if type(value) is not list:
+            if not isinstance(value, str | dict):
+                raise expected("an array", value)
+            forgiveness.note(expected("an array", value).problems)
+            value = [value]
+        for place, item in enumerate(value):
+            try:
+                items.append(forgiveness.below(f"[{place}]", read_item, item))
+            except Wrong as wrong:
+                forgiveness.note(wrong.under(f"[{place}]"))
+        return tuple(items)
+
+    if forgiving:
+        return forgive
+
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
             raise expected("an array", value)
@@ -182,7 +306,19 @@ def _tuple(read_item: Read, least: int) -> Read:
     return read
 
 
-def _map(read_item: Read) -> Read:
+def _map(read_item: Read, forgiving: bool) -> Read:
+    def forgive(value: Any) -> dict[str, Any]:
+        items = {}
+        for key, item in _object(value).items():
+            try:
+                items[key] = forgiveness.below(key[:40], read_item, item)
+            except Wrong as wrong:
+                forgiveness.note(wrong.under(key[:40]))
+        return items
+
+    if forgiving:
+        return forgive
+
     def read(value: Any) -> dict[str, Any]:
         items = {}
         problems: list[tuple[str, str]] = []

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from parley.model.struct import Timestamp
+from parley.wire import forgiveness
 from parley.wire.lenient import Wrong
 from parley.wire.protobuf import Message
 from parley.wire.protobuf_values import (
@@ -41,34 +42,35 @@ _KNOWN_WRITERS: Mapping[str, Callable[[Any, Any], None]] = {
 }
 
 
-def members_of(message: Message) -> Members:
-    """Return what a message says. Raises ``Wrong``."""
+def members_of(message: Message, *, forgiving: bool = False) -> Members:
+    """Return what a message says. Raises ``Wrong``, unless ``forgiving`` leaves out what is."""
     members: Members = {}
     problems: list[tuple[str, str]] = []
     for field, value in message.ListFields():
         try:
-            members[field.json_name] = _read_field(field, value)
+            members[field.json_name] = _read_field(field, value, forgiving)
         except Wrong as wrong:
             problems += wrong.under(field.json_name)
-    if problems:
+    if problems and not forgiving:
         raise Wrong(problems)
+    forgiveness.note(problems)
     return members
 
 
-def _read_field(field: Any, value: Any) -> Any:
+def _read_field(field: Any, value: Any, forgiving: bool) -> Any:
     if _is_map(field):
         item = field.message_type.fields_by_name["value"]
-        return {key: _read(item, value[key], key) for key in value}
+        return {key: _read(item, value[key], forgiving, key) for key in value}
     if field.is_repeated:
-        return [_read(field, item, f"[{place}]") for place, item in enumerate(value)]
-    return _read(field, value)
+        return [_read(field, item, forgiving, f"[{place}]") for place, item in enumerate(value)]
+    return _read(field, value, forgiving)
 
 
-def _read(field: Any, value: Any, name: str = "") -> Any:
+def _read(field: Any, value: Any, forgiving: bool, name: str = "") -> Any:
     if field.message_type is not None:
-        read = _KNOWN_READERS.get(field.message_type.full_name, members_of)
+        read = _KNOWN_READERS.get(field.message_type.full_name)
         try:
-            return read(value)
+            return members_of(value, forgiving=forgiving) if read is None else read(value)
         except Wrong as wrong:
             raise Wrong(wrong.under(name) if name else wrong.problems) from None
     return base64.b64encode(value).decode() if field.type == FieldDescriptor.TYPE_BYTES else value

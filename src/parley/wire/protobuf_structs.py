@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, inspect
 
 from parley.model.struct import A2AStruct, Timestamp, WrongField
-from parley.wire.lenient import MAX_PROBLEMS, Wrong, left_out
+from parley.wire import forgiveness
+from parley.wire.lenient import MAX_PROBLEMS, Wrong, assembler, left_out
 from parley.wire.protobuf import Message, Messages
 from parley.wire.protobuf_values import (
     read_struct,
@@ -40,7 +41,7 @@ class Structs:
 
     def __init__(self, messages: Messages) -> None:
         self.messages = messages
-        self._readers: dict[type, Read] = {}
+        self._readers: dict[tuple[type, bool], Read] = {}
         self._writers: dict[type, Write] = {}
 
     def encode(self, value: A2AStruct) -> bytes:
@@ -53,9 +54,12 @@ class Structs:
         self._writer(kind)(message, value)
         return message.SerializeToString()  # type: ignore[no-any-return]
 
-    def read(self, message: Message, kind: type[A2AStruct]) -> Any:
-        """Return the value of type ``kind`` that a message holds. Raises ``Wrong``."""
-        return self._reader(kind)(message)
+    def read(self, message: Message, kind: type[A2AStruct], *, forgiving: bool = False) -> Any:
+        """Return the value of type ``kind`` that a message holds. Raises ``Wrong``.
+
+        ``forgiving`` leaves out the fields that are wrong (``wire.forgiveness``).
+        """
+        return self._reader(kind, forgiving)(message)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -135,18 +139,22 @@ class Structs:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _reader(self, kind: type) -> Read:
-        made = self._readers.get(kind)
+    def _reader(self, kind: type, forgiving: bool) -> Read:
+        made = self._readers.get((kind, forgiving))
         if made is None:
             fields: dict[Any, _Field] = {}
             required: list[tuple[str, str, Callable[[], Any] | None]] = []
             info = inspect.type_info(kind)
             assert isinstance(info, inspect.StructType)
             wire = {each.name: each.encode_name for each in info.fields}
-            self._readers[kind] = made = _take(kind, fields, required, wire)
+            if forgiving:
+                made = _take_what_is_right(info, fields)
+            else:
+                made = _take(kind, fields, required, wire)
+            self._readers[kind, forgiving] = made
             descriptor = self.messages[kind.__name__].DESCRIPTOR
             for each in info.fields:
-                read = self._get(_given(each.type))
+                read = self._get(_given(each.type), forgiving)
                 # A descriptor is one and the same object for as long as it is held here.
                 key = descriptor.fields_by_name[each.name]
                 fields[key] = _Field(each.name, each.encode_name, read)
@@ -154,23 +162,24 @@ class Structs:
                     required.append((each.name, each.encode_name, left_out(each.type)))
         return made
 
-    def _get(self, info: inspect.Type) -> Read | None:
+    def _get(self, info: inspect.Type, forgiving: bool) -> Read | None:
         """Return what reads a field that is set; ``None`` where protobuf's value is ours."""
         match info:
             case inspect.StructType(cls=cls):
-                return self._reader(cls)
+                return self._reader(cls, forgiving)
             case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
-                return _tuple(self._reader(cls))
+                read_item = self._reader(cls, forgiving)
+                return _those_right(read_item) if forgiving else _tuple(read_item)
             case inspect.VarTupleType(item_type=inspect.StrType()):
                 return tuple
             case inspect.DictType(value_type=inspect.AnyType()):
                 return read_struct
             case inspect.DictType(value_type=inspect.StructType(cls=cls)):
-                return _map(self._reader(cls))
+                return _map(self._reader(cls, forgiving), forgiving)
             case inspect.DictType(value_type=inspect.StrType()):
                 return dict
             case inspect.EnumType(cls=cls):
-                return _enum(cls)
+                return _enum(cls, forgiving)
             case inspect.CustomType(cls=cls) if cls is Timestamp:
                 return read_timestamp
             case inspect.AnyType():
@@ -245,6 +254,36 @@ def _take(
     return take
 
 
+def _take_what_is_right(info: inspect.StructType, fields: dict[Any, _Field]) -> Read:
+    put_together = assembler(info)
+
+    def take(message: Message) -> Any:
+        given: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for descriptor, item in message.ListFields():
+            name, known_as, read = fields[descriptor]
+            try:
+                given[name] = item if read is None else forgiveness.below(known_as, read, item)
+            except Wrong as wrong:
+                problems += wrong.under(known_as)
+        return put_together(given, problems)
+
+    return take
+
+
+def _those_right(read_item: Read) -> Read:
+    def read(items: Any) -> tuple[Any, ...]:
+        taken = []
+        for place, item in enumerate(items):
+            try:
+                taken.append(forgiveness.below(f"[{place}]", read_item, item))
+            except Wrong as wrong:
+                forgiveness.note(wrong.under(f"[{place}]"))
+        return tuple(taken)
+
+    return read
+
+
 def _tuple(read_item: Read) -> Read:
     def read(items: Any) -> tuple[Any, ...]:
         try:
@@ -256,7 +295,19 @@ def _tuple(read_item: Read) -> Read:
     return read
 
 
-def _map(read_item: Read) -> Read:
+def _map(read_item: Read, forgiving: bool) -> Read:
+    def forgive(items: Any) -> dict[str, Any]:
+        taken = {}
+        for key in items:
+            try:
+                taken[key] = forgiveness.below(key[:40], read_item, items[key])
+            except Wrong as wrong:
+                forgiveness.note(wrong.under(key[:40]))
+        return taken
+
+    if forgiving:
+        return forgive
+
     def read(items: Any) -> dict[str, Any]:
         try:
             return {key: read_item(items[key]) for key in items}
@@ -279,14 +330,18 @@ def _wrong_in(items: Any, read_item: Read) -> Wrong:
     return Wrong(problems)
 
 
-def _enum(cls: type[Enum]) -> Read:
+def _enum(cls: type[Enum], forgiving: bool) -> Read:
     members = dict(enumerate(cls))  # the order of definition is that of the numbers
     allowed = ", ".join(m.value for m in cls if not m.value.endswith("_UNSPECIFIED"))
 
     def read(number: int) -> Enum:
         member = members.get(number)
         if member is None:
-            raise Wrong([("", f"expected one of {allowed}; got the number {number}")])
+            wrong = Wrong([("", f"expected one of {allowed}; got the number {number}")])
+            if not forgiving:
+                raise wrong
+            forgiveness.note(wrong.problems)
+            return members[0]
         return member
 
     return read

@@ -8,6 +8,7 @@ reads what ProtoJSON allows and names the fields that are wrong.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
@@ -17,12 +18,22 @@ import msgspec
 
 from parley.model import encoding
 from parley.model.encoding import encode
-from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
 from parley.wire import lenient
 from parley.wire.limits import check_limits
 from parley.wire.syntax import Bytes, not_json
 
-__all__ = ["check_limits", "decode", "encode", "parse", "read", "refuse"]
+__all__ = [
+    "check_limits",
+    "decode",
+    "decode_answer",
+    "encode",
+    "parse",
+    "parse_answer",
+    "read",
+    "read_answer",
+    "refuse",
+]
 
 T = TypeVar("T")
 
@@ -59,6 +70,63 @@ def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     if violations:
         refuse(violations)
     return made  # type: ignore[no-any-return]
+
+
+def decode_answer(data: Bytes, kind: type[T]) -> T:
+    """Read a value of an answer, as ``decode`` does, without the fields that are wrong in it.
+
+    They are noted (``wire.forgiveness``). Raises what ``decode`` does for what is no ``kind``.
+    """
+    try:
+        return encoding.decode(data, kind)
+    except (ValueError, RecursionError):
+        return read_answer(parse_answer(data), kind)
+
+
+def read_answer(value: Any, kind: type[T]) -> T:
+    """Return the ``kind`` that a parsed JSON value stands for, as ``decode_answer`` does."""
+    try:
+        return lenient.reader(kind, forgiving=True)(value)  # type: ignore[no-any-return]
+    except lenient.Wrong as wrong:
+        refuse([FieldViolation(*each) for each in wrong.problems])
+
+
+def parse_answer(data: Bytes) -> Any:
+    """Return what the JSON of an answer says, as ``parse`` does; what JSON lacks is forgiven.
+
+    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers that JSON does not
+    have or that cannot be kept become null or text.
+    """
+    try:
+        return parse(data)
+    except A2AError:
+        try:
+            text = _HALF.sub(_whole, bytes(data).decode(errors="replace"))
+            return json.loads(
+                text,
+                parse_constant=lambda _: None,
+                parse_float=_finite,
+                parse_int=lambda digits: int(digits) if len(digits) <= 4300 else digits,
+            )
+        except (ValueError, RecursionError):
+            pass
+        raise
+
+
+# An escape, a whole surrogate pair among them (1), or half of one (2).
+_HALF = re.compile(
+    r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F].{2})|.)",
+    re.DOTALL,
+)
+
+
+def _finite(digits: str) -> float | str:
+    number = float(digits)
+    return digits if number in (inf, -inf) else number
+
+
+def _whole(found: re.Match[str]) -> str:
+    return "\\ufffd" if found[2] else found[0]
 
 
 def parse(data: Bytes) -> Any:

@@ -10,8 +10,10 @@ from importlib import import_module
 from typing import Any, cast
 
 from parley.model.cards import AgentCard
-from parley.model.errors import VersionNotSupportedError
+from parley.model.errors import FieldViolation, VersionNotSupportedError
+from parley.wire import protojson
 from parley.wire.dialect import Dialect
+from parley.wire.forgiveness import noted
 
 LATEST = "1.0"
 SPOKEN = (LATEST, "0.3")
@@ -79,9 +81,21 @@ def write_card(card: AgentCard, version: str = "") -> bytes:
 def read_card(members: dict[str, Any]) -> AgentCard:
     """Return the card that a JSON object holds, of whichever version, or of several at once.
 
-    Unknown members, and security schemes that cannot be read, are passed over.
+    A card names the agent, and says where it is. What else is wrong with it is left out, with a
+    warning in the log: unknown members, security schemes that cannot be read.
     Raises ``A2AError`` that names what is wrong.
     """
+    places = members.get("supportedInterfaces", members.get("supported_interfaces"))
+    wrong = []
+    if not members.get("name") or not isinstance(members["name"], str):
+        wrong.append(FieldViolation("name", "expected the name of the agent"))
+    if not isinstance(places, list) and not isinstance(members.get("url"), str):
+        name = "url" if places is None else "supportedInterfaces"
+        words = "expected the address of the agent" if places is None else "expected a list"
+        wrong.append(FieldViolation(name, words))
+    if wrong:
+        protojson.refuse(wrong)
     is_latest = "supportedInterfaces" in members and "url" not in members
     home = import_module(_HOMES[LATEST if is_latest else UNSAID])
-    return cast("AgentCard", home.read_card(members))
+    with noted("the agent card"):
+        return cast("AgentCard", home.read_card(members))

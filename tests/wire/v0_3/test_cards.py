@@ -126,6 +126,22 @@ def test_a_card_as_agents_of_0_3_publish_it_is_read():
     assert card.icon_url == "https://a.example/icon"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capabilities": 5},
+        {"skills": 5},
+        {"skills": [5]},
+        {"security": [5]},
+        {"securitySchemes": 5},
+    ],
+    ids=str,
+)
+def test_a_card_is_read_without_what_is_wrong_in_it(wrong, caplog):
+    assert versions.read_card({**MINIMAL, **wrong}) == versions.read_card(MINIMAL)
+    assert "the agent card is not as it should be" in caplog.text
+
+
 def test_a_minimal_card_is_read():
     card = versions.read_card(MINIMAL)
     assert offered(card) == [("JSONRPC", "0.3.0", "https://a.example")]
@@ -143,11 +159,7 @@ def test_a_card_in_the_form_of_the_proto_is_read():
     [
         {"name": "a"},
         {**MINIMAL, "url": 5},
-        {**MINIMAL, "capabilities": 5},
-        {**MINIMAL, "skills": 5},
-        {**MINIMAL, "skills": [5]},
-        {**MINIMAL, "security": [5]},
-        {**MINIMAL, "securitySchemes": 5},
+        {**MINIMAL, "name": 5},
         {"url": "https://a.example"},
     ],
 )

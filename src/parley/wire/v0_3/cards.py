@@ -12,7 +12,6 @@ from typing import Any
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.wire import protojson
 from parley.wire.v1_0 import cards as latest
 
@@ -93,10 +92,6 @@ def read_card(members: Mapping[str, Any]) -> AgentCard:
     card: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
     if "supportedInterfaces" in card:
         return latest.read_card(_with_capability(card))
-    url = card.get("url")
-    if not isinstance(url, str):
-        words = "expected the address of the agent"
-        raise InvalidParamsError(f"url: {words}", violations=(FieldViolation("url", words),))
     card["supportedInterfaces"] = _read_interfaces(card)
     card = _with_capability(card)
     schemes = card.get("securitySchemes")
@@ -202,11 +197,11 @@ def _scheme(scheme: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
-    main = {"url": card["url"], "transport": card.get("preferredTransport") or _JSONRPC}
+    main = {"url": card.get("url"), "transport": card.get("preferredTransport") or _JSONRPC}
     more = card.get("additionalInterfaces")
     found: dict[tuple[Any, Any], dict[str, Any]] = {}
     for each in (main, *(more if isinstance(more, list) else ())):
-        if isinstance(each, dict) and each.get("url"):
+        if isinstance(each, dict) and isinstance(each.get("url"), str) and each["url"]:
             url, binding = each["url"], each.get("transport") or _JSONRPC
             found.setdefault(
                 (str(url), str(binding)),

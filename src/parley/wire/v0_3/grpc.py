@@ -7,13 +7,14 @@ from functools import cached_property
 from typing import Any
 
 from parley.model.cards import AgentCard
-from parley.model.errors import A2AError, FieldViolation, InternalError, InvalidParamsError
+from parley.model.errors import A2AError, FieldViolation, InternalError
 from parley.model.operations import BY_NAME, Operation
 from parley.model.requests import Empty, SendMessageRequest, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, WrongField
 from parley.model.tasks import Event
 from parley.wire import protojson
+from parley.wire.forgiveness import noted
 from parley.wire.lenient import Wrong
 from parley.wire.protobuf import Messages
 from parley.wire.protobuf_limits import check_depth, check_parts
@@ -99,9 +100,9 @@ class Grpc:
         if operation.response is Empty:
             return Empty()
         try:
-            members = self._read(self._types(operation)[1], data)
+            with noted(asked := f"the answer to {operation.name}"):
+                members = self._read(self._types(operation)[1], data)
         except A2AError as error:
-            asked = f"the answer to {operation.name}"
             raise unreadable(asked, operation.response, error) from None
         if operation.response is AgentCard:
             members.setdefault("url", "")  # protobuf leaves an empty one out
@@ -114,7 +115,8 @@ class Grpc:
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says."""
         try:
-            members = self._read(_EVENT, data)
+            with noted("an event of a stream"):
+                members = self._read(_EVENT, data)
         except A2AError as error:
             raise unreadable("an event of a stream", StreamResponse, error) from None
         return proto_json.read_event(members)
@@ -129,12 +131,7 @@ class Grpc:
         return request, response.removesuffix("[]")
 
     def _read(self, name: str, data: Bytes) -> proto_json.Members:
-        try:
-            return members_of(self._messages.parse(name, data))
-        except Wrong as wrong:
-            violations = tuple(FieldViolation(*problem) for problem in wrong.problems)
-            field, description = violations[0]
-            raise InvalidParamsError(f"{field}: {description}", violations=violations) from None
+        return members_of(self._messages.parse(name, data), forgiving=True)
 
     def _write(self, name: str, members: proto_json.Members) -> bytes:
         message = self._messages[name]()

@@ -23,6 +23,7 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import protojson
 from parley.wire.dialect import HttpRequest, Route
+from parley.wire.forgiveness import noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
 from parley.wire.v0_3.file_bytes import is_python, with_text_bytes
@@ -133,7 +134,7 @@ class HttpJson:
         if operation.response is Empty:
             return Empty()
         try:
-            members = protojson.parse(data)
+            members = protojson.parse_answer(data)
         except A2AError as error:
             asked = f"the answer to {operation.name}"
             raise unreadable(asked, operation.response, error) from None
@@ -147,7 +148,8 @@ class HttpJson:
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says. Raises the error that it holds instead."""
         try:
-            return protojson.decode(data, proto_values.Response).meant()
+            with noted("an event of a stream"):
+                return protojson.decode_answer(data, proto_values.Response).meant()
         except (A2AError, ValueError, RecursionError) as problem:
             try:
                 error = errors.read_error(500, data)

@@ -17,6 +17,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 from parley.wire import protojson
+from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, params, values
 
@@ -40,7 +41,7 @@ _WRITTEN_PARAMS: dict[type[A2AStruct], Any] = {
 _RESULTS: dict[type[A2AStruct], Any] = {
     Task: values.Task,
     ListTasksResponse: params.ListTasksResult,
-    TaskPushNotificationConfig: params.TaskPushNotificationConfig,
+    TaskPushNotificationConfig: params.AnsweredConfig,
 }
 
 
@@ -68,10 +69,12 @@ def without_tenant(request: Any) -> Any:
 class _Signs(msgspec.Struct):
     """The members that tell the objects of 0.3 apart."""
 
-    kind: str | None = None
+    kind: Any = None
     id: msgspec.Raw = msgspec.Raw()
     status: msgspec.Raw = msgspec.Raw()
     artifact: msgspec.Raw = msgspec.Raw()
+    parts: msgspec.Raw = msgspec.Raw()
+    role: msgspec.Raw = msgspec.Raw()
 
 
 _signs = msgspec.json.Decoder(_Signs).decode
@@ -86,14 +89,19 @@ _KINDS: dict[str, type[values.Value]] = {
 def _kind_of(data: Bytes) -> type[values.Value]:
     """Return what an object is: what it says, or else what its members say."""
     signs = _signs(data)
-    named = _KINDS.get(signs.kind or "")
+    named = _KINDS.get(signs.kind) if isinstance(signs.kind, str) else None
     if named is not None:
         return named
     if signs.artifact:
         return values.TaskArtifactUpdateEvent
     if signs.status:
         return values.Task if signs.id else values.TaskStatusUpdateEvent
-    return values.Message
+    if signs.parts or signs.role:
+        return values.Message
+    raise ValueError("it has neither a kind nor the members of a task, a message or an update")
+
+
+_CONFIGS = tuple[params.AnsweredConfig, ...]
 
 
 class Json:
@@ -117,17 +125,12 @@ class Json:
         kind = operation.response
         if kind is Empty:
             return Empty()
+        asked = f"the answer to {operation.name}"
         try:
-            if kind is SendMessageResponse:
-                return _read_value(data)
-            if kind is AgentCard:
-                return cards.read_card(protojson.decode(data, dict))
-            if kind is Configs:
-                configs = protojson.decode(data, tuple[params.TaskPushNotificationConfig, ...])
-                return Configs(configs=tuple([each.meant() for each in configs]))
-            return protojson.decode(data, _RESULTS[kind]).meant()
+            with noted(asked):
+                return _read_answer(data, kind)
         except (A2AError, ValueError, RecursionError) as error:
-            raise unreadable(f"the answer to {operation.name}", kind, error) from None
+            raise unreadable(asked, kind, error) from None
 
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream (0.3 §7.2.1)."""
@@ -136,7 +139,8 @@ class Json:
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says."""
         try:
-            return _read_value(data)
+            with noted("an event of a stream"):
+                return _read_value(data)
         except (A2AError, ValueError, RecursionError) as error:
             raise unreadable("an event of a stream", requests.StreamResponse, error) from None
 
@@ -145,8 +149,22 @@ class Json:
         return isinstance(event, TaskStatusUpdateEvent) and values.is_final(event.status)
 
 
+def _read_answer(data: Bytes, kind: type) -> Any:
+    if kind is SendMessageResponse:
+        return _read_value(data)
+    if kind is AgentCard:
+        return cards.read_card(protojson.decode_answer(data, dict))
+    if kind is Configs:
+        # An official agent says null for an empty list.
+        given = () if is_null(data) else protojson.decode_answer(data, _CONFIGS)
+        return Configs(configs=tuple([each.meant() for each in given]))
+    if kind is ListTasksResponse and is_null(data):
+        return ListTasksResponse(tasks=(), next_page_token="", page_size=0, total_size=0)
+    return protojson.decode_answer(data, _RESULTS[kind]).meant()
+
+
 def _read_value(data: Bytes) -> Event:
-    return protojson.decode(data, _kind_of(data)).meant()
+    return protojson.decode_answer(data, _kind_of(data)).meant()
 
 
 def unreadable(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:

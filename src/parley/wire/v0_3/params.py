@@ -109,6 +109,13 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
         return self.push_notification_config.meant(self.task_id or self.id)
 
 
+class AnsweredConfig(TaskPushNotificationConfig, frozen=True, kw_only=True):
+    """A webhook as an agent answers it, which may leave out its task."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
 class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
     """How a message is to be answered. It waits for its task unless ``blocking`` is false."""
 

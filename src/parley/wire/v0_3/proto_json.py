@@ -23,7 +23,7 @@ from parley.model.operations import Operation
 from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
 from parley.model.struct import A2AStruct, Int32, WrongField
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import protojson
+from parley.wire import forgiveness, protojson
 from parley.wire.v0_3 import cards, proto_values, values
 from parley.wire.v0_3.json import Configs, unreadable
 from parley.wire.v0_3.params import ListTasksParams, PushNotificationConfig, length_of, meant_by
@@ -165,8 +165,15 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
         )
 
     def meant(self) -> push.TaskPushNotificationConfig:
-        """Return the webhook of the data model. Raises ``ValueError``."""
-        return self.push_notification_config.meant(_ids(self.name)[0])
+        """Return the webhook of the data model; one whose name is none is of no task."""
+        task_id = config_id = ""
+        try:
+            task_id, config_id = _ids(self.name)
+        except WrongField as wrong:
+            forgiveness.note([("name", wrong.description)])
+        webhook = self.push_notification_config
+        meant = webhook.meant(task_id)
+        return msgspec.structs.replace(meant, id=webhook.id or config_id or meant.id)
 
 
 class CreateConfig(A2AStruct, frozen=True, kw_only=True):
@@ -305,33 +312,37 @@ def result_of(operation: Operation, answer: Any) -> A2AStruct:
 def read_result(operation: Operation, members: Any) -> Any:
     """Return what an answer says. Raises ``InvalidAgentResponseError``."""
     kind = operation.response
+    asked = f"the answer to {operation.name}"
     try:
-        return _read_result(kind, members)
+        with forgiveness.noted(asked):
+            return _read_result(kind, members)
     except (A2AError, ValueError, RecursionError) as error:
-        raise unreadable(f"the answer to {operation.name}", kind, error) from None
+        raise unreadable(asked, kind, error) from None
 
 
 def _read_result(kind: type, members: Any) -> Any:
     if kind is Empty:
         return Empty()
     if kind is AgentCard:
-        return cards.read_card(protojson.read(members, dict))
+        return cards.read_card(protojson.read_answer(members, dict))
     if kind is Task:
-        return protojson.read(members, proto_values.Task).meant()
+        return protojson.read_answer(members, proto_values.Task).meant()
     if kind is SendMessageResponse:
-        return protojson.read(members, proto_values.Response).meant()
+        return protojson.read_answer(members, proto_values.Response).meant()
     if kind is push.TaskPushNotificationConfig:
-        return protojson.read(members, TaskPushNotificationConfig).meant()
+        return protojson.read_answer(members, TaskPushNotificationConfig).meant()
+    # Some say null for an empty list, or the items without the page around them.
+    items = [] if members is None else members
     if kind is Configs:
-        page = protojson.read(
-            {"configs": members} if isinstance(members, list) else members, ListConfigsResponse
+        page = protojson.read_answer(
+            {"configs": items} if isinstance(items, list) else items, ListConfigsResponse
         )
         return Configs(
             configs=tuple([config.meant() for config in page.configs]),
             next_page_token=page.next_page_token,
         )
-    answer = protojson.read(
-        {"tasks": members} if isinstance(members, list) else members, ListTasksAnswer
+    answer = protojson.read_answer(
+        {"tasks": items} if isinstance(items, list) else items, ListTasksAnswer
     )
     return ListTasksResponse(
         tasks=tuple([task.meant() for task in answer.tasks]),
@@ -349,7 +360,8 @@ def write_event(event: Event) -> Members:
 def read_event(members: Any) -> Event:
     """Return what an event of a stream says. Raises ``InvalidAgentResponseError``."""
     try:
-        return protojson.read(members, proto_values.Response).meant()
+        with forgiveness.noted("an event of a stream"):
+            return protojson.read_answer(members, proto_values.Response).meant()
     except (A2AError, ValueError, RecursionError) as error:
         raise unreadable("an event of a stream", requests.StreamResponse, error) from None
 

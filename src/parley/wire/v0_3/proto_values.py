@@ -18,8 +18,9 @@ from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
 from parley.model.parts import Role
 from parley.model.struct import A2AStruct, NonEmpty, WrongField
+from parley.wire import forgiveness
 from parley.wire.v0_3.file_bytes import content_of
-from parley.wire.v0_3.values import is_final, moment_of
+from parley.wire.v0_3.values import answered_moment, is_final
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
 
@@ -107,6 +108,31 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return core_parts.Part(text=self.text, metadata=self.metadata)
 
 
+@forgiveness.amends(FilePart)
+def _file(given: dict[str, Any]) -> bool:
+    """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
+    if given.get("file_with_bytes") is None:
+        is_named = bool(given)
+        given["file_with_uri"] = given.get("file_with_uri") or ""
+        return is_named
+    given.pop("file_with_uri", None)
+    return True
+
+
+@forgiveness.amends(Part)
+def _part(given: dict[str, Any]) -> bool:
+    """A part keeps the first content that is not empty, and is an empty text without any."""
+    if not given:
+        return False
+    content = [name for name in ("text", "file", "data") if given.get(name) is not None]
+    kept = ([name for name in content if given[name] != ""] or content or ["text"])[0]
+    for name in content:
+        if name != kept:
+            del given[name]
+    given.setdefault(kept, "")
+    return True
+
+
 class Message(A2AStruct, frozen=True, kw_only=True):
     """A message, as an agent may answer it. The proto has no references to tasks."""
 
@@ -132,16 +158,18 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         )
 
     def meant(self) -> core_parts.Message:
-        """Return the message of the data model; one that has no id gets one.
+        """Return the message of the data model.
 
-        Raises ``ValueError`` for one without content.
+        One that has no id gets one, one without content an empty part.
         """
+        if not self.content:
+            forgiveness.note([("content", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
             task_id=self.task_id,
             role=Role.USER if self.role is Role.USER else Role.AGENT,
-            parts=tuple([part.meant() for part in self.content]),
+            parts=tuple([part.meant() for part in self.content]) or (core_parts.Part(text=""),),
             metadata=self.metadata,
             extensions=self.extensions,
         )
@@ -184,7 +212,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
     def meant(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id,
+            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
             parts=tuple([part.meant() for part in self.parts]),
@@ -215,7 +243,7 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
         return core_tasks.TaskStatus(
             state=MEANT_BY[self.state],
             message=update.meant() if update is not None and update.content else None,
-            timestamp=moment_of(self.timestamp),
+            timestamp=answered_moment(self.timestamp),
         )
 
 

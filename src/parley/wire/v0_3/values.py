@@ -18,6 +18,7 @@ from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, WrongField
 from parley.model.tasks import TaskState
+from parley.wire import forgiveness
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
 DEFAULT_CONFIG_ID = "default"
@@ -67,6 +68,15 @@ def moment_of(text: str | None) -> Timestamp | None:
         return Timestamp.parse(text)
     except ValueError:
         return Timestamp.parse(text + "Z")
+
+
+def answered_moment(text: str | None) -> Timestamp | None:
+    """Return the moment that a timestamp of an answer means, ``None`` for one that means none."""
+    try:
+        return moment_of(text)
+    except ValueError as error:
+        forgiveness.note([("timestamp", str(error))])
+        return forgiveness.moment_of(text)
 
 
 def check_kind(kind: str, expected: str) -> None:
@@ -146,6 +156,36 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return unwrap(self.data or {}, self.metadata)
 
 
+@forgiveness.amends(File)
+def _file(given: dict[str, Any]) -> bool:
+    """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
+    if given.get("bytes_") is None:
+        is_named = bool(given)
+        given["uri"] = given.get("uri") or ""
+        return is_named
+    given.pop("uri", None)
+    return True
+
+
+@forgiveness.amends(Part)
+def _part(given: dict[str, Any]) -> bool:
+    """A part is what its content says, and an empty one of its kind without any."""
+    kind = given.pop("kind", "") or given.pop("type", "")
+    given.pop("type", None)
+    content = [name for name in ("text", "file", "data") if given.get(name) is not None]
+    kept = kind if kind in content else (content or [""])[0]
+    if not kept and not given and not kind:
+        return False
+    for name in content:
+        if name != kept:
+            del given[name]
+    if not kept:
+        given[kind if kind in ("text", "data", "file") else "text"] = (
+            {} if kind == "data" else File(uri="") if kind == "file" else ""
+        )
+    return True
+
+
 class Message(A2AStruct, frozen=True, kw_only=True):
     """A message, as an agent may answer it."""
 
@@ -178,16 +218,18 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         )
 
     def meant(self) -> core_parts.Message:
-        """Return the message of the data model; one that has no id gets one.
+        """Return the message of the data model.
 
-        Raises ``ValueError`` for one without parts.
+        One that has no id gets one, one without parts an empty one.
         """
+        if not self.parts:
+            forgiveness.note([("parts", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
             task_id=self.task_id,
             role=core_parts.Role.USER if self.role is Role.USER else core_parts.Role.AGENT,
-            parts=tuple([part.meant() for part in self.parts]),
+            parts=tuple([part.meant() for part in self.parts]) or (core_parts.Part(text=""),),
             metadata=self.metadata,
             extensions=self.extensions,
             reference_task_ids=self.reference_task_ids,
@@ -232,7 +274,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
     def meant(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id,
+            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
             parts=tuple([part.meant() for part in self.parts]),
@@ -264,7 +306,7 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
             state=MEANT_BY[self.state],
             # Some agents put a message that says nothing into every status.
             message=message.meant() if message is not None and message.parts else None,
-            timestamp=moment_of(self.timestamp),
+            timestamp=answered_moment(self.timestamp),
         )
 
 

@@ -18,6 +18,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import protojson
+from parley.wire.forgiveness import noted
 from parley.wire.lenient import Wrong
 from parley.wire.protobuf import Messages
 from parley.wire.protobuf_limits import check_depth, check_parts
@@ -105,7 +106,9 @@ class Grpc:
 
     def _read(self, asked: str, data: Bytes, kind: type[A2AStruct]) -> Any:
         try:
-            return self._structs.read(self._messages.parse(kind.__name__, data), kind)
+            message = self._messages.parse(kind.__name__, data)
+            with noted(f"the answer to {asked}"):
+                return self._structs.read(message, kind, forgiving=True)
         except Wrong as wrong:
             violations = tuple(FieldViolation(*problem) for problem in wrong.problems)
             field, description = violations[0]

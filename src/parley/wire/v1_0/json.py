@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from parley.model.cards import AgentCard
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.operations import Operation
 from parley.model.parts import Message
-from parley.model.requests import Empty, SendMessageResponse, StreamResponse
+from parley.model.requests import (
+    Empty,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksResponse,
+    SendMessageResponse,
+    StreamResponse,
+)
 from parley.model.service import StreamItem
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from parley.wire import protojson
+from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
+from parley.wire.v1_0 import cards
 
 _MEMBERS: dict[type, bytes] = {
     Task: b'{"task":',
     Message: b'{"message":',
     TaskStatusUpdateEvent: b'{"statusUpdate":',
     TaskArtifactUpdateEvent: b'{"artifactUpdate":',
+}
+
+
+# The member that holds the items of a page.
+_PAGES: dict[type, str] = {
+    ListTasksResponse: "tasks",
+    ListTaskPushNotificationConfigsResponse: "configs",
 }
 
 
@@ -54,7 +70,16 @@ class Json:
 
     def _read(self, asked: str, data: Bytes, kind: type) -> Any:
         try:
-            return protojson.decode(data, kind)
+            with noted(f"the answer to {asked}"):
+                if kind is AgentCard:
+                    return cards.read_card(protojson.decode_answer(data, dict))
+                items = _PAGES.get(kind)
+                if items is not None and is_null(data):
+                    return protojson.read_answer({}, kind)
+                if items is not None and bytes(data[:1]) == b"[":
+                    # The items without the page around them.
+                    return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
+                return protojson.decode_answer(data, kind)
         except A2AError as error:
             raise InvalidAgentResponseError(
                 f"the answer to {asked} is not a {kind.__name__}: {error.message}",
