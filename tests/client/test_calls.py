@@ -147,12 +147,12 @@ async def test_answers_that_are_not_the_agents_are_called_what_they_are(
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"jsonrpc": "2.0", "id": 1}',
-        b'{"jsonrpc": "2.0", "id": 1, "result": {"id": 5}}',
-        b'{"jsonrpc": "2.0", "id": 1, "result": []}',
-        b'{"jsonrpc": "1.0", "id": 1, "result": {}}',
-        b'{"jsonrpc": "2.0", "id": 1, "error": "no"}',
-        b'{"jsonrpc": "2.0", "id": 1, "result": ' + b"[" * 100_000,
+        b'{"jsonrpc": "2.0", "id": null}',
+        b'{"jsonrpc": "2.0", "id": null, "result": {"nothing": 5}}',
+        b'{"jsonrpc": "2.0", "id": null, "result": []}',
+        b'{"jsonrpc": "1.0", "id": null, "result": {}}',
+        b'{"jsonrpc": "2.0", "id": null, "error": "no"}',
+        b'{"jsonrpc": "2.0", "id": null, "result": ' + b"[" * 100_000,
         b'\xff\xfe{"jsonrpc": "2.0"}',
     ],
 )

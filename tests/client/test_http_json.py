@@ -310,7 +310,7 @@ async def test_a_redirect_is_not_followed_with_credentials() -> None:
 
 
 async def test_an_answer_that_is_wrong_is_told_as_such() -> None:
-    async with bound(answering({"id": 7})) as (binding, _):
+    async with bound(answering({"nothing": 7})) as (binding, _):
         with pytest.raises(InvalidAgentResponseError, match="GetTask is not a Task"):
             await binding.call(BY_NAME["GetTask"], GetTaskRequest(id="t"), CONTEXT)
 

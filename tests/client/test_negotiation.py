@@ -309,7 +309,7 @@ async def test_an_interface_that_does_not_speak_what_its_card_says_is_left(refus
         (hang_up, Disconnected),
         (reset, Disconnected),
         (status(500), UnexpectedStatus),
-        (status(404, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":""}}'), None),
+        (status(404, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":""}}'), None),
     ],
 )
 async def test_a_message_that_may_have_arrived_is_sent_nowhere_else(

@@ -70,13 +70,17 @@ def check_beside(before: Any, after: Any, path: tuple[Any, ...]) -> None:
             if rest:
                 check_beside(before[key], after[key], tuple(rest))
         else:
-            assert not rest or not isinstance(before[key], dict) or len(before[key]) == 1, path
+            # A message without parts says nothing; an object of one member needs that.
+            said = before[key] if rest and isinstance(before[key], dict) else {}
+            assert len(said) <= 1 or rest in (["parts"], ["content"]), path
             others = after
         assert others == [each for place, each in enumerate(before) if place != key], path
         return
     if before.get("kind") in ("text", "data", "file") or key in ("flows", "scheme"):
         after = {**before, **after} if after.keys() <= before.keys() else after
-    follows = {key, "final"}  # which follows from the state
+    follows = {key, "final"}  # which follows from the state, as the name of a webhook from its id
+    if key == "pushNotificationConfig":
+        follows.add("name")
     assert {k: v for k, v in before.items() if k not in follows} == {
         k: v for k, v in after.items() if k not in follows and (k in before or v)
     }, (path, before, after)
@@ -98,8 +102,7 @@ def test_one_wrong_field_takes_nothing_else_with_it(codec: str, name: str, data:
     members = written(spoken, name, value)
     try:
         assume(written(spoken, name, read(spoken, name, members)) == members)
-        assume("name" not in members or "tasks//" not in members["name"])
-    except A2AError:
+    except (A2AError, ValueError):  # a value that the version cannot say
         assume(False)
     # What an answer is must be told by what is left of its outermost object.
     wrapped = isinstance(members, dict) and response in (SendMessageResponse, StreamResponse)

@@ -197,15 +197,17 @@ def test_a_message_with_too_many_parts_is_refused_before_it_is_decoded():
 @pytest.mark.parametrize(
     ("state", "role", "field"), [(99, 1, "task.status.state"), (3, 99, "task.status.message.role")]
 )
-def test_an_enum_number_that_is_not_known_is_refused(state, role, field):
+def test_an_enum_number_that_is_not_known_is_passed_over(state, role, field, caplog):
     message = MADE["StreamResponse"]()
     message.task.id, message.task.status.state = "t", state
     update = message.task.status.update
     update.message_id, update.role = "m", role
     update.content.add().text = "hi"
-    with pytest.raises(InvalidAgentResponseError) as refused:
-        CODEC.read_event(message.SerializeToString())
-    assert refused.value.violations[0].field == field
+    event = CODEC.read_event(message.SerializeToString())
+    assert event.state is (TaskState.COMPLETED if state == 3 else TaskState.UNSPECIFIED)
+    assert event.status.message.role is (Role.USER if role == 1 else Role.AGENT)
+    assert event.text == "hi"
+    assert field in caplog.text
 
 
 def test_a_number_that_json_does_not_have_is_refused_where_it_is_read():

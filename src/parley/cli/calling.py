@@ -111,8 +111,11 @@ class Call:
     @property
     def headers(self) -> dict[str, str]:
         """The service parameters, as HTTP carries them."""
-        pairs = (item.partition(":") for item in self.settings.svc_param)
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        headers: dict[str, str] = {}
+        for item in self.settings.svc_param:
+            name, _, value = (each.strip() for each in item.partition(":"))
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return headers
 
     @property
     def bindings(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from parley.cli.failures import UsageFailure
 
 PREFIX = "A2ACLI_"
+MAX_SIZE = 1024 * 1024
+"""What a ``.env`` file may hold, in bytes: a file of another kind is not read into memory."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -58,7 +60,14 @@ def local_file(start: Path) -> Path | None:
 def read(path: Path) -> dict[str, str]:
     """Return our settings in the file. Raises ``UsageFailure`` when it cannot be read."""
     try:
-        return parse(path.read_text("utf-8-sig"))
+        with path.open("rb") as file:
+            content = file.read(MAX_SIZE + 1)
+        if len(content) > MAX_SIZE:
+            raise UsageFailure(
+                f"the configuration file {path} is larger than {MAX_SIZE:,} bytes",
+                hint="give the .env file that you mean with --config",
+            )
+        return parse(content.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageFailure(

@@ -9,6 +9,7 @@ from parley.cli.calling import Call
 from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.interface import declares
+from parley.client.last_words import Looks, with_last_words
 from parley.client.message import compose
 from parley.client.told import Told
 from parley.log.fold import IllegalEvent
@@ -44,7 +45,8 @@ async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Tas
     if isinstance(told, Message):
         return told
     try:
-        return await agent.get(told.task.id, history_length=call.settings.history)
+        task = await agent.get(told.task.id, history_length=call.settings.history)
+        return with_last_words(task, told.task.last_words)
     except (ClientError, A2AError) as error:
         if not told.is_whole:
             raise
@@ -143,11 +145,14 @@ async def poll(call: Call, agent: RemoteAgent, task_id: str) -> Task:
     """
     interval = pause = call.settings.poll_interval
     before: Task | None = None
+    said: Message | None = None
+    looks = Looks()
     quiet = 0
     while True:
         task = await _get_patiently(call, agent, task_id)
-        if is_settled(task.state):
-            return task
+        if is_settled(task.state) or looks.are_enough(task):
+            return with_last_words(task, said)
+        said = task.status.message or said
         quiet = quiet + 1 if task == before else 0
         before = task
         pause = min(pause * 1.2, 3 * interval) if quiet > QUIET else interval

@@ -29,6 +29,8 @@ def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
     write_status(write, task.status, verbose=verbose)
     for artifact in task.artifacts:
         write_artifact(write, artifact, verbose=verbose)
+    if task.last_words is not None and not any(artifact.text for artifact in task.artifacts):
+        write_parts(write, task.last_words.parts, verbose=verbose)
     if verbose:
         write_metadata(write, task.metadata)
 

@@ -129,6 +129,7 @@ def _read_list(setting: Setting, written: Sequence[str]) -> tuple[str, ...]:
     if setting.name == "svc-param":
         for item in kept:
             _check_parameter(item)
+        _check_together(kept)
     return kept
 
 
@@ -138,6 +139,19 @@ def _check_parameter(item: str) -> None:
         raise ValueError("a service parameter is written name:value, for example x-trace-id:abc123")
     if any(ord(character) < 32 for character in value):
         raise ValueError("a service parameter's value is one line of text")
+
+
+def _check_together(items: Sequence[str]) -> None:
+    """Refuse what the client sets by itself, and what is given twice without being a list."""
+    from parley.client.headers import taken_apart
+
+    seen: set[str] = set()
+    for item in items:
+        name, _, value = (each.strip() for each in item.partition(":"))
+        others, _ = taken_apart({name: value})
+        if others and name.lower() in seen:
+            raise ValueError(f"the service parameter {name} is given twice")
+        seen.add(name.lower())
 
 
 def _read_duration(setting: Setting, written: str) -> float:

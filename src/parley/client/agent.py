@@ -17,6 +17,7 @@ from parley.client.errors import ClientError, Timeout
 from parley.client.extensions import Activation, call_method
 from parley.client.http import HttpTransport
 from parley.client.interface import declares
+from parley.client.last_words import Looks, with_last_words
 from parley.client.message import Push, Sendable, compose
 from parley.client.negotiation import Interfaces
 from parley.client.push import PushConfigs
@@ -40,7 +41,7 @@ from parley.model.requests import (
 )
 from parley.model.service import A2AService, CallContext
 from parley.model.struct import Timestamp
-from parley.model.tasks import Event, Task, TaskState
+from parley.model.tasks import Event, Task, TaskState, TaskStatusUpdateEvent
 from parley.wire import versions
 
 
@@ -353,28 +354,37 @@ class RemoteAgent:
             async with asyncio.timeout(timeout):
                 interval = 2.0 if poll is None else poll
                 pause = min(0.25, interval)
+                said: Message | None = None
+                looks = Looks()
                 while True:
                     task = await self.get(task_id, history_length=history_length)
-                    if is_settled(task.state):
-                        return task
-                    if poll is None and self._streams and await self._watch(task_id):
-                        continue
+                    if is_settled(task.state) or (timeout is None and looks.are_enough(task)):
+                        return with_last_words(task, said)
+                    said = task.status.message or said
+                    if poll is None and self._streams:
+                        settled, heard = await self._watch(task_id)
+                        said = heard or said
+                        if settled:
+                            continue
                     await asyncio.sleep(pause)
                     pause = min(interval, pause * 1.5)
         except TimeoutError:
             raise _late(timeout, task_id) from None
 
-    async def _watch(self, task_id: str) -> bool:
-        """Follow a task until it settles; whether that went well."""
+    async def _watch(self, task_id: str) -> tuple[bool, Message | None]:
+        """Follow a task until it settles; whether that went well, and what was said last."""
         stream = self.subscribe(task_id)
+        said: Message | None = None
         try:
             async with stream:
-                async for _ in stream:
+                async for event in stream:
+                    if isinstance(event, Task | TaskStatusUpdateEvent):
+                        said = event.status.message or said
                     if stream.state is not None and is_settled(stream.state):
-                        return True
+                        return True, said
         except (UnsupportedOperationError, ClientError):
-            return False
-        return False
+            return False, said
+        return False, said
 
     async def call(self, method: ExtensionMethod[Q, A], request: Q) -> A:
         """Call a method that an extension of the agent adds, and return its answer."""

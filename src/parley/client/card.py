@@ -95,13 +95,20 @@ class CardResolver:
         if isinstance(reference, AgentCard):
             return ResolvedCard(reference, encoding.encode(reference))
         if isinstance(reference, Mapping):
-            raw = msgspec.json.encode(dict(reference))
+            try:
+                raw = msgspec.json.encode(dict(reference))
+            except RecursionError:
+                raise CardInvalid(
+                    "the given card is nested too deeply to be an agent card"
+                ) from None
             return ResolvedCard(read_card(raw, "the given card"), raw)
         if isinstance(reference, bytes):
             return ResolvedCard(read_card(reference, "the given JSON"), reference)
         if isinstance(reference, os.PathLike):
             return await self._from_file(Path(reference))
         text = reference.strip()
+        if "\0" in text or not _is_text(text):
+            raise CardNotFound(f"{text[:100]!r} is neither an address nor a card file")
         if text.startswith("{"):
             raw = text.encode()
             return ResolvedCard(read_card(raw, "the given JSON"), raw)
@@ -232,7 +239,7 @@ def _max_age(control: str, age: str) -> float:
     found = re.search(r"\bmax-age=\"?(\d{1,9})", control)
     if found is None or "no-cache" in control:
         return 0.0
-    return max(0.0, float(found[1]) - (float(age) if age.isdigit() else 0.0))
+    return max(0.0, float(found[1]) - (float(age[:10]) if age.isascii() and age.isdigit() else 0.0))
 
 
 def _candidates(url: str) -> list[str]:
@@ -247,6 +254,15 @@ def _is_file_name(text: str) -> bool:
     if Path(text).is_file() or text.startswith((".", "/", "~")) or "\\" in text:
         return True
     return text.lower().endswith(".json") and ":" not in text
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text can be sent and looked up: half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _scheme_for(host: str) -> str:

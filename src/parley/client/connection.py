@@ -10,6 +10,7 @@ from parley.client.agent import RemoteAgent
 from parley.client.binding import Binding, home
 from parley.client.card import CardResolver, Reference, ResolvedCard
 from parley.client.extensions import activate
+from parley.client.headers import taken_apart
 from parley.client.http import HttpTransport
 from parley.client.interface import Candidate, candidates, credentials, declares, with_query
 from parley.client.negotiation import Interfaces
@@ -138,6 +139,7 @@ def connect(
     ``reference`` is the agent's address (its card is looked for at the well-known path), its
     card's address, a card file, a card's JSON, or a card. ``headers`` go with every request;
     ``bearer`` and ``api_key`` to the agent, and to the card's server only if it asks for them.
+    Extensions that a header names (``A2A-Extensions``) are asked for as ``extensions`` are.
 
     The interface to call is the first on the card that can be; when it cannot be reached the next
     is tried, and what works is kept (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
@@ -156,10 +158,11 @@ def connect(
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``,
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for a version that is not
-    spoken.
+    spoken, and for a header that the client sets itself.
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)
+    headers, named = taken_apart(headers)
     return Connection(
         reference,
         headers=headers,
@@ -170,7 +173,7 @@ def connect(
         timeout=timeout,
         stream_idle_timeout=stream_idle_timeout,
         retry=retries,
-        extensions=extensions,
+        extensions=(*extensions, *named),
         idempotent=idempotent,
         insecure=insecure,
         http=http,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
+from parley.client.headers import given, joined, listed, with_ours
 from parley.client.http import Answer, HttpTransport, Reply, place
 from parley.model.errors import (
     A2AError,
@@ -29,14 +33,21 @@ from parley.wire.syntax import Bytes
 logger = logging.getLogger(__name__)
 
 EVENT_STREAM = "text/event-stream"
+# More events than that no log has, and no text of more digits is read as a number.
+_EVENT_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+# What every server of HTTP+JSON takes, and some alone.
+_PLAIN_JSON = "application/json"
 
 
 class Written(NamedTuple):
-    """A request as it goes out."""
+    """A request as it goes out. ``id`` is that of a JSON-RPC request."""
 
     verb: str
     url: str
     body: bytes | None
+    id: int | None = None
 
 
 class HttpBinding(ABC):
@@ -44,6 +55,9 @@ class HttpBinding(ABC):
 
     A binding says how a request is written (``write``), and what of an answer or an event is the
     agent's (``answer``, ``event``).
+
+    A server that refuses the media type of a request (415) has done nothing. It is asked again with
+    ``application/json``, and from then on only so if it takes that.
 
     ``headers`` (with credentials) go with every request. ``timeout`` bounds calls that the agent
     answers at once; a message that waits for its task is bounded by its caller alone. ``idle``
@@ -53,7 +67,7 @@ class HttpBinding(ABC):
     """
 
     codec: Codec
-    media_type = "application/json"
+    media_type = _PLAIN_JSON
 
     def __init__(
         self,
@@ -75,6 +89,7 @@ class HttpBinding(ABC):
         self._timeout = timeout
         self._idle = idle
         self._numbered = numbered
+        self._takes_plain_json_only = False
 
     # -- what a binding says -------------------------------------------------------------------
 
@@ -83,15 +98,18 @@ class HttpBinding(ABC):
         """Return the request that asks for an operation. Raises ``A2AError``."""
 
     @abstractmethod
-    def answer(self, reply: Reply) -> Bytes:
-        """Return the answer that a reply holds.
+    def answer(self, reply: Reply, written: Written) -> Bytes:
+        """Return the answer that a reply to a request holds.
 
         Raises the error that it holds, and ``InvalidAgentResponseError`` when it is wrong.
         """
 
     @abstractmethod
-    def event(self, data: bytes) -> Event:
-        """Return the event that data of a stream hold. Raises the error that they hold."""
+    def event(self, data: bytes, written: Written) -> Event | None:
+        """Return the event that data of a stream hold; ``None`` if they answer another request.
+
+        Raises the error that they hold.
+        """
 
     @abstractmethod
     def is_agents(self, reply: Reply) -> bool:
@@ -102,11 +120,10 @@ class HttpBinding(ABC):
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Return what the operation answers, out of its wrapper."""
         written = self.write(operation, request)
-        headers = self._with_parameters(context, written)
         timeout = None if _waits(request) else self._timeout
-        verb, url, body = _logged(written)
-        reply = await self._http.send(verb, url, headers, body, timeout=timeout)
-        return self.codec.read_result(operation, self._answer(reply))
+        async with self._open(written, context, timeout=timeout) as answer:
+            reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
+        return self.codec.read_result(operation, self._answer(reply, written))
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
@@ -116,16 +133,41 @@ class HttpBinding(ABC):
 
     async def items(self, written: Written, context: CallContext) -> AsyncIterator[StreamItem]:
         """Yield the events that a request is answered with."""
-        headers = self._with_parameters(context, written, EVENT_STREAM)
-        headers["Accept-Encoding"] = "identity"  # compressing proxies hold events back
-        verb, url, body = _logged(written)
-        async with self._http.open(verb, url, headers, body, idle=self._idle) as answer:
+        async with self._open(written, context, accept=EVENT_STREAM, idle=self._idle) as answer:
             if answer.status != 200 or media_type_of(answer.headers) != EVENT_STREAM:
                 reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
-                yield StreamItem(self.codec.read_event(self._answer(reply)))
+                yield StreamItem(self.codec.read_event(self._answer(reply, written)))
                 return
-            async for item in self._events(answer):
+            async for item in self._events(answer, written):
                 yield item
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        written: Written,
+        context: CallContext,
+        *,
+        accept: str = "",
+        timeout: float | None = None,
+        idle: float | None = None,
+    ) -> AsyncIterator[Answer]:
+        """Send a request and give its answer; where its media type is refused, to the next try."""
+        clock = asyncio.get_running_loop().time
+        end = None if timeout is None else clock() + timeout
+        first = _PLAIN_JSON if self._takes_plain_json_only else self.media_type
+        for media_type in dict.fromkeys((first, _PLAIN_JSON)):
+            headers = self._with_parameters(context, written, media_type, accept)
+            left = None if end is None else max(end - clock(), 0.001)
+            verb, url, body = _logged(written)
+            async with self._http.open(verb, url, headers, body, timeout=left, idle=idle) as answer:
+                is_refused = answer.status == 415
+                sent = headers.get("Content-Type")  # none with a request that has no body
+                if not is_refused or sent != media_type or media_type == _PLAIN_JSON:
+                    self._takes_plain_json_only |= media_type != first and not is_refused
+                    yield answer
+                    return
+                await answer.read()  # leaves the connection usable
+            logger.info("%s does not take %s; asking as JSON", place(url), media_type)
 
     async def aclose(self) -> None:
         """Do nothing: the transport is shared."""
@@ -143,43 +185,51 @@ class HttpBinding(ABC):
             metadata={"operation": operation.name},
         )
 
-    async def _events(self, answer: Answer) -> AsyncIterator[StreamItem]:
+    async def _events(self, answer: Answer, written: Written) -> AsyncIterator[StreamItem]:
         parser = SseParser(self._http.max_response)
         async for chunk in answer.chunks():
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
                 logger.debug("< %s", _Shown(data))
-                event = self.event(data)
+                event = self.event(data, written)
+                if event is None:
+                    continue
                 yield StreamItem(event, self._number(id))
                 if self.codec.ends_stream(event):
                     return
 
     def _number(self, id: str | None) -> int | None:
-        if self._numbered and id is not None and id.isascii() and id.isdigit():
+        if self._numbered and id is not None and _EVENT_NUMBER.fullmatch(id):
             return int(id)
         return None
 
     def _with_parameters(
-        self, context: CallContext, written: Written, accept: str = ""
+        self, context: CallContext, written: Written, media_type: str, accept: str
     ) -> dict[str, str]:
-        accepted = dict.fromkeys(filter(None, (accept, self.media_type, "application/json")))
-        headers = {**self._headers, "Accept": ", ".join(accepted)}
-        headers["A2A-Version"] = self.dialect.version
-        if written.body is not None:
-            headers.setdefault("Content-Type", self.media_type)
+        """Return the caller's headers and our own; those of one call count before the caller's."""
+        ours = {
+            "Accept": joined(
+                (accept, self.media_type, _PLAIN_JSON), listed(given(self._headers, "accept"))
+            ),
+            "A2A-Version": self.dialect.version,
+        }
+        if accept and not given(self._headers, "accept-encoding"):
+            ours["Accept-Encoding"] = "identity"  # compressing proxies hold events back
+        if written.body is not None and not given(self._headers, "content-type"):
+            ours["Content-Type"] = media_type
         if context.extensions:
-            headers[self.dialect.extensions_header] = ", ".join(sorted(context.extensions))
+            ours[self.dialect.extensions_header] = joined(sorted(context.extensions))
         if context.last_event_id is not None:
-            headers["Last-Event-ID"] = context.last_event_id
+            ours["Last-Event-ID"] = context.last_event_id
         if context.traceparent:
-            headers["traceparent"] = context.traceparent
-        return headers
+            ours["traceparent"] = context.traceparent
+        return with_ours(self._headers, ours)
 
-    def _answer(self, reply: Reply) -> Bytes:
+    def _answer(self, reply: Reply, written: Written) -> Bytes:
         logger.debug("< %d %s", reply.status, _Shown(reply.body))
         try:
-            return self.answer(reply)
+            return self.answer(reply, written)
         except A2AError as error:
             foreign = isinstance(error, InvalidAgentResponseError) and not self.is_agents(reply)
             if foreign or (reply.status in (401, 403) and isinstance(error, PeerError)):
@@ -194,9 +244,9 @@ def media_type_of(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _logged(written: Written) -> Written:
+def _logged(written: Written) -> tuple[str, str, bytes | None]:
     logger.debug("> %s %s %s", written.verb, place(written.url), _Shown(written.body or b""))
-    return written
+    return written.verb, written.url, written.body
 
 
 def _waits(request: A2AStruct) -> bool:

@@ -26,6 +26,7 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
+from parley.client.headers import joined
 from parley.client.http import HttpTransport
 from parley.extensions.resumable_streams import number_of
 from parley.model.distribution import install_command
@@ -260,15 +261,14 @@ class GrpcBinding:
         return f"/{self._codec.service}/{name}"
 
     def _parameters(self, context: CallContext) -> tuple[tuple[str, str], ...]:
-        metadata = [*self._metadata, ("a2a-version", self._dialect.version)]
+        ours = {"a2a-version": self._dialect.version}
         if context.extensions:
-            uris = ", ".join(sorted(context.extensions))
-            metadata.append((self._dialect.extensions_header, uris))
+            ours[self._dialect.extensions_header] = joined(sorted(context.extensions))
         if context.last_event_id is not None:
-            metadata.append(("last-event-id", context.last_event_id))
+            ours["last-event-id"] = context.last_event_id
         if context.traceparent:
-            metadata.append(("traceparent", context.traceparent))
-        return tuple(metadata)
+            ours["traceparent"] = context.traceparent
+        return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
 
     def _item(self, event: Event) -> StreamItem:
         """Return an event with its number, which the agent put into its metadata."""

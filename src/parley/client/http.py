@@ -338,7 +338,8 @@ def _target(url: str, location: str, status: int) -> str:
     try:
         target = urljoin(url, location)
         parts = urlsplit(target)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        # Asking for a port that is none raises.
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:

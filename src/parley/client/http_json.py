@@ -83,7 +83,7 @@ class HttpJsonBinding(HttpBinding):
                 if is_last:
                     raise
 
-    def answer(self, reply: Reply) -> bytes:
+    def answer(self, reply: Reply, written: Written) -> bytes:
         """Return the body of a reply. Raises the error that it holds."""
         if not 200 <= reply.status < 300:
             raise self.codec.read_error(reply.status, reply.body)
@@ -92,7 +92,7 @@ class HttpJsonBinding(HttpBinding):
             raise InvalidAgentResponseError("expected JSON")
         return reply.body
 
-    def event(self, data: bytes) -> Event:
+    def event(self, data: bytes, written: Written) -> Event:
         """Return the event that data of a stream hold. Raises the error that they hold."""
         return self.codec.read_event(data)
 

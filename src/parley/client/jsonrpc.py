@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import jsonrpc
 from parley.wire.dialect import JsonRpcCodec
+
+logger = logging.getLogger(__name__)
 
 
 class JsonRpcBinding(HttpBinding):
@@ -34,15 +37,24 @@ class JsonRpcBinding(HttpBinding):
         if name is None:
             raise self.unspoken(operation, "JSON-RPC")
         params = self.codec.write_request(operation, request)
-        return Written("POST", self.url, jsonrpc.request(next(self._ids), name, params))
+        id = next(self._ids)
+        return Written("POST", self.url, jsonrpc.request(id, name, params), id)
 
-    def answer(self, reply: Reply) -> msgspec.Raw:
+    def answer(self, reply: Reply, written: Written) -> msgspec.Raw:
         """Return the result that a reply holds. Raises the error that it holds."""
-        return jsonrpc.parse_response(reply.body, self.codec.read_error)
+        return jsonrpc.parse_response(reply.body, self.codec.read_error, id=written.id)
 
-    def event(self, data: bytes) -> Event:
-        """Return the event that data of a stream hold. Raises the error that they hold."""
-        return self.codec.read_event(jsonrpc.parse_response(data, self.codec.read_error))
+    def event(self, data: bytes, written: Written) -> Event | None:
+        """Return the event that data of a stream hold; ``None`` if they answer another request.
+
+        Raises the error that they hold.
+        """
+        try:
+            result = jsonrpc.parse_response(data, self.codec.read_error, id=written.id)
+        except jsonrpc.AnotherRequests as error:
+            logger.warning("an event is passed over: %s", error)
+            return None
+        return self.codec.read_event(result)
 
     def is_agents(self, reply: Reply) -> bool:
         """Whether a reply is meant as a JSON-RPC answer, though a wrong one or an error."""

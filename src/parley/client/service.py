@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, cast
+
+import msgspec
 
 from parley.client.binding import Binding
 from parley.client.interface import declares
@@ -17,9 +20,19 @@ from parley.model.errors import (
 )
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.operations import OPERATIONS, Operation
-from parley.model.requests import SendMessageRequest
+from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
+from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+logger = logging.getLogger(__name__)
 
 
 class RemoteService:
@@ -47,23 +60,39 @@ class RemoteService:
             and isinstance(request, SendMessageRequest)
             and declares(self.card, IDEMPOTENT_SEND)
         )
-        return await repeat(
+        answer = await repeat(
             lambda: self._binding.call(operation, request, context),
             self._retry,
             safe=operation.safe or once,
             patient=once,
             name=operation.name,
         )
+        return completed(answer, *named_by(request))
 
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Do an operation that answers with events."""
+        """Do an operation that answers with events.
+
+        Nothing follows a direct message or a terminal state, whatever the agent says after it.
+        """
         self._check(operation, request, context)
+        task_id, context_id = named_by(request)
+        is_over = False
         items = self._binding.stream(operation, request, context)
         async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
             async for item in open_items:
-                yield item
+                if is_over:
+                    logger.warning("task %.100r: what follows its end is passed over", task_id)
+                    return
+                event = completed(item.event, task_id, context_id)
+                if isinstance(event, Message):
+                    is_over = True
+                else:
+                    task_id = event.id if isinstance(event, Task) else event.task_id
+                    context_id = event.context_id or context_id
+                    is_over = ends_task(event)
+                yield item if event is item.event else item._replace(event=event)
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
         """Raise the error that the agent would answer with, going by its card (§3.3.4)."""
@@ -93,6 +122,39 @@ class RemoteService:
                 f"{self.card.name} does not declare",
                 metadata={"operation": operation.name, "extension": uri},
             )
+
+
+def ends_task(event: Event) -> bool:
+    """Whether nothing can come of a task after an event."""
+    return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
+
+
+def named_by(request: A2AStruct) -> tuple[str, str]:
+    """Return the ids of the task and the context that a request names; empty for none."""
+    if isinstance(request, SendMessageRequest):
+        return request.message.task_id, request.message.context_id
+    if isinstance(
+        request,
+        GetTaskRequest | CancelTaskRequest | SubscribeToTaskRequest,
+    ):
+        return request.id, ""
+    return getattr(request, "task_id", ""), ""
+
+
+def completed(answer: Any, task_id: str, context_id: str) -> Any:
+    """Return an answer or an event with the ids that it lacks, where they are known."""
+    known: dict[str, str] = {}
+    match answer:
+        case Task():
+            known = {"id": task_id, "context_id": context_id}
+        case TaskStatusUpdateEvent() | TaskArtifactUpdateEvent():
+            known = {"task_id": task_id, "context_id": context_id}
+        case Message():
+            known = {"context_id": context_id}
+        case TaskPushNotificationConfig():
+            known = {"task_id": task_id}
+    missing = {name: id for name, id in known.items() if id and not getattr(answer, name)}
+    return msgspec.structs.replace(answer, **missing) if missing else answer
 
 
 def _method(operation: Operation) -> Callable[..., Awaitable[Any] | AsyncIterator[StreamItem]]:

@@ -19,6 +19,7 @@ from parley.client.errors import (
     StreamCut,
     Unreachable,
 )
+from parley.client.last_words import Looks
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.client.told import Told
 from parley.log.fold import IllegalEvent
@@ -236,7 +237,9 @@ async def follow(
                         "the task has ended, so there is nothing to subscribe to; get it instead",
                         metadata={"taskId": reader.task_id},
                     )
-                if task.state.is_terminal:
+                # A server that ends a stream in a state of its own has said all that it will.
+                unknown = reader.state is task.state is TaskState.UNSPECIFIED
+                if task.state.is_terminal or unknown:
                     for event in reader.look(task):
                         yield event
                     return
@@ -277,12 +280,16 @@ async def poll(
     """
     request = GetTaskRequest(id=reader.task_id)
     quiet = 0
+    looks = Looks()
     while True:
-        news = reader.look(await service.get_task(request, context))
+        task = await service.get_task(request, context)
+        news = reader.look(task)
         quiet = 0 if news else quiet + 1
         for event in news:
             yield event
         if reader.state is None or reader.state.is_terminal or reader.state.is_interrupted:
+            return
+        if looks.are_enough(task):
             return
         await asyncio.sleep(retry.pause(quiet))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from parley.model.parts import Artifact, Message, text_of
+from parley.model.parts import Artifact, Message, Role, text_of
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
 
 
@@ -77,10 +77,27 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the task has to say: the text of its artifacts, else of its status message."""
-        if self.artifacts:
-            return "\n".join([text_of(a.parts) for a in self.artifacts])
-        return self.status.message.text if self.status.message else ""
+        """What the task has to say: the text of its artifacts, else of its status message.
+
+        When it has ended without either, that of the last thing its agent said on the way.
+        """
+        text = "\n".join([text_of(a.parts) for a in self.artifacts])
+        if not text.strip() and self.status.message is not None:
+            text = self.status.message.text
+        last = None if text.strip() else self.last_words
+        return last.text if last is not None else text
+
+    @property
+    def last_words(self) -> Message | None:
+        """What the agent of a task that has ended without a message said last in its turn."""
+        if not self.state.is_terminal or self.status.message is not None:
+            return None
+        for message in reversed(self.history):
+            if message.role is Role.USER:
+                return None
+            if message.text:
+                return message
+        return None
 
     def __str__(self) -> str:
         return self.text

@@ -48,8 +48,13 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     params: msgspec.Raw = _ABSENT
 
 
+class AnotherRequests(InvalidAgentResponseError):
+    """An answer whose id is that of another request."""
+
+
 class _Response(msgspec.Struct, gc=False):
     jsonrpc: Literal["2.0"]
+    id: msgspec.Raw = _ABSENT
     result: msgspec.Raw = _ABSENT
     error: msgspec.Raw = _ABSENT
 
@@ -146,13 +151,17 @@ def request(id: int | str, method: str, params: bytes) -> bytes:
 
 
 def parse_response(
-    body: Bytes, read_error: Callable[[Bytes], A2AError] = read_error_object
+    body: Bytes,
+    read_error: Callable[[Bytes], A2AError] = read_error_object,
+    *,
+    id: int | None = None,
 ) -> msgspec.Raw:
     """Return the result of an answer, as the JSON that it is.
 
-    Where there is none it is null: agents leave it out when they have nothing to say.
-    Raises the error that the answer holds, as ``read_error`` reads it, and
-    ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
+    Where there is none it is null: agents leave it out when they have nothing to say. ``id`` is
+    that of the request; an answer may leave it out, have null for it, or have it as text.
+    Raises the error that the answer holds, as ``read_error`` reads it, ``AnotherRequests`` when its
+    id is another one, and ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
     """
     try:
         answer = _response(body)
@@ -160,6 +169,11 @@ def parse_response(
         raise InvalidAgentResponseError(
             f"the answer is not a JSON-RPC 2.0 response: {problem}"
         ) from None
+    if id is not None and answer.id and answer.id != _NULL:
+        said = bytes(answer.id)
+        if said not in (b"%d" % id, b'"%d"' % id, b"%d.0" % id):
+            shown = said[:60].decode(errors="replace")
+            raise AnotherRequests(f"the answer has the id {shown}, and the request had {id}")
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
     return answer.result or _NULL

@@ -198,11 +198,14 @@ def assembler(
     """
     make = info.cls
     needs = {each.name: each for each in info.fields if each.required}
-    tells = any(left_out(each.type) is None for each in needs.values())
+    # What is given must show that such a struct is meant: several fields that it must have do.
+    telling = set()
+    if any(left_out(each.type) is None for each in needs.values()):
+        telling = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
     wire = {each.name: each.encode_name for each in info.fields}
 
     def put_together(given: dict[str, Any], problems: list[tuple[str, str]]) -> Any:
-        if tells and not given:
+        if telling.isdisjoint(given) and telling:
             raise Wrong(problems or [("", "it has none of the members that are due")])
         for name, field in needs.items():
             if name not in given:

@@ -445,6 +445,7 @@ def test_events_without_kinds_are_told_apart():
         "text",
         [],
         {},
+        {"kind": "task"},
         {"kind": "nonsense"},
         {"kind": 5},
     ],

@@ -12,7 +12,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.wire import protojson
+from parley.wire import forgiveness, protojson
 from parley.wire.v1_0 import cards as latest
 
 VERSION = "0.3.0"
@@ -107,7 +107,10 @@ def _with_capability(card: dict[str, Any]) -> dict[str, Any]:
     """Return a card that says in its capabilities whether there is an extended one."""
     capabilities = card.get("capabilities") or {}
     extended = card.get("supportsAuthenticatedExtendedCard")
-    if isinstance(capabilities, dict) and extended is not None:
+    if extended is not None:
+        if not isinstance(capabilities, dict):
+            forgiveness.note([("capabilities", "expected an object")])
+            capabilities = {}
         capabilities = {"extendedAgentCard": extended, **capabilities}
     return {**card, "capabilities": capabilities}
 
