@@ -122,7 +122,7 @@ class CardResolver:
             return await self._from_file(Path(text))
         if re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text):
             return await self._from_url(f"{_scheme_for(text)}://{text}")
-        raise CardNotFound(f"{text!r} is neither an address nor a card file")
+        raise CardNotFound(f"{text[:200]!r} is neither an address nor a card file")
 
     async def _from_file(self, path: Path) -> ResolvedCard:
         def read() -> bytes:
@@ -131,8 +131,10 @@ class CardResolver:
 
         try:
             raw = await asyncio.to_thread(read)
-        except OSError as error:
-            raise CardNotFound(f"the card file {path} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error  # a NUL in its name, no such home
+            shown = str(path)[:200]
+            raise CardNotFound(f"the card file {shown} cannot be read: {reason}") from error
         if len(raw) > self._max_size:
             raise CardInvalid(f"{path} is larger than {self._max_size:,} bytes")
         return ResolvedCard(read_card(raw, str(path)), raw)
@@ -250,8 +252,15 @@ def _candidates(url: str) -> list[str]:
     return [*(urlunsplit(parts._replace(path=base + path)) for path in WELL_KNOWN), url]
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return False
+
+
 def _is_file_name(text: str) -> bool:
-    if Path(text).is_file() or text.startswith((".", "/", "~")) or "\\" in text:
+    if _is_file(text) or text.startswith((".", "/", "~")) or "\\" in text:
         return True
     return text.lower().endswith(".json") and ":" not in text
 

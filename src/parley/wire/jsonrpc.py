@@ -15,6 +15,7 @@ from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidRequestError,
 )
+from parley.wire import protojson
 from parley.wire.errors import details_of, error_of
 from parley.wire.syntax import Bytes, not_json
 
@@ -164,7 +165,12 @@ def parse_response(
     id is another one, and ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
     """
     try:
-        answer = _response(body)
+        try:
+            answer = _response(body)
+        except msgspec.ValidationError:
+            raise
+        except ValueError as problem:
+            answer = _response(_mended(body, problem))
     except (ValueError, RecursionError) as problem:
         raise InvalidAgentResponseError(
             f"the answer is not a JSON-RPC 2.0 response: {problem}"
@@ -177,6 +183,14 @@ def parse_response(
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
     return answer.result or _NULL
+
+
+def _mended(body: Bytes, problem: ValueError) -> bytes:
+    """Return an answer as JSON, of one in which something is said that JSON cannot."""
+    try:
+        return _encode(protojson.parse_answer(body))
+    except A2AError:
+        raise problem from None
 
 
 def _explain(body: bytes) -> _Request:

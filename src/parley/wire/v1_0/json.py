@@ -76,7 +76,7 @@ class Json:
                 items = _PAGES.get(kind)
                 if items is not None and is_null(data):
                     return protojson.read_answer({}, kind)
-                if items is not None and memoryview(data)[:1] == b"[":
+                if items is not None and memoryview(data)[:1].tobytes() == b"[":
                     # The items without the page around them.
                     return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
                 return protojson.decode_answer(data, kind)
