@@ -238,8 +238,9 @@ async def follow(
                         metadata={"taskId": reader.task_id},
                     )
                 # A server that ends a stream in a state of its own has said all that it will.
-                unknown = reader.state is task.state is TaskState.UNSPECIFIED
-                if task.state.is_terminal or unknown:
+                if reader.state is task.state is TaskState.UNSPECIFIED:
+                    return
+                if task.state.is_terminal:
                     for event in reader.look(task):
                         yield event
                     return

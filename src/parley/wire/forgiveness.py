@@ -2,7 +2,7 @@
 
 The agent has run when its answer is read, so nothing of the answer is thrown away that can be kept.
 A value of another kind is taken for what it is likely to mean; what means nothing is left out, and
-noted: the notes on one answer are logged together, as a warning of ``parley.wire.forgiveness``.
+noted: the notes on one answer are logged together, as a warning of ``parley.client.answers``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
 from parley.wire.syntax import Bytes
 
-logger = logging.getLogger(__name__)
+# Where callers look for what the client has to say.
+logger = logging.getLogger("parley.client.answers")
 
 Notes = list[tuple[str, str]]
 E = TypeVar("E", bound=Enum)
