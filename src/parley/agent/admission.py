@@ -276,9 +276,12 @@ class Admission:
         """Log a message for the task that it names (E2)."""
         message, configuration = request.message, request.configuration
         task_id = message.task_id
-        record = await owned(
-            self._store, task_id, scope, history=None if shown else 0, artifacts=shown
-        )
+        try:
+            record = await owned(
+                self._store, task_id, scope, history=None if shown else 0, artifacts=shown
+            )
+        except TaskNotFoundError:
+            raise _not_continued(task_id) from None
         if message.context_id and message.context_id != record.task.context_id:
             invalid(
                 "message.contextId",
@@ -316,7 +319,7 @@ class Admission:
         except TaskEnded:
             raise ended(task_id) from None
         except UnknownTask:
-            raise not_found(task_id) from None
+            raise _not_continued(task_id) from None
         except TooManyWaiting as error:
             raise OverloadedError(
                 f"{error.limit} messages wait on the task already; send this one when it has "
@@ -368,6 +371,13 @@ def not_found(task_id: str) -> TaskNotFoundError:
         f"there is no task {task_id[:100]!r} here for this caller",
         metadata={"taskId": task_id[:100]},
     )
+
+
+def _not_continued(task_id: str) -> TaskNotFoundError:
+    """Return the error for a message to such a task: older callers choose the ids of new ones."""
+    error = not_found(task_id)
+    words = "the agent chooses the ids of tasks, so leave it out to begin one"
+    return TaskNotFoundError(f"{error.message}; {words}", metadata=error.metadata)
 
 
 def too_many_pushes(field: str) -> InvalidParamsError:

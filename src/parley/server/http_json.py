@@ -10,14 +10,16 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, InvalidParamsError, VersionNotSupportedError
 from parley.model.extensions import Extension
+from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.address import route_path
 from parley.server.dispatch import Call
 from parley.server.exchange import Exchange, Surroundings, unsaid
+from parley.server.jsonrpc import JsonRpcExchange
 from parley.server.media_types import answered_with
 from parley.server.paths import TENANT, Found, Paths, Target, WrongVerb, segments_of
 from parley.server.replies import reply_without_body
-from parley.wire import protojson, versions
+from parley.wire import jsonrpc, protojson, versions
 from parley.wire.dialect import HttpJsonCodec, Route
 
 _MAX_PARAMETERS = 100
@@ -54,7 +56,12 @@ class HttpJsonBinding:
             for method in extension.methods:
                 operation = method.operation
                 routes.append((versions.LATEST, Route(operation.verb, operation.path, operation)))
-        return Paths(routes)
+        unnamed = [
+            (version, route)
+            for version in versions.SPOKEN
+            for route in versions.dialect(version).http_json.unnamed
+        ]
+        return Paths(routes, unnamed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -88,7 +95,10 @@ class HttpJsonExchange(Exchange):
 
     def __init__(self, surroundings: Surroundings, scope: Scope, found: Found | A2AError) -> None:
         super().__init__(surroundings, scope)
+        if isinstance(found, Found) and found.target.unnamed is not None:
+            found = found._replace(target=self._meant(found.target, found.target.unnamed))
         self._found = found
+        self._enveloped: JsonRpcExchange | None = None
         self.takes_body = False
         if isinstance(found, A2AError):
             version = self._named()
@@ -110,11 +120,38 @@ class HttpJsonExchange(Exchange):
         except A2AError:
             return versions.LATEST
 
+    def _meant(self, target: Target, unnamed: Target) -> Target:
+        """Return what is meant by a path that older texts print with no version."""
+        try:
+            named = self.asked_version()
+        except A2AError:
+            return target
+        missing = self.around.settings.missing_version
+        return unnamed if not named and missing == unnamed.version else target
+
     def understand(self, body: bytes, caller: Caller) -> Call:
         """Return what is asked for. Raises ``A2AError``."""
         if isinstance(self._found, A2AError):
             raise self._found
         target, fields = self._found
+        try:
+            return self._understand(target, fields, body, caller)
+        except (InvalidParamsError, VersionNotSupportedError):
+            if target.route.operation.request is not SendMessageRequest or not _is_rpc(body):
+                raise
+        # Some post JSON-RPC to the path of a message: what they posted says how to answer.
+        self._enveloped = JsonRpcExchange(self.around, self.scope, self.tenant)
+        self.media_type = self._enveloped.media_type
+        try:
+            return self._enveloped.understand(body, caller)
+        finally:
+            self.codec = self._enveloped.codec  # type: ignore[assignment]
+            self.headers = self._enveloped.headers
+            self.silent = self._enveloped.silent
+
+    def _understand(
+        self, target: Target, fields: dict[str, str], body: bytes, caller: Caller
+    ) -> Call:
         self._check_version(target)
         if body:
             self.check_media_type()
@@ -158,12 +195,23 @@ class HttpJsonExchange(Exchange):
             raise unsaid(shown)
 
     def whole(self, result: bytes) -> bytes:
-        """Return the body around a result: nothing is."""
-        return result
+        """Return the body around a result: nothing is, but for who sent an envelope."""
+        return result if self._enveloped is None else self._enveloped.whole(result)
 
     def refusal(self, error: A2AError) -> tuple[int, bytes]:
         """Return status and body for an error."""
+        if self._enveloped is not None:
+            return self._enveloped.refusal(error)
         return error.http_status, self.codec.write_error(error)
+
+
+def _is_rpc(body: bytes) -> bool:
+    """Whether a body is a request of JSON-RPC, for which another way was meant."""
+    try:
+        jsonrpc.parse_request(body)
+    except A2AError:
+        return False
+    return True
 
 
 def _of_another(target: Target, asked: str) -> VersionNotSupportedError:

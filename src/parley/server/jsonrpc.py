@@ -109,8 +109,26 @@ class JsonRpcExchange(Exchange):
 
 def _no_such_method(name: str, version: str) -> MethodNotFoundError:
     methods = versions.dialect(version).jsonrpc.names.values()
-    words = f"version {version} has no method {name[:60]!r}; its methods are {', '.join(methods)}"
+    words = f"version {version} has no method {name[:60]!r}"
+    alike = _alike(name, version)
+    if alike is not None:
+        words += f"; what it has is {alike}"
+    words += f"; its methods are {', '.join(methods)}"
     for other in versions.SPOKEN:
         if other != version and name in versions.dialect(other).jsonrpc.methods:
             words += f". With the header A2A-Version: {other} there is one of this name"
     return MethodNotFoundError(words)
+
+
+def _alike(name: str, version: str) -> str | None:
+    """Return the method of a version that a name of any version, however spelled, stands for."""
+    wanted = _letters(name[:60])
+    for each in versions.SPOKEN:
+        for method, operation in versions.dialect(each).jsonrpc.methods.items():
+            if _letters(method) == wanted:
+                return versions.dialect(version).jsonrpc.names.get(operation.name)
+    return None
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()

@@ -44,11 +44,15 @@ class PathTooLong(InvalidParamsError):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is at a path for a verb, and the names of the fields in it, in their order."""
+    """What is at a path for a verb, and the names of the fields in it, in their order.
+
+    ``unnamed`` is what is there instead for a request that names no version.
+    """
 
     version: str
     route: Route
     fields: tuple[str, ...]
+    unnamed: Target | None = None
 
 
 class Found(NamedTuple):
@@ -65,20 +69,28 @@ class Paths:
     are, and however long the path is. Words count before fields, and ``{id}:cancel`` before
     ``{id}``; a slash at the end makes no difference. A segment that is empty, or ``.`` or ``..``,
     is no field: ``//tasks`` is not ``/tasks``.
+
+    ``unnamed`` are routes for requests that name no version, at places that ``routes`` lead to.
     """
 
-    def __init__(self, routes: Iterable[tuple[str, Route]]) -> None:
+    def __init__(
+        self,
+        routes: Iterable[tuple[str, Route]],
+        unnamed: Iterable[tuple[str, Route]] = (),
+    ) -> None:
         self._root = _Node()
         self._depth = 0
         self._words: dict[tuple[str, str], Target] = {}
+        instead = {(route.verb, route.path): (version, route) for version, route in unnamed}
         for version, route in routes:
+            other = instead.get((route.verb, route.path))
             if "{" not in route.path:
-                target = Target(version, route, ())
+                target = _target(version, route, (), other)
                 self._words.setdefault((route.verb, route.path), target)
             segments = route.path.strip("/").split("/")
             for place in (segments, [f"{{{TENANT}}}", *segments]):
                 self._depth = max(self._depth, len(place))
-                self._root.add(place, version, route)
+                self._root.add(place, version, route, other)
 
     def at(self, verb: str, path: str) -> Found | None:
         """Return what a path without fields leads to, which most requests are sent to."""
@@ -107,6 +119,12 @@ class Paths:
         )
 
 
+def _target(
+    version: str, route: Route, fields: tuple[str, ...], unnamed: tuple[str, Route] | None
+) -> Target:
+    return Target(version, route, fields, Target(*unnamed, fields) if unnamed else None)
+
+
 class _Node:
     """Where some paths agree so far."""
 
@@ -118,7 +136,13 @@ class _Node:
         self.field: _Node | None = None
         self.targets: dict[str, Target] = {}
 
-    def add(self, segments: Sequence[str], version: str, route: Route) -> None:
+    def add(
+        self,
+        segments: Sequence[str],
+        version: str,
+        route: Route,
+        unnamed: tuple[str, Route] | None,
+    ) -> None:
         node, fields = self, []
         for segment in segments:
             match = _FIELD.fullmatch(segment)
@@ -132,7 +156,7 @@ class _Node:
             else:
                 node.field = node.field or _Node()
                 node = node.field
-        node.targets.setdefault(route.verb, Target(version, route, tuple(fields)))
+        node.targets.setdefault(route.verb, _target(version, route, tuple(fields), unnamed))
 
     def walk(
         self, path: Sequence[str], place: int, values: tuple[str, ...]

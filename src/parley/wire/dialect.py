@@ -110,11 +110,13 @@ class HttpRequest(NamedTuple):
 class HttpJsonCodec(Codec, Protocol):
     """The bodies, paths and query parameters of HTTP+JSON.
 
-    ``media_type`` is what bodies are sent as.
+    ``media_type`` is what bodies are sent as. ``unnamed`` are routes of another version that are
+    understood too, where a request names none.
     """
 
     media_type: str
     routes: Sequence[Route]
+    unnamed: Sequence[Route]
 
     def told_to(self, peer: str) -> HttpJsonCodec:
         """Return what speaks to a peer: implementations differ.

@@ -21,13 +21,13 @@ from parley.model.requests import Empty, SendMessageRequest
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire import protojson
+from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.forgiveness import noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
 from parley.wire.v0_3.file_bytes import is_python, with_text_bytes
-from parley.wire.v0_3.json import unreadable
+from parley.wire.v0_3.json import meant_params, unreadable
 
 _PATHS = {
     route.operation.name: (route.verb, route.path)
@@ -45,6 +45,7 @@ class HttpJson:
 
     media_type: str = "application/json"
     routes: Sequence[Route] = operations.ROUTES
+    unnamed: Sequence[Route] = operations.UNNAMED
 
     def __init__(self, *, to_python: bool = False) -> None:
         self._is_to_python = to_python
@@ -70,7 +71,11 @@ class HttpJson:
         """
         kind = route.operation.request
         if kind is SendMessageRequest:
-            return _read_message(_object(body), is_older=route.alias)
+            return older_texts.read(
+                _object(body),
+                lambda members: _meant_message(route, members),
+                lambda members: _read_message(members, is_older=route.alias),
+            )
         if kind is requests.GetExtendedAgentCardRequest:
             return requests.GetExtendedAgentCardRequest()
         if kind is TaskPushNotificationConfig:
@@ -84,7 +89,12 @@ class HttpJson:
         if kind is requests.ListTasksRequest:
             if members.get("includeArtifacts") in ("true", "false"):
                 members["includeArtifacts"] = members["includeArtifacts"] == "true"
-        elif kind is requests.ListTaskPushNotificationConfigsRequest:
+            return older_texts.read(
+                members,
+                lambda members: meant_params(route.operation, members, is_older=True),
+                lambda members: proto_json.read_request(route.operation, members),
+            )
+        if kind is requests.ListTaskPushNotificationConfigsRequest:
             members["parent"] = proto_json.task_name(path["id"])
         elif "config_id" in path:
             members = {"name": proto_json.config_name(path["id"], path["config_id"])}
@@ -191,6 +201,16 @@ def _read_message(members: dict[str, Any], *, is_older: bool) -> SendMessageRequ
     if is_older:
         return protojson.read(members, params.TaskSendParams).meant()
     return protojson.read(members, params.MessageSendParams).meant()
+
+
+def _meant_message(route: Route, members: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a message's parameters as 0.3 has them, if they are those of an older text.
+
+    The proto's own message has the roles of 1.0, and is called ``request`` by some.
+    """
+    message = members.get("message", members.get("request"))
+    is_older = route.alias and isinstance(message, dict) and "content" not in message
+    return meant_params(route.operation, {**members, "message": message}, is_older=is_older)
 
 
 def _creation(members: dict[str, Any], task_id: str) -> dict[str, Any]:

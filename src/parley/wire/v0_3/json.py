@@ -16,7 +16,7 @@ from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, 
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import protojson
+from parley.wire import older_texts, protojson
 from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, params, values
@@ -38,6 +38,15 @@ _WRITTEN_PARAMS: dict[type[A2AStruct], Any] = {
 }
 """The parameters that 0.3 has names of its own for; others are those of the data model."""
 
+_OTHER_STATES = {
+    "cancelled": values.State.CANCELED.value,
+    "TASK_STATE_CANCELLED": values.State.CANCELED.value,
+    **{state.value: said.value for state, said in values.STATE_OF.items()},
+}
+"""How else a state is spelled in the filter of a list: as in English, or as in 1.0."""
+
+_OTHER_ROLES = {"ROLE_USER": values.Role.USER.value, "ROLE_AGENT": values.Role.AGENT.value}
+
 _RESULTS: dict[type[A2AStruct], Any] = {
     Task: values.Task,
     ListTasksResponse: params.ListTasksResult,
@@ -50,9 +59,26 @@ def read_params(operation: Operation, data: Bytes) -> Any:
     kind = operation.request
     is_older = kind is SendMessageRequest and operation.aliases
     named = params.TaskSendParams if is_older else _PARAMS.get(kind)
-    if named is not None:
-        return protojson.decode(data, named).meant()
-    return without_tenant(protojson.decode(data, kind))
+    given: Any
+    try:
+        given = protojson.decode(data, named or kind)
+    except InvalidParamsError as error:
+        given = older_texts.read(
+            protojson.parse(data),
+            lambda members: meant_params(operation, members, is_older=bool(operation.aliases)),
+            lambda members: protojson.read(members, named or kind),
+            error,
+        )
+    return without_tenant(given) if named is None else given.meant()
+
+
+def meant_params(operation: Operation, members: Any, *, is_older: bool) -> dict[str, Any] | None:
+    """Return parameters as 0.3 has them, if they are those of an older text.
+
+    What ``is_older`` by its name may have the roles of 1.0, with which texts mix older names.
+    """
+    roles = _OTHER_ROLES if is_older else {}
+    return older_texts.params(operation, members, states=_OTHER_STATES, roles=roles, task_ids=True)
 
 
 def write_params(request: A2AStruct) -> bytes:

@@ -25,6 +25,8 @@ NAMES: Mapping[str, str] = {
 
 _ALIASES = {
     "tasks/send": "SendMessage",
+    "sendTask": "SendMessage",
+    "sendTaskSubscribe": "SendStreamingMessage",
     "tasks/sendSubscribe": "SendStreamingMessage",
     "tasks/list": "ListTasks",
     "tasks/subscribe": "SubscribeToTask",
@@ -32,14 +34,26 @@ _ALIASES = {
     "tasks/pushNotification/get": "GetTaskPushNotificationConfig",
 }
 
-METHODS: Mapping[str, Operation] = {
+_SLASHED: Mapping[str, Operation] = {
     **{method: BY_NAME[name] for name, method in NAMES.items()},
     **{
         alias: msgspec.structs.replace(BY_NAME[name], aliases=(alias,))
         for alias, name in _ALIASES.items()
     },
 }
-"""Every JSON-RPC method that is understood. What is asked for by an older name says so."""
+
+METHODS: Mapping[str, Operation] = {
+    **_SLASHED,
+    **{
+        dotted: msgspec.structs.replace(operation, aliases=(dotted,))
+        for method, operation in _SLASHED.items()
+        if (dotted := method.replace("/", ".")) != method
+    },
+}
+"""Every JSON-RPC method that is understood, with dots for slashes too, as some texts have it.
+
+What is asked for by an older name says so.
+"""
 
 _CONFIGS = "/v1/tasks/{id}/pushNotificationConfigs"
 
@@ -63,6 +77,15 @@ ROUTES: tuple[Route, ...] = tuple(
         ("POST", "/tasks/sendStream", "SendStreamingMessage", True),
         ("POST", "/tasks/{id}/cancel", "CancelTask", True),
         ("GET", "/tasks/{id}/subscribe", "SubscribeToTask", True),
+        # The life of a request, as the documents of A2A draw it, in every version of them.
+        ("POST", "/sendMessage", "SendMessage", True),
+        ("POST", "/sendMessageStream", "SendStreamingMessage", True),
     )
 )
 """The verbs and paths of HTTP+JSON; an alias is understood, and never called."""
+
+UNNAMED: tuple[Route, ...] = (
+    Route("GET", "/tasks", BY_NAME["ListTasks"], alias=True),
+    Route("GET", "/tasks/{id}", BY_NAME["GetTask"], alias=True),
+)
+"""What texts print with no version: the paths are those of 1.0, and the request is of 0.3."""

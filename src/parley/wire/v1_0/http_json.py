@@ -31,11 +31,11 @@ from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire import protojson
+from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.errors import details_of, error_of
 from parley.wire.syntax import Bytes
-from parley.wire.v1_0.json import Json
+from parley.wire.v1_0.json import Json, meant_params
 from parley.wire.v1_0.query import members_of, read_query, write_query
 
 MEDIA_TYPE = "application/a2a+json"
@@ -92,6 +92,7 @@ class HttpJson(Json):
 
     media_type: str = MEDIA_TYPE
     routes: Sequence[Route] = _routes()
+    unnamed: Sequence[Route] = ()
 
     def told_to(self, peer: str) -> HttpJson:
         """Return what speaks to any caller: this."""
@@ -114,7 +115,7 @@ class HttpJson(Json):
         if route.verb != "POST":
             members, wrong = read_query(kind, query)
         elif not path:
-            return protojson.decode(body if _says_something(body) else b"{}", kind)
+            return _read_body(route.operation, body if _says_something(body) else b"{}")
         else:
             members = protojson.parse(body) if _says_something(body) else {}
             if not isinstance(members, dict):
@@ -126,7 +127,11 @@ class HttpJson(Json):
                     words = f"the path says {path[name][:100]!r}, and the request something else"
                     wrong.append(FieldViolation(wire, words))
                 members[wire] = path[name]
-        return protojson.read(members, kind, wrong)
+        return older_texts.read(
+            members,
+            lambda members: meant_params(route.operation, members),
+            lambda members: protojson.read(members, kind, wrong),
+        )
 
     def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
         """Return the request that asks for an operation.
@@ -192,6 +197,18 @@ class HttpJson(Json):
             else:
                 raise self.read_error(500, data) from None
             raise
+
+
+def _read_body(operation: Operation, body: Bytes) -> Any:
+    try:
+        return protojson.decode(body, operation.request)
+    except InvalidParamsError as error:
+        return older_texts.read(
+            protojson.parse(body),
+            lambda members: meant_params(operation, members),
+            lambda members: protojson.read(members, operation.request),
+            error,
+        )
 
 
 def _says_something(body: Bytes) -> bool:

@@ -17,8 +17,14 @@ from parley.model.requests import (
     StreamResponse,
 )
 from parley.model.service import StreamItem
-from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from parley.wire import protojson
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from parley.wire import older_texts, protojson
 from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
 from parley.wire.v1_0 import cards
@@ -29,6 +35,15 @@ _MEMBERS: dict[type, bytes] = {
     TaskStatusUpdateEvent: b'{"statusUpdate":',
     TaskArtifactUpdateEvent: b'{"artifactUpdate":',
 }
+
+_OTHER_STATES = dict.fromkeys(
+    ("cancelled", "canceled", "TASK_STATE_CANCELLED"), TaskState.CANCELED.value
+)
+
+
+def meant_params(operation: Operation, members: Any) -> dict[str, Any] | None:
+    """Return parameters as this version has them, if they are those of an older text."""
+    return older_texts.params(operation, members, states=_OTHER_STATES)
 
 
 # The member that holds the items of a page.

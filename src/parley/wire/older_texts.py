@@ -1,0 +1,98 @@
+"""What textbooks and older documents write in other places, put where it belongs.
+
+A request that can be read as it is never comes here: only one that would be refused is looked at
+again, so strict callers pay nothing, and nothing that is right changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from parley.model.errors import InvalidParamsError
+from parley.model.operations import Operation
+from parley.model.requests import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+)
+
+T = TypeVar("T")
+
+_OF_A_TASK = (GetTaskRequest, CancelTaskRequest, SubscribeToTaskRequest)
+_MESSAGE_ID = ("messageId", "message_id")
+_TASK_ID = ("taskId", "task_id")
+
+
+def read(
+    members: Any,
+    meant: Callable[[Any], Any],
+    read: Callable[[Any], T],
+    refused: InvalidParamsError | None = None,
+) -> T:
+    """Return what ``read`` makes of ``members``, or else of what they are ``meant`` to be.
+
+    ``meant`` returns ``None`` for members in which it finds nothing of an older text; ``refused``
+    is why they were refused already. Raises ``InvalidParamsError``.
+    """
+    if refused is None:
+        try:
+            return read(members)
+        except InvalidParamsError as error:
+            refused = error
+    known = meant(members)
+    if known is None:
+        raise refused from None
+    return read(known)
+
+
+def params(
+    operation: Operation,
+    members: Any,
+    *,
+    states: Mapping[str, str],
+    roles: Mapping[str, str] | None = None,
+    task_ids: bool = False,
+) -> dict[str, Any] | None:
+    """Return the parameters of an operation with everything in its place, if something is not.
+
+    - The id of a message stands beside the message, which has none.
+    - A role, or the state in a filter, has another spelling: ``roles`` and ``states`` say which.
+    - With ``task_ids``, the task is named ``taskId`` where ``id`` is due.
+    """
+    if not isinstance(members, dict):
+        return None
+    kind = operation.request
+    if kind is SendMessageRequest:
+        return _message(members, roles or {})
+    if kind is ListTasksRequest:
+        state = members.get("status")
+        known = states.get(state) if isinstance(state, str) else None
+        return None if known is None else {**members, "status": known}
+    if task_ids and kind in _OF_A_TASK and not members.get("id"):
+        task_id = _first(members, _TASK_ID)
+        return None if task_id is None else {**members, "id": task_id}
+    return None
+
+
+def _message(members: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any] | None:
+    message = members.get("message")
+    if not isinstance(message, dict):
+        return None
+    changed = dict(message)
+    beside = _first(members, _MESSAGE_ID)
+    if beside is not None and _first(message, _MESSAGE_ID) is None:
+        for name in _MESSAGE_ID:
+            changed.pop(name, None)
+        changed["messageId"] = beside
+    role = message.get("role")
+    if isinstance(role, str) and role in roles:
+        changed["role"] = roles[role]
+    return None if changed == message else {**members, "message": changed}
+
+
+def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    """Return the first member of these names that says something."""
+    return next((members[name] for name in names if members.get(name)), None)
