@@ -7,12 +7,15 @@ truthfully, and otherwise refused with what is right. The words are ours.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from parley import Agent
+from parley import Agent, Part
+from parley.model.cards import AgentExtension
+from parley.model.extensions import Extension
 from parley.server.run import serving
 
 from ..server.http import Response, ask, connection, data_of
@@ -207,7 +210,10 @@ async def test_a_stream_as_texts_ask_for_it_is_streamed(url: str, what: str) -> 
         events = [data_of(frame) async for frame in http.frames()]
     assert all(("jsonrpc" in event) == ("jsonrpc" in typed.body) for event in events)
     last = events[-1].get("result", events[-1])
-    assert last.get("statusUpdate", last)["status"]["state"] in ("completed", "TASK_STATE_COMPLETED")
+    assert last.get("statusUpdate", last)["status"]["state"] in (
+        "completed",
+        "TASK_STATE_COMPLETED",
+    )
 
 
 @pytest.mark.parametrize(
@@ -393,3 +399,155 @@ async def test_an_envelope_that_is_refused_is_refused_in_one(url: str) -> None:
     asked = Typed("an envelope to a path", rpc("message/send", {"message": {}}), "/sendMessage")
     response = await post(url, asked)
     assert (response.status, response.error["code"], response.json["id"]) == (200, -32602, "req-1")
+
+
+# Modes: the cards of books and tutorials have "text" where a media type is due
+
+TEXT = {"kind": "text", "text": "Hello"}
+MARKDOWN = {"text": "*Hello*", "mediaType": "text/markdown"}
+A_FILE = {"kind": "file", "file": {"bytes": "aGk=", "mimeType": "image/png"}}
+UNTYPED_FILE = {"kind": "file", "file": {"bytes": "aGk="}}
+SOME_DATA = {"kind": "data", "data": {"n": 1}}
+OTHER_DATA = {"data": {"n": 1}, "mediaType": "application/vnd.example+json"}
+TAKEN = [
+    (["text"], [TEXT, MARKDOWN], [A_FILE, UNTYPED_FILE, SOME_DATA, OTHER_DATA]),
+    (["file"], [A_FILE, UNTYPED_FILE], [TEXT, MARKDOWN, SOME_DATA]),
+    (["data"], [SOME_DATA, OTHER_DATA], [TEXT, A_FILE, UNTYPED_FILE]),
+    (["text", "file"], [TEXT, A_FILE], [SOME_DATA]),
+    (["text", "data", "file"], [TEXT, MARKDOWN, A_FILE, UNTYPED_FILE, SOME_DATA, OTHER_DATA], []),
+    (["text/plain"], [TEXT], [MARKDOWN, A_FILE, SOME_DATA]),
+]
+
+
+@pytest.mark.parametrize(("modes", "taken", "refused"), TAKEN)
+async def test_modes_of_older_cards_take_all_parts_of_their_kind(
+    modes: list[str], taken: list[dict[str, Any]], refused: list[dict[str, Any]]
+) -> None:
+    agent = Agent("Reader", input_modes=modes, output_modes=["text"], keep_for=None)
+
+    @agent.skill(replies="task")
+    def read() -> str:
+        return "read"
+
+    async with serving(agent.asgi(store="memory:")) as url:
+        for part in (*taken, *refused):
+            is_latest = "kind" not in part
+            role = "ROLE_USER" if is_latest else "user"
+            params = {"message": {"messageId": "m-1", "role": role, "parts": [part]}}
+            method = "SendMessage" if is_latest else "message/send"
+            headers = LATEST if is_latest else JSON
+            response = await post(url, Typed("", rpc(method, params), headers=headers))
+            if part in taken:
+                assert "result" in response.json, (modes, part, response.body)
+            else:
+                assert response.error["code"] == -32005, (modes, part)
+                assert f"takes {', '.join(modes)}" in response.error["message"]
+
+
+async def test_modes_of_older_cards_stand_on_the_card_as_they_are_written() -> None:
+    agent = Agent("Reader", input_modes=["text", "data"], output_modes=["text"])
+
+    @agent.skill(input_modes=["file"], output_modes=["data", "image/png"])
+    def look() -> str:
+        return ""
+
+    async with serving(agent.asgi(store="memory:")) as url:
+        for headers in ({}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}):
+            card = (await ask(url, "GET", "/.well-known/agent-card.json", headers=headers)).json
+            assert card["defaultInputModes"] == ["text", "data"]
+            assert card["defaultOutputModes"] == ["text"]
+            assert card["skills"][0]["inputModes"] == ["file"]
+            assert card["skills"][0]["outputModes"] == ["data", "image/png"]
+
+
+def test_what_is_neither_a_media_type_nor_a_kind_of_part_is_no_mode() -> None:
+    for mode in ("texts", "image", "audio", ""):
+        with pytest.raises(ValueError, match="nor one of text, file, data"):
+            Agent("Reader", input_modes=[mode])
+
+
+ACCEPTED = [
+    (["text"], ["text"], "text"),
+    (["text"], ["text/plain"], "text"),
+    (["text/plain"], ["text"], "text"),
+    (["data"], ["data"], "data"),
+    (["data"], ["text"], "text"),
+    (["data"], ["application/json"], "data"),
+    (["data"], ["file", "text"], "text"),
+    (["file"], ["file"], "file"),
+    (["image/png"], ["file"], "file"),
+    (["file"], ["image/png"], "file"),
+    (["text"], ["data"], None),
+    (["image/png"], ["text"], None),
+]
+
+
+@pytest.mark.parametrize(("offered", "accepted", "form"), ACCEPTED)
+async def test_modes_that_older_callers_accept_are_kinds_of_parts(
+    offered: list[str], accepted: list[str], form: str | None
+) -> None:
+    agent = Agent("Speaker", output_modes=offered, keep_for=None)
+
+    @agent.skill(replies="task")
+    def speak() -> Any:
+        if "text" in offered[0]:
+            return "Hi"
+        return {"n": 1} if "data" in offered[0] else Part(raw=b"x", media_type="image/png")
+
+    async with serving(agent.asgi(store="memory:")) as url:
+        configuration = {"acceptedOutputModes": accepted}
+        params = {"message": WITH_ID, "configuration": configuration}
+        response = await post(url, Typed("", rpc("message/send", params)))
+        if form is None:
+            assert response.error["code"] == -32005
+        else:
+            part = response.json["result"]["artifacts"][0]["parts"][0]
+            assert part["kind"] == form
+
+
+# Extensions of data alone: "Agents shouldn't mark data-only extensions as required"
+
+PLACE = "https://example.com/ext/place/v1"
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, extension: Any) -> list[str]:
+    with caplog.at_level(logging.WARNING, logger="parley.agent"):
+        caplog.clear()
+        agent = Agent("Somewhere", extensions=[extension])
+    assert PLACE in [each.uri for each in agent.extensions]
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_data_that_is_required_is_warned_about_when_the_agent_is_made(
+    caplog: pytest.LogCaptureFixture, is_declared: bool
+) -> None:
+    class Place(Extension):
+        uri = PLACE
+
+    given = AgentExtension(uri=PLACE, required=True) if is_declared else Place(required=True)
+    [words] = warnings_of(caplog, given)
+    assert PLACE in words
+    assert "the specification advises against it" in words
+
+
+def test_what_does_something_may_be_required_and_data_may_be_declared(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Acting(Extension):
+        uri = PLACE
+
+        def send(self, event: Any) -> Any:
+            return event
+
+    class Reading(Extension):
+        uri = PLACE
+        data = dict[str, int]
+
+    for given in (
+        Acting(required=True),
+        Reading(required=True),
+        Acting(),
+        AgentExtension(uri=PLACE, params={"city": "Bern"}),
+    ):
+        assert warnings_of(caplog, given) == []

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.agent import Agent
 from parley.agent.caller import kept, record_of
-from parley.agent.content import accepts, gives, media_type_of
+from parley.agent.content import gives, media_type_of, takes
 from parley.agent.executor import AgentExecutor
 from parley.agent.ids import new_id
 from parley.agent.push_check import checked
@@ -427,8 +427,8 @@ def _check_parts(message: Message, modes: Sequence[str]) -> None:
     for index, part in enumerate(message.parts):
         if part.is_file and not part.media_type:
             continue  # mediaType is optional (§4.1.6): a file of an unknown type may be of any
-        media_type = media_type_of(part)
-        if not accepts(modes, media_type):
+        if not takes(modes, part):
+            media_type = media_type_of(part)
             raise ContentTypeNotSupportedError(
                 f"message.parts[{index}] is {media_type}; this agent takes {', '.join(modes)}",
                 metadata={"mediaType": media_type, "supported": ", ".join(modes)},

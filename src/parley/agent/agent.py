@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
@@ -36,6 +37,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 SKILL_KEY = "skill"
 """The metadata key by which a message names the skill that it is for, by its id."""
 
+log = logging.getLogger("parley.agent")
+
 ANYTHING = ("text/plain", "application/json", "*/*")
 
 OWN = (ResumableStreams(), IdempotentSend())
@@ -58,9 +61,9 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 class Agent:
     """An agent, described for its card and given its skills.
 
-    ``input_modes`` and ``output_modes`` are media types. With input modes given (here or on a
-    skill), a message with a part of another type is refused (a file that names no type is not);
-    without, everything is taken.
+    ``input_modes`` and ``output_modes`` are media types, or ``text``, ``file`` and ``data`` for all
+    parts of a kind. With input modes given (here or on a skill), a message with a part of another
+    type is refused (a file that names no type is not); without, everything is taken.
     With output modes given, a caller who accepts none of them is refused; ``text/plain`` is what an
     agent gives that says nothing else.
     ``extensions`` are objects that take part in what is said, or declarations for the card alone.
@@ -403,6 +406,14 @@ def slug(name: str) -> str:
 
 def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
     extensions = collected([*OWN, *given])
+    for extension in extensions:
+        if extension.required and extension.is_data_alone:
+            log.warning(
+                "the extension %r is data on the card alone, and required: callers who do not ask "
+                "for it are refused for nothing, so the specification advises against it; leave "
+                "required out, or give it behaviour (parley.extensions.Extension)",
+                extension.uri,
+            )
     uris = {extension.uri for extension in extensions}
     for extension in extensions:
         missing = [uri for uri in extension.depends_on if uri not in uris]

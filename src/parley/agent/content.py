@@ -119,8 +119,28 @@ def _guess(filename: str) -> str:
     return mimetypes.guess_type(filename)[0] or "application/octet-stream"
 
 
-# What callers of old write where a media type is due.
+KINDS = ("text", "file", "data")
+"""The kinds of parts, which older cards and callers write where a media type is due."""
+
 _KINDS = {"text": "text/*", "data": "application/json", "file": "*/*", "*": "*/*"}
+_PLAIN_TEXT = Part(text="", media_type="text/plain")
+
+
+def takes(modes: Iterable[str], part: Part) -> bool:
+    """Whether one of ``modes`` takes a part.
+
+    A media type takes parts of that type, ``text``, ``file`` and ``data`` all parts of that kind.
+    ``text`` and ``data`` also take files that are text or JSON; ``file`` takes nothing but files.
+    """
+    kind = "text" if part.text is not None else "file" if part.is_file else "data"
+    others = []
+    for mode in modes:
+        name = _name(mode)
+        if name == kind:
+            return True
+        if name != "file":
+            others.append(mode)
+    return accepts(others, media_type_of(part))
 
 
 def accepts(modes: Iterable[str], media_type: str) -> bool:
@@ -140,8 +160,12 @@ def accepts(modes: Iterable[str], media_type: str) -> bool:
 
 
 def _range(mode: str) -> str:
-    name = mode.partition(";")[0].strip().lower()
+    name = _name(mode)
     return _KINDS.get(name, name)
+
+
+def _name(mode: str) -> str:
+    return mode.partition(";")[0].strip().lower()
 
 
 def gives(offered: Iterable[str], accepted: Sequence[str]) -> bool:
@@ -168,9 +192,8 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
     made: list[Part] = []
     unwanted = ""
     for part in parts:
-        media_type = media_type_of(part)
-        if not accepts(accepted, media_type):
-            if part.data is not msgspec.UNSET and accepts(accepted, "text/plain"):
+        if not takes(accepted, part):
+            if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):
                 part = msgspec.structs.replace(
                     part,
                     data=msgspec.UNSET,
@@ -178,7 +201,7 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
                     media_type="text/plain",
                 )
             else:
-                unwanted = media_type
+                unwanted = media_type_of(part)
         made.append(part)
     changed = any(now is not before for now, before in zip(made, parts, strict=True))
     return (tuple(made) if changed else parts), unwanted

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from parley.agent.content import KINDS
 from parley.model.cards import AgentSkill
 
 Replies = Literal["message", "task"]
@@ -118,9 +119,14 @@ def strings_of(values: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def modes_of(values: Iterable[str]) -> tuple[str, ...]:
-    """Return media types that an author gave. Raises ``ValueError`` for what is none."""
+    """Return media types, or kinds of parts, that an author gave.
+
+    Raises ``ValueError`` for what is neither.
+    """
     modes = strings_of(values, "modes")
     for mode in modes:
-        if mode.count("/") != 1:
-            raise ValueError(f"{mode!r} is not a media type such as text/plain")
+        if mode.count("/") != 1 and mode not in KINDS:
+            raise ValueError(
+                f"{mode!r} is not a media type such as text/plain, nor one of {', '.join(KINDS)}"
+            )
     return modes

@@ -124,6 +124,13 @@ class Extension:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.uri!r})"
 
+    @property
+    def is_data_alone(self) -> bool:
+        """Whether an agent does nothing for it: it is data on the card, and no more."""
+        kind = type(self)
+        acts = kind.receive is not Extension.receive or kind.send is not Extension.send
+        return not acts and not self.methods and kind.data is Any
+
     def declared(self) -> AgentExtension:
         """Return what stands on the card."""
         return AgentExtension(
