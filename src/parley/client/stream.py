@@ -95,6 +95,9 @@ class Reader:
         if isinstance(event, Message):
             self.message = event
             return [event]
+        if not isinstance(event, Task) and not event.task_id:  # the stream is of one task
+            context_id = event.context_id or self.context_id
+            event = msgspec.structs.replace(event, task_id=self.task_id, context_id=context_id)
         if self.numbered and item.seq is not None:
             if self.seq is not None and item.seq <= self.seq:
                 return []

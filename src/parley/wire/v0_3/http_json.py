@@ -13,21 +13,21 @@ from urllib.parse import quote, urlencode
 
 from parley.model import requests
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, FieldViolation, InvalidAgentResponseError
 from parley.model.operations import Operation
 from parley.model.push import TaskPushNotificationConfig
-from parley.model.requests import Empty, SendMessageRequest
+from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Event
+from parley.model.tasks import Event, Task
 from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.forgiveness import noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
 from parley.wire.v0_3.file_bytes import is_python, with_text_bytes
-from parley.wire.v0_3.json import meant_params, unreadable
+from parley.wire.v0_3.json import meant_params, read_task, read_value, unreadable
 
 _PATHS = {
     route.operation.name: (route.verb, route.path)
@@ -148,7 +148,19 @@ class HttpJson:
         except A2AError as error:
             asked = f"the answer to {operation.name}"
             raise unreadable(asked, operation.response, error) from None
-        return proto_json.read_result(operation, members)
+        kind = operation.response
+        if kind in (SendMessageResponse, Task) and _is_of_jsonrpc(members):
+            return _read_json(data, kind)
+        try:
+            return proto_json.read_result(operation, members)
+        except InvalidAgentResponseError:
+            if kind not in (SendMessageResponse, Task):
+                raise
+            try:
+                return _read_json(data, kind)
+            except InvalidAgentResponseError:
+                pass
+            raise
 
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream."""
@@ -159,7 +171,7 @@ class HttpJson:
         """Return what an event of a stream says. Raises the error that it holds instead."""
         try:
             with noted("an event of a stream"):
-                return protojson.decode_answer(data, proto_values.Response).meant()
+                return _read_event(data)
         except (A2AError, ValueError, RecursionError) as problem:
             try:
                 error = errors.read_error(500, data)
@@ -182,6 +194,42 @@ class HttpJson:
         Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
         """
         return errors.read_error(status, body)
+
+
+def _read_event(data: Bytes) -> Event:
+    try:
+        return decode(data, proto_values.Response).meant()
+    except (ValueError, RecursionError):
+        members = protojson.parse_answer(data)
+    if not _is_of_jsonrpc(members):
+        try:
+            return protojson.read_answer(members, proto_values.Response).meant()
+        except (A2AError, ValueError):
+            try:
+                return read_value(data, in_stream=True)
+            except (A2AError, ValueError):
+                pass
+            raise
+    return read_value(data, in_stream=True)
+
+
+def _read_json(data: Bytes, kind: type) -> Any:
+    """Return an answer in the form that JSON-RPC has, or that of an older text."""
+    try:
+        with noted("the answer"):
+            return read_task(data) if kind is Task else read_value(data, in_stream=False)
+    except (A2AError, ValueError, RecursionError) as error:
+        raise unreadable("the answer", kind, error) from None
+
+
+def _is_of_jsonrpc(members: Any) -> bool:
+    """Whether an answer is in the form of JSON-RPC: by its kind, or by how it spells a state."""
+    if not isinstance(members, dict):
+        return False
+    inner = [each for each in (members, *members.values()) if isinstance(each, dict)]
+    states = [each["status"].get("state") for each in inner if isinstance(each.get("status"), dict)]
+    spelled = any(isinstance(s, str) and not s.startswith("TASK_STATE_") for s in states)
+    return "kind" in members or spelled
 
 
 def _object(body: Bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import msgspec
 
 from parley.model import requests
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
 from parley.model.operations import Operation
 from parley.model.push import TaskPushNotificationConfig
@@ -16,7 +16,7 @@ from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, 
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import older_texts, protojson
+from parley.wire import older_answers, older_texts, protojson
 from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, params, values
@@ -166,7 +166,7 @@ class Json:
         """Return what an event of a stream says."""
         try:
             with noted("an event of a stream"):
-                return _read_value(data)
+                return read_value(data, in_stream=True)
         except (A2AError, ValueError, RecursionError) as error:
             raise unreadable("an event of a stream", requests.StreamResponse, error) from None
 
@@ -177,7 +177,9 @@ class Json:
 
 def _read_answer(data: Bytes, kind: type) -> Any:
     if kind is SendMessageResponse:
-        return _read_value(data)
+        return read_value(data, in_stream=False)
+    if kind is Task:
+        return read_task(data)
     if kind is AgentCard:
         return cards.read_card(protojson.decode_answer(data, dict))
     if kind is Configs:
@@ -189,8 +191,53 @@ def _read_answer(data: Bytes, kind: type) -> Any:
     return protojson.decode_answer(data, _RESULTS[kind]).meant()
 
 
-def _read_value(data: Bytes) -> Event:
-    return protojson.decode_answer(data, _kind_of(data)).meant()
+def read_value(data: Bytes, *, in_stream: bool) -> Event:
+    """Return an answer to a message, or an event of a stream.
+
+    One that is not canonical may be that of an older text. Raises ``A2AError``, ``ValueError``.
+    """
+    try:
+        return decode(data, _kind_of(data)).meant()
+    except (ValueError, RecursionError):
+        value = protojson.parse_answer(data)
+    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
+    if meant is None:
+        return protojson.read_answer(value, _kind_of(data)).meant()
+    return meant.given(protojson.read_answer(meant.members, _NAMED[meant.name]).meant())
+
+
+def read_task(data: Bytes) -> Task:
+    """Return a task, as ``read_value`` does."""
+    try:
+        return decode(data, values.Task).meant()
+    except (ValueError, RecursionError):
+        members = older_answers.task(protojson.parse_answer(data), SPELLING)
+        return protojson.read_answer(members, values.Task).meant()
+
+
+_NAMED: dict[str, type[values.Value]] = {
+    "task": values.Task,
+    "message": values.Message,
+    "statusUpdate": values.TaskStatusUpdateEvent,
+    "artifactUpdate": values.TaskArtifactUpdateEvent,
+}
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of 1.0 as 0.3 has it; one of 0.3 stays as it is."""
+    if part.get("raw") is None and part.get("url") is None:
+        return part
+    file = {theirs: part[ours] for ours, theirs in _FILE.items() if part.get(ours)}
+    made = {"kind": "file", "file": file, "metadata": part.get("metadata")}
+    return {name: item for name, item in made.items() if item is not None}
+
+
+_FILE = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
+
+SPELLING = older_answers.Spelling(
+    states=_OTHER_STATES, roles=_OTHER_ROLES, agent=values.Role.AGENT.value, part=_part
+)
+"""How 0.3 spells what is in an answer of an older text, or of 1.0."""
 
 
 def unreadable(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from parley.model.cards import AgentCard
-from parley.model.encoding import encode
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.operations import Operation
-from parley.model.parts import Message
+from parley.model.parts import Message, Role
 from parley.model.requests import (
     Empty,
     ListTaskPushNotificationConfigsResponse,
@@ -24,7 +25,7 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.wire import older_texts, protojson
+from parley.wire import older_answers, older_texts, protojson
 from parley.wire.forgiveness import is_null, noted
 from parley.wire.syntax import Bytes
 from parley.wire.v1_0 import cards
@@ -66,8 +67,12 @@ class Json:
         """Return what an answer says."""
         if operation.response is Empty:
             return Empty()
-        answer = self._read(operation.name, data, operation.response)
-        return answer.payload if isinstance(answer, SendMessageResponse) else answer
+        kind = operation.response
+        if kind is SendMessageResponse:
+            return self._read(operation.name, data, kind, _read_answer)
+        if kind is Task:
+            return self._read(operation.name, data, kind, _read_task)
+        return self._read(operation.name, data, kind, lambda data: _read_other(data, kind))
 
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream (§3.2.3)."""
@@ -76,27 +81,92 @@ class Json:
 
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says."""
-        response: StreamResponse = self._read("a stream", data, StreamResponse)
-        return response.payload
+        event: Event = self._read("a stream", data, StreamResponse, _read_event)
+        return event
 
     def ends_stream(self, event: Event) -> bool:
         """No event does: streams of this version end when their service ends them."""
         return False
 
-    def _read(self, asked: str, data: Bytes, kind: type) -> Any:
+    def _read(self, asked: str, data: Bytes, kind: type, read: Callable[[Bytes], Any]) -> Any:
         try:
             with noted(f"the answer to {asked}"):
-                if kind is AgentCard:
-                    return cards.read_card(protojson.decode_answer(data, dict))
-                items = _PAGES.get(kind)
-                if items is not None and is_null(data):
-                    return protojson.read_answer({}, kind)
-                if items is not None and memoryview(data)[:1].tobytes() == b"[":
-                    # The items without the page around them.
-                    return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
-                return protojson.decode_answer(data, kind)
+                return read(data)
         except A2AError as error:
             raise InvalidAgentResponseError(
                 f"the answer to {asked} is not a {kind.__name__}: {error.message}",
                 violations=error.violations,
             ) from None
+
+
+def _read_answer(data: Bytes) -> Event:
+    return _read_value(data, SendMessageResponse, in_stream=False)
+
+
+def _read_event(data: Bytes) -> Event:
+    return _read_value(data, StreamResponse, in_stream=True)
+
+
+def _read_value(
+    data: Bytes, kind: type[SendMessageResponse | StreamResponse], *, in_stream: bool
+) -> Event:
+    """Return an answer or an event; one that is not canonical may be that of an older text."""
+    try:
+        return decode(data, kind).payload
+    except (ValueError, RecursionError):
+        value = protojson.parse_answer(data)
+    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
+    if meant is None:
+        return protojson.read_answer(value, kind).payload
+    return meant.given(protojson.read_answer({meant.name: meant.members}, kind).payload)
+
+
+def _read_task(data: Bytes) -> Task:
+    try:
+        return decode(data, Task)
+    except (ValueError, RecursionError):
+        return protojson.read_answer(older_answers.task(protojson.parse_answer(data), SPELLING), Task)
+
+
+def _read_other(data: Bytes, kind: type) -> Any:
+    if kind is AgentCard:
+        return cards.read_card(protojson.decode_answer(data, dict))
+    items = _PAGES.get(kind)
+    if items is not None and is_null(data):
+        return protojson.read_answer({}, kind)
+    if items is not None and memoryview(data)[:1].tobytes() == b"[":
+        # The items without the page around them.
+        return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
+    return protojson.decode_answer(data, kind)
+
+
+def _part(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of 0.3 as this version has it; one of this version stays as it is."""
+    file = part.get("file")
+    if not isinstance(file, dict):
+        return part
+    made = {name: item for name, item in part.items() if name not in ("kind", "type", "file")}
+    said = {_FILE[name]: item for name, item in file.items() if name in _FILE and item}
+    return {**made, **said}
+
+
+_FILE = {
+    "bytes": "raw",
+    "fileWithBytes": "raw",
+    "uri": "url",
+    "fileWithUri": "url",
+    "mimeType": "mediaType",
+    "name": "filename",
+}
+
+SPELLING = older_answers.Spelling(
+    states={
+        **{state.name.lower().replace("_", "-"): state.value for state in TaskState},
+        "unknown": TaskState.UNSPECIFIED.value,
+        **_OTHER_STATES,
+    },
+    roles={"user": Role.USER.value, "agent": Role.AGENT.value},
+    agent=Role.AGENT.value,
+    part=_part,
+)
+"""How this version spells what is in an answer of an older text."""
