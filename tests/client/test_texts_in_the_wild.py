@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from parley import Agent, asgi
 from parley.client import RemoteAgent, connect
+from parley.client.errors import AuthenticationRequired, CardInvalid, CardNotFound
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.server.app import Settings
+from parley.server.run import serving
 
 from .scripted_server import Exchange, card, scripted
 
@@ -290,3 +294,137 @@ async def test_a_stream_as_texts_print_it_is_read_to_its_end(
     assert first.artifact.artifact_id == second.artifact.artifact_id
     assert (first.append, second.append) == (False, True)
     assert first.artifact.parts[0].text + second.artifact.parts[0].text == "Hello"
+
+
+# Addresses: texts give that of a host, and the agent is below it; or that of an agent below a host,
+# whose card is the host's
+
+
+def speaker(name: str) -> Agent:
+    agent = Agent(name, keep_for=None)
+
+    @agent.skill
+    def speak() -> str:
+        return f"I am {name}"
+
+    return agent
+
+
+async def test_one_agent_below_a_host_is_found_from_the_host() -> None:
+    app = asgi({"/agents/time": speaker("Time")}, store="memory:")
+    async with serving(app) as url:
+        for reference in (url, f"{url}/", url.removeprefix("http://")):
+            async with connect(reference, retries=0) as agent:
+                assert (agent.card.name, (await agent.send("Hi")).text) == ("Time", "I am Time")
+
+
+async def test_of_several_agents_below_a_host_the_names_and_addresses_are_told() -> None:
+    app = asgi({"/time": speaker("Time"), "/echo": speaker("Echo")}, store="memory:")
+    async with serving(app) as url:
+        with pytest.raises(CardNotFound) as refusal:
+            await connect(url, retries=0)
+        words = str(refusal.value)
+        assert "has 2 agents; connect to one of them" in words
+        assert f"Time at {url}/time" in words
+        assert f"Echo at {url}/echo" in words
+        async with connect(f"{url}/echo", retries=0) as agent:
+            assert (await agent.send("Hi")).text == "I am Echo"
+
+
+async def test_an_agent_that_is_not_there_is_not_another_one() -> None:
+    for agents in ({"/time": speaker("Time")}, {"/": speaker("Time")}):
+        async with serving(asgi(agents, store="memory:")) as url:
+            with pytest.raises(CardNotFound, match=r"Time|/time"):
+                await connect(f"{url}/tiem", retries=0)
+
+
+async def test_an_agent_of_another_server_is_named_and_not_called() -> None:
+    app = asgi(
+        {"/time": speaker("Time")},
+        store="memory:",
+        url="https://agents.example",
+        settings=Settings(allowed_hosts=("127.0.0.1",)),
+    )
+    async with serving(app) as url:
+        with pytest.raises(CardNotFound, match="another server") as refusal:
+            await connect(url, retries=0)
+        assert "https://agents.example/time" in str(refusal.value)
+
+
+class Host:
+    """Serves documents at some paths; the rest is not there."""
+
+    def __init__(self, documents: Mapping[str, Any], status: int = 200) -> None:
+        self.documents, self.status = documents, status
+
+    async def __call__(self, exchange: Exchange) -> None:
+        if exchange.path in self.documents:
+            host = f"http://{exchange.headers['host']}"
+            text = json.dumps(self.documents[exchange.path]).replace("http://host", host)
+            await exchange.json(text.encode(), self.status)
+        else:
+            await exchange.json({"detail": "Not Found"}, 404)
+
+
+WELL_KNOWN = "/.well-known/agent-card.json"
+TIME = card("http://host/time", name="Time")
+LISTS = {
+    "a list in place of a card": {WELL_KNOWN: [TIME]},
+    "a list of cards": {WELL_KNOWN: {"agents": [TIME]}},
+    "names and cards": {"/": {"agents": [{"name": "Time", "card": TIME}]}},
+    "addresses": {"/": {"agents": [{"url": "http://host/time"}]}, "/time" + WELL_KNOWN: TIME},
+    "relative addresses": {"/": {"agents": ["/time"]}, "/time" + WELL_KNOWN: TIME},
+    "addresses of cards": {
+        "/.well-known/agent.json": {"agentCards": [{"agentCardUrl": "/cards/1"}]},
+        "/cards/1": TIME,
+    },
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+async def test_a_list_of_one_agent_leads_to_it(what: str) -> None:
+    async with scripted(Host(LISTS[what])) as server, connect(server.url, retries=0) as agent:
+        assert agent.card.name == "Time"
+
+
+@pytest.mark.parametrize("what", ["a list of cards", "addresses"])
+async def test_a_list_of_more_is_told_whatever_its_form(what: str) -> None:
+    documents = dict(LISTS[what])
+    for path, value in documents.items():
+        if "agents" in value:
+            documents[path] = {"agents": [*value["agents"], {"name": "Echo", "url": "/echo"}]}
+    async with scripted(Host(documents)) as server:
+        with pytest.raises(CardNotFound, match="has 2 agents") as refusal:
+            await connect(server.url, retries=0)
+        assert f"{server.url}/time" in str(refusal.value)
+        assert f"Echo at {server.url}/echo" in str(refusal.value)
+
+
+@pytest.mark.parametrize("offered", ["http://host/a2a", "http://host/a2a/", "http://host/a2a/v1"])
+@pytest.mark.parametrize("path", [WELL_KNOWN, "/.well-known/agent.json"])
+async def test_an_address_whose_card_is_the_hosts_leads_to_it(path: str, offered: str) -> None:
+    """Tutorials give the address that is called, and serve the card at the host's."""
+    async with scripted(Host({path: card(offered, name="Time")})) as server:
+        for given in ("/a2a", "/a2a/", "/a2a?key=1"):
+            async with connect(server.url + given, retries=0) as agent:
+                assert agent.card.name == "Time"
+
+
+async def test_the_card_of_somebody_else_at_the_host_is_not_taken() -> None:
+    async with scripted(Host({WELL_KNOWN: card("http://host/other", name="Other")})) as server:
+        with pytest.raises(CardNotFound, match="is that of 'Other' at") as refusal:
+            await connect(f"{server.url}/a2a", retries=0)
+        assert f"{server.url}/other" in str(refusal.value)
+
+
+async def test_a_list_of_nothing_and_other_json_are_no_cards() -> None:
+    for value in ({"agents": []}, [], [1, None, {}], {"agents": "x"}, {"agents": [{"url": 1}]}):
+        async with scripted(Host({WELL_KNOWN: value, "/": value})) as server:
+            with pytest.raises(CardInvalid):
+                await connect(server.url, retries=0)
+
+
+async def test_who_wants_credentials_for_a_card_is_not_passed_over() -> None:
+    async with scripted(Host({WELL_KNOWN: {"error": "who are you?"}}, 401)) as server:
+        with pytest.raises(AuthenticationRequired):
+            await connect(server.url, retries=0)

@@ -15,10 +15,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from parley.client.catalog import MOST_NAMED, Listed, is_at, listed_in, named
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
     CardNotFound,
+    ClientError,
     ResponseTooLarge,
     UnexpectedStatus,
 )
@@ -32,6 +34,7 @@ from parley.wire import versions
 
 logger = logging.getLogger(__name__)
 
+_NOT_HERE = frozenset({200, 404, 405, 406, 410})
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 MAX_CARD = 1024 * 1024
 MAX_CACHED = 64
@@ -57,6 +60,13 @@ class _Kept(msgspec.Struct):
     etag: str
     last_modified: str
     fresh_until: float
+
+
+class _NoCard(msgspec.Struct, frozen=True):
+    """An answer that is no card: its HTTP status, and the agents that it lists."""
+
+    status: int
+    agents: tuple[Listed, ...]
 
 
 class CardResolver:
@@ -88,9 +98,12 @@ class CardResolver:
     async def resolve(self, reference: Reference) -> ResolvedCard:
         """Return the card that ``reference`` leads to.
 
-        Raises ``CardNotFound`` (nothing there), ``CardInvalid`` (something else there),
-        ``AuthenticationRequired``, and ``Unreachable`` and the like when the server cannot be
-        asked.
+        At an address without a path, a list of one agent leads to its card; at one with a path,
+        the card of the domain counts if it names an interface there.
+
+        Raises ``CardNotFound`` (nothing there, or several agents, which it names),
+        ``CardInvalid`` (something else there), ``AuthenticationRequired``, and ``Unreachable`` and
+        the like when the server cannot be asked.
         """
         if isinstance(reference, AgentCard):
             return ResolvedCard(reference, encoding.encode(reference))
@@ -142,8 +155,9 @@ class CardResolver:
     async def _from_url(self, url: str) -> ResolvedCard:
         tried: list[str] = []
         not_a_card: CardInvalid | None = None
+        agents: tuple[Listed, ...] = ()
         try:
-            candidates = _candidates(url)
+            candidates, has_path = _candidates(url), bool(urlsplit(url).path.strip("/"))
         except ValueError as error:
             raise CardNotFound(f"{url!r} is not an address: {error}") from None
         for candidate in candidates:
@@ -155,14 +169,84 @@ class CardResolver:
                 continue
             if isinstance(found, ResolvedCard):
                 return found
-            tried.append(f"{place(candidate)} ({found})")
-            if found not in (404, 405, 406, 410):
+            tried.append(f"{place(candidate)} ({found.status})")
+            agents = agents or found.agents
+            if agents and not has_path:
+                return await self._of_one(agents, url)
+            if found.status not in _NOT_HERE:
                 break
+        else:
+            if has_path and len(candidates) > 1:
+                of_domain = await self._from_domain(url)
+                if isinstance(of_domain, ResolvedCard):
+                    return of_domain
+                tried += of_domain
+        if agents:
+            raise CardNotFound(
+                f"no agent card at {', '.join(tried)}; the agents there are {named(agents)}"
+            )
         if not_a_card is not None:
             raise not_a_card
         raise CardNotFound(f"no agent card at {', '.join(tried)}")
 
-    async def _fetch(self, url: str) -> ResolvedCard | int:
+    async def _from_domain(self, url: str) -> ResolvedCard | list[str]:
+        """Return the card at the domain's well-known address, if it is of who is at ``url``.
+
+        Otherwise return what was tried. The card of another agent is not taken for this one's.
+        """
+        tried = []
+        for path in WELL_KNOWN:
+            candidate = urlunsplit(urlsplit(url)._replace(path=path, query="", fragment=""))
+            try:
+                found = await self._fetch(candidate)
+            except ClientError:  # what is at the address itself is what its caller is told
+                continue
+            if isinstance(found, _NoCard):
+                tried.append(f"{place(candidate)} ({found.status})")
+            elif is_at(found.card, url):
+                return found
+            else:
+                at = ", ".join(place(each.url) for each in found.card.supported_interfaces[:5])
+                words = f"is that of {found.card.name[:100]!r} at {at}"
+                return [*tried, f"{place(candidate)} (which {words})"]
+        return tried
+
+    async def _of_one(self, agents: tuple[Listed, ...], url: str) -> ResolvedCard:
+        """Return the card of the one agent that is listed. Raises ``CardNotFound`` for several."""
+        if len(agents) > 1:
+            shown = [await self._with_name(agent, url) for agent in agents[:MOST_NAMED]]
+            raise CardNotFound(
+                f"{place(url)} has {len(agents)} agents; connect to one of them: "
+                f"{named([*shown, *agents[MOST_NAMED:]])}"
+            )
+        [agent] = agents
+        if agent.card is not None:
+            raw = msgspec.json.encode(agent.card)
+            return ResolvedCard(read_card(raw, f"what {place(url)} lists"), raw, url)
+        ways = [agent.card_url] if agent.card_url else _candidates(agent.url)
+        if not is_same_server(url, ways[0]):
+            raise CardNotFound(
+                f"{place(url)} has no agent card, and refers to another server; connect to {agent}"
+            )
+        for way in ways:
+            found = await self._fetch(way)
+            if isinstance(found, ResolvedCard):
+                return found
+        raise CardNotFound(f"{place(url)} lists {agent}, where there is no agent card")
+
+    async def _with_name(self, agent: Listed, url: str) -> Listed:
+        """Return an agent of a list with the name that its card has, if that is at hand."""
+        if agent.name or not agent.card_url or not is_same_server(url, agent.card_url):
+            return agent
+        try:
+            found = await self._fetch(agent.card_url)
+        except ClientError:
+            return agent
+        if isinstance(found, _NoCard):
+            return agent
+        return msgspec.structs.replace(agent, name=found.card.name)
+
+    async def _fetch(self, url: str) -> ResolvedCard | _NoCard:
         kept = self._kept.get(url)
         if kept is not None and self._clock() < kept.fresh_until:
             self._kept.move_to_end(url)
@@ -171,13 +255,16 @@ class CardResolver:
         if reply.status == 304 and kept is not None:
             return self._keep(url, kept.resolved, reply, kept)
         if reply.status != 200:
-            return reply.status
-        resolved = ResolvedCard(
-            read_card(reply.body, place(url)),
-            reply.body,
-            reply.url,
-            reply.headers.get("server", ""),
-        )
+            agents = listed_in(reply.body, reply.url) if reply.status in _NOT_HERE else ()
+            return _NoCard(reply.status, agents)
+        try:
+            card = read_card(reply.body, place(url))
+        except CardInvalid:
+            agents = listed_in(reply.body, reply.url)
+            if agents:
+                return _NoCard(200, agents)
+            raise
+        resolved = ResolvedCard(card, reply.body, reply.url, reply.headers.get("server", ""))
         return self._keep(url, resolved, reply, None)
 
     async def _get(self, url: str, kept: _Kept | None) -> Reply:
