@@ -121,8 +121,12 @@ def test_no_failure_sends_a_terminal_what_it_would_obey(form, agent, tmp_path):
     for status in (418, 401):
         agent.says("GetTask", Answer(status=status, raw=SAID.encode()))
         fails("task", "get", "t")
+    # What is wrong in an answer is left out, and told to those who want to see everything.
     agent.says("GetTask", Answer(result={**hostile.task(), "status": {"state": SAID}}))
-    fails("task", "get", "t")
+    words = ("task", "get", "t", "--debug", "-a", agent.url, *FORMATS[form])
+    status, stdout, stderr = run(tmp_path, *words)
+    check(stdout, stderr)
+    assert status == 0
     agent.says("GetTask", Answer(raw=SAID.encode()))
     fails("task", "get", "t")
     ends = {"error": hostile.hostile_error(-32603)}
