@@ -96,6 +96,20 @@ async def test_ids_that_an_answer_lacks_are_those_that_were_asked_for() -> None:
         assert (got.id, got.context_id) == ("t-9", "c-9")
 
 
+async def test_a_task_without_an_id_is_returned_as_it_stands() -> None:
+    working = {"status": {"state": "TASK_STATE_WORKING", "message": said("on it")}}
+    async with talk(Agent({"task": working})) as (remote, server):
+        assert (await remote.send("go")).text == "on it"
+        assert server.calls == ["SendMessage"]
+
+
+async def test_what_is_understood_is_no_reason_to_warn(caplog: Any) -> None:
+    status = {"state": "completed", "timestamp": "2026-01-31T12:00:00"}
+    async with talk(Agent(task() | {"status": status})) as (remote, _):
+        assert (await remote.get("t-1")).state is TaskState.COMPLETED
+    assert not [each for each in caplog.records if each.name == "parley.client.answers"]
+
+
 async def test_ids_that_an_event_lacks_are_those_of_the_one_before() -> None:
     async def streamed(exchange: Exchange) -> None:
         nameless = {"statusUpdate": {"status": {"state": "TASK_STATE_COMPLETED"}}}

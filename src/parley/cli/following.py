@@ -182,7 +182,8 @@ async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Ta
     if isinstance(answer, Message):
         return answer
     call.met(answer.id, answer.context_id)
-    return answer if is_settled(answer.state) else await poll(call, agent, answer.id)
+    is_over = is_settled(answer.state) or not answer.id  # which cannot be asked for
+    return answer if is_over else await poll(call, agent, answer.id)
 
 
 def _told(told: Told | None, event: Event) -> Told | None:

@@ -183,6 +183,8 @@ class RemoteAgent:
                 answer = await self.service.send_message(request, self.context)
                 if isinstance(answer, Message) or return_immediately or is_settled(answer.state):
                     return answer
+                if not answer.id:  # it cannot be asked for
+                    return answer
                 known = answer.id
                 return await self.wait(known, history_length=history_length)
         except TimeoutError:

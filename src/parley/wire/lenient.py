@@ -105,7 +105,8 @@ def _forgiven(strict: Read, guess: Read, forgiving: bool) -> Read:
             guessed = guess(value)
             if guessed is None:
                 raise
-            forgiveness.note([("", f"{wrong.problems[0][1]}; taken for {str(guessed)[:40]!r}")])
+            if isinstance(guessed, Enum) and guessed.name == "UNSPECIFIED":
+                forgiveness.note(wrong.problems)  # the rest is understood, and nothing lost
             return guessed
 
     return read

@@ -75,8 +75,10 @@ def answered_moment(text: str | None) -> Timestamp | None:
     try:
         return moment_of(text)
     except ValueError as error:
-        forgiveness.note([("timestamp", str(error))])
-        return forgiveness.moment_of(text)
+        guessed = forgiveness.moment_of(text)
+        if guessed is None:
+            forgiveness.note([("timestamp", str(error))])
+        return guessed
 
 
 def check_kind(kind: str, expected: str) -> None:
