@@ -165,6 +165,13 @@ def test_tasks_are_listed_by_page_and_filtered(parley, agent):
     assert "input-required" in ran.stderr
 
 
+def test_a_state_is_filtered_by_however_it_is_spelled(parley, agent):
+    for state in ("cancelled", "canceled", "TASK_STATE_CANCELLED"):
+        agent.says("ListTasks", Answer(result={"tasks": [], "totalSize": 0}))
+        assert parley("task", "list", "-a", agent.url, "--state", state).status == 0
+        assert agent.params("ListTasks")["status"] == "TASK_STATE_CANCELED"
+
+
 def test_a_task_is_followed_until_it_ends(parley, agent):
     """A2ACLI_TASK_SUBSCRIBE_001"""
     events = [{"task": task("WORKING")}, artifact_update("x", last=True), status_update("FAILED")]

@@ -16,6 +16,7 @@ import pytest
 from parley import Agent, Part
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
+from parley.server.app import Settings
 from parley.server.run import serving
 
 from ..server.http import Response, ask, connection, data_of
@@ -267,6 +268,20 @@ async def test_a_version_that_is_named_still_counts_for_tasks(url: str) -> None:
     assert "GET /v1/tasks/{id}" in older.body.decode()
     unknown = await ask(url, "GET", "/tasks", headers={"A2A-Version": "7"})
     assert (unknown.status, unknown.headers["a2a-version"]) == (400, "1.0")
+
+
+async def test_a_server_of_1_0_alone_answers_tasks_without_a_version_as_1_0() -> None:
+    settings = Settings(missing_version="1.0")
+    async with serving(echo.asgi(store="memory:", settings=settings)) as url:
+        listed = await ask(url, "GET", "/tasks")
+        assert (listed.status, listed.headers["a2a-version"]) == (200, "1.0")
+
+
+async def test_the_document_says_what_is_answered_without_a_version(url: str) -> None:
+    document = (await ask(url, "GET", "/openapi.json")).json
+    for path in ("/tasks", "/tasks/{id}"):
+        assert "Without the header A2A-Version" in document["paths"][path]["get"]["description"]
+    assert "description" not in document["paths"]["/message:send"]["post"]
 
 
 CANCELED = [

@@ -105,12 +105,15 @@ def _call(settings: Settings, output: Output, task_id: str) -> Call:
 
 
 def parse_state(written: str) -> TaskState:
-    """Return the state that is meant by ``working``, ``INPUT_REQUIRED``, ``TASK_STATE_FAILED``."""
+    """Return the state that is meant by ``working``, ``INPUT_REQUIRED``, ``TASK_STATE_FAILED``.
+
+    The one that English spells in two ways may be spelled in both.
+    """
     if not written:
         return TaskState.UNSPECIFIED
     name = written.upper().replace("-", "_").removeprefix("TASK_STATE_")
     try:
-        return TaskState[name]
+        return TaskState["CANCELED" if name == "CANCELLED" else name]
     except KeyError:
         known = ", ".join(state.name.lower().replace("_", "-") for state in TaskState)
         raise UsageFailure(f"--state: {written!r} is no state; there are {known}") from None

@@ -30,6 +30,12 @@ Json = dict[str, Any]
 MEDIA_TYPES = ("application/a2a+json", "application/json")
 
 _REF = "#/components/schemas/{name}"
+_OF_UNSAID = _REF.format(name="OfVersionUnsaid")
+_OF_ANY = "OfAnyVersion"
+_UNNAMED = (
+    f"Without the header A2A-Version the request is of version {versions.UNSAID}, and is answered "
+    "in that, whose forms are not described here."
+)
 _FIELD = re.compile(r"\{(\w+)\}")
 
 # Where exactly one of several members is set.
@@ -137,8 +143,29 @@ def _operation(operation: Operation, words: str, schemas: Json, *, names_version
             for name, schema in rest.items()
             if name != "tenant"
         ]
-    described["responses"] = {"200": _answer(operation), **_REFUSALS}
+    if names_version and _is_unnamed(operation):
+        described["description"] = _UNNAMED
+        described["responses"] = {"200": _unnamed(_answer(operation)), **_UNNAMED_REFUSALS}
+    else:
+        described["responses"] = {"200": _answer(operation), **_REFUSALS}
     return described
+
+
+def _is_unnamed(operation: Operation) -> bool:
+    """Whether a request that names no version is answered too, in another version."""
+    return any(
+        (route.verb, route.path) == (operation.verb, operation.path)
+        for version in versions.SPOKEN
+        for route in versions.dialect(version).http_json.unnamed
+    )
+
+
+def _unnamed(response: Json) -> Json:
+    """Return a response that may also be one to a request that names no version."""
+    content = dict(response["content"])
+    schema = content["application/json"]["schema"]
+    content["application/json"] = {"schema": {"anyOf": [schema, {"$ref": _OF_UNSAID}]}}
+    return {**response, "content": content}
 
 
 def _body(operation: Operation, request: Json, rest: Json, in_path: Sequence[str]) -> Json | None:
@@ -342,6 +369,11 @@ _ERROR_SCHEMAS: Json = {
         },
     ),
     "RetryInfo": _detail("RetryInfo", {"retryDelay": {"type": "string"}}),
+    "OfVersionUnsaid": {
+        "description": f"What version {versions.UNSAID} answers to a request that names none.",
+        "type": "object",
+        "not": {"required": ["error"]},
+    },
 }
 
 
@@ -351,16 +383,24 @@ def _refusals() -> Json:
     for error in ERRORS:
         by_status.setdefault(error.http_status, []).append(_words_of_error(error))
     content = _json({"schema": {"$ref": _REF.format(name="Status")}})
-    return {
+    refusals: Json = {
         f"Error{status}": {"description": "\n".join(words), "content": content}
         for status, words in sorted(by_status.items())
     }
+    unnamed = {f"{name}{_OF_ANY}": _unnamed(refusal) for name, refusal in refusals.items()}
+    return refusals | unnamed
 
 
 def _words_of_error(error: type[A2AError]) -> str:
     return f"{error.reason}: {_first_words(error.__doc__)}"
 
 
-_REFUSALS = {
-    name.removeprefix("Error"): {"$ref": f"#/components/responses/{name}"} for name in _refusals()
-}
+def _refs(ending: str) -> Json:
+    return {
+        name.removeprefix("Error").removesuffix(ending): {"$ref": f"#/components/responses/{name}"}
+        for name in _refusals()
+        if name.endswith(_OF_ANY) == bool(ending)
+    }
+
+
+_REFUSALS, _UNNAMED_REFUSALS = _refs(""), _refs(_OF_ANY)

@@ -37,7 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
     ``missing_version`` is how methods and paths of 1.0 are answered that come without
     ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
-    to send; ``"1.0"`` serves them. What is of 0.3 is served either way.
+    to send; ``"1.0"`` serves them. What is of 0.3 is served either way; ``GET /tasks`` and
+    ``GET /tasks/{id}``, which texts print without one, are of the version that this says.
     ``card`` is the form of agent cards for callers that name no version: ``"merged"`` can be read
     by those of every version, ``"1.0"`` is exactly what that version says.
     ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
