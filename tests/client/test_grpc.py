@@ -159,8 +159,12 @@ async def test_what_goes_with_a_call_is_metadata():
 
     service = Scripted()
     app = app_of(service, identify=identify)
-    async with talk(service, app, bearer="secret", headers={"X-Team": "blue"}) as remote:
-        await remote.get("t-1")
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        async with connect(url, binding="GRPC") as remote:
+            there = [remote.interface.url]  # another port is another origin
+        options = {"bearer": "secret", "headers": {"X-Team": "blue"}, "trust_origins": there}
+        async with connect(url, binding="GRPC", **options) as remote:
+            await remote.get("t-1")
     sent = scopes[-1]
     assert sent[b"authorization"] == b"Bearer secret"
     assert sent[b"x-team"] == b"blue"

@@ -36,7 +36,7 @@ async def test_another_server_is_told_no_header_that_may_be_secret() -> None:
     async with (
         scripted(theirs) as there,
         scripted(leads_to(f"{there.url}/card.json")) as here,
-        connect(f"{here.url}/card.json", **SECRETS),
+        connect(f"{here.url}/card.json", **SECRETS, trust_origins=["http://agent.example"]),
     ):
         assert here.exchanges[0].headers["x-secret"] == "the-header"
         assert there.exchanges[0].headers["accept"] == "application/json"

@@ -20,6 +20,7 @@ from parley.model.operations import BY_NAME
 from parley.server.app import App
 from parley.server.grpc_options import GrpcOptions
 from parley.server.run import serving
+from tests.client.trusting import grpc_of
 
 from .agents import contract, plain, strict, who
 
@@ -131,9 +132,11 @@ async def reach(
 ) -> AsyncIterator[RemoteAgent]:
     """Connect to all replicas of an agent; whatever is then asked, any of them is asked."""
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(connect(url + path, speech, **options)) for url in urls
-        ]
+        clients = []
+        for url in urls:
+            options["trust_origins"] = await grpc_of(url + path)
+            connection = connect(url + path, speech, **options)
+            clients.append(await stack.enter_async_context(connection))
         yield clients[0] if len(clients) == 1 else cast("RemoteAgent", Anyone(clients))
 
 

@@ -30,6 +30,7 @@ from parley.model.requests import (
 from parley.server.app import App, Settings
 from parley.server.grpc_options import GrpcOptions
 from parley.server.run import serving
+from tests.client.trusting import grpc_of
 from tests.contract.conftest import past_the_card
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +106,8 @@ class Served:
 
     async def as_(self, user: str = "ada") -> RemoteAgent:
         if user not in self._clients:
-            remote = parley.connect(self._url, headers={"x-user": user}, **self._way)
+            given = {"headers": {"x-user": user}, "trust_origins": await grpc_of(self._url)}
+            remote = parley.connect(self._url, **given, **self._way)
             self._clients[user] = await self._stack.enter_async_context(remote)
         return self._clients[user]
 

@@ -13,6 +13,7 @@ from parley.cli.cards import describe_interface
 from parley.cli.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
 from parley.cli.output import Output
 from parley.cli.program import invocation
+from parley.cli.redaction import without_user
 from parley.cli.settings import Settings
 from parley.cli.text import shell_words
 from parley.client import RemoteAgent, connect
@@ -25,6 +26,7 @@ from parley.client.errors import (
     Disconnected,
     NoCommonInterface,
     NoCommonVersion,
+    OriginNotTrusted,
     Timeout,
     UnexpectedStatus,
     Unreachable,
@@ -136,17 +138,21 @@ class Call:
     async def agent(self) -> AsyncIterator[RemoteAgent]:
         """Connect to the agent that ``--agent-card`` leads to."""
         settings = self.settings
-        connection = connect(
-            settings.agent_card,
-            headers=self.headers,
-            bearer=settings.bearer,
-            api_key=settings.api_key,
-            binding=self.bindings,
-            version=self.version,
-            timeout=self.answer_time,
-            retries=PATIENCE,
-            insecure=settings.insecure,
-        )
+        try:
+            connection = connect(
+                settings.agent_card,
+                headers=self.headers,
+                bearer=settings.bearer,
+                api_key=settings.api_key,
+                binding=self.bindings,
+                version=self.version,
+                timeout=self.answer_time,
+                retries=PATIENCE,
+                insecure=settings.insecure,
+                trust_origins=settings.trust_origin,
+            )
+        except ValueError as error:
+            raise UsageFailure(str(error)) from None
         async with connection as agent:
             self.card = agent.card
             self._explain(agent)
@@ -162,6 +168,13 @@ class Call:
         chosen = agent.interface
         tell = self.output.note if self.settings.verbose else self.output.debug
         tell(f"calling {describe_interface(chosen)} in version {agent.version}")
+        for passed in agent.passed_over:
+            wanted = canonical(passed.protocol_binding) in self.bindings
+            tell = self.output.note if wanted or self.settings.verbose else self.output.debug
+            tell(
+                f"{describe_interface(passed)} is passed over: the credentials were not given for "
+                "its origin (see --trust-origin)"
+            )
         if self.bindings and canonical(chosen.protocol_binding) not in self.bindings:
             self.output.note(
                 f"none of the preferred transports is to be had; using {chosen.protocol_binding}"
@@ -229,9 +242,11 @@ class Call:
         given = [*invocation(), *words.split()]
         settings = self.settings
         if settings.is_flag("agent_card"):
-            given += ["-a", settings.agent_card]
+            given += ["-a", without_user(settings.agent_card)]
         if settings.is_flag("config"):
             given += ["--config", settings.config or ""]
+        for name in settings.trust_origin if settings.is_flag("trust_origin") else ():
+            given += ["--trust-origin", name]
         for name in settings.transport if settings.is_flag("transport") else ():
             given += ["--transport", name]
         if settings.is_flag("a2a_version"):
@@ -261,6 +276,12 @@ class Call:
                 )
             case CardInvalid():
                 return Failure("A2ACLI_ERR_CARD_INVALID", str(error))
+            case OriginNotTrusted():
+                allowed = "".join(f" --trust-origin {origin}" for origin in error.origins)
+                return UsageFailure(
+                    error.reason,
+                    hint=f"if it may have them, allow it:{allowed}" if allowed else None,
+                )
             case NoCommonVersion():
                 # The protocol has a name for it, though here no server had to say it (§11.4).
                 return Failure(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from parley.cli.failures import Failure
+from parley.cli.failures import Failure, UsageFailure
 from parley.cli.options import EVERYWHERE, EXITS, SOURCES, settings_command
 from parley.cli.output import Output
 from parley.cli.settings import Settings
@@ -60,27 +60,44 @@ async def _get(call: Call, *, validate: bool) -> None:
     from parley.cli.calling import PATIENCE
     from parley.cli.cards import write_card
     from parley.client.card import CardResolver
-    from parley.client.errors import CardInvalid, NoCommonInterface
-    from parley.client.interface import candidates, credentials
+    from parley.client.credentials import Credentials
+    from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
+    from parley.client.interface import choose
 
     settings, output = call.settings, call.output
-    at_hand, _ = credentials(None, bearer=settings.bearer, api_key=settings.api_key)
+    try:
+        reference, credentials = Credentials.given(
+            settings.agent_card,
+            headers=call.headers,
+            bearer=settings.bearer,
+            api_key=settings.api_key,
+            trust_origins=settings.trust_origin,
+        )
+    except ValueError as error:
+        raise UsageFailure(str(error)) from None
     async with call.http() as http:
         resolver = CardResolver(
             http,
-            headers=call.headers,
-            credentials=at_hand,
+            credentials=credentials,
             timeout=call.answer_time,
             retry=PATIENCE,
         )
-        resolved = await resolver.resolve(settings.agent_card)
+        resolved = await resolver.resolve(reference)
     if validate:
         _validate(call, resolved.raw)
     selected = None
     try:
-        selected = candidates(
-            resolved.card, call.bindings, version=call.version, card_url=resolved.url
-        )[0].interface
+        choice = choose(
+            resolved.card,
+            call.bindings,
+            version=call.version,
+            card_url=resolved.url,
+            credentials=resolved.bind(credentials),
+            http=http,
+        )
+        selected = choice.candidates[0].interface
+    except OriginNotTrusted as error:
+        output.warn(f"{error.reason}; --trust-origin allows it")
     except (NoCommonInterface, CardInvalid) as error:
         output.warn(str(error))
     if output.is_json:

@@ -24,12 +24,21 @@ from parley.cli.durations import format_duration
 from parley.cli.failures import UsageFailure
 from parley.cli.messages import Flag
 from parley.cli.output import Output
-from parley.cli.redaction import Redactor
+from parley.cli.redaction import Redactor, without_user
 from parley.cli.settings import BY_FIELD, DEFAULT, Setting, Settings
 from parley.cli.sources import Source, resolve, sources
 from parley.cli.text import visible
 
-AGENT = ("agent_card", "transport", "a2a_version", "svc_param", "insecure", "bearer", "api_key")
+AGENT = (
+    "agent_card",
+    "transport",
+    "a2a_version",
+    "svc_param",
+    "insecure",
+    "bearer",
+    "api_key",
+    "trust_origin",
+)
 OUTPUT = ("output", "stream", "verbose", "debug", "config")
 EVERYWHERE = (*AGENT, "timeout", *OUTPUT)
 
@@ -237,4 +246,4 @@ def shown(setting: Setting, settings: Settings) -> str:
         return format_duration(value)
     if setting.kind == "flag":
         return "yes" if value else "no"
-    return ", ".join(value) if setting.kind == "list" else str(value)
+    return ", ".join(value) if setting.kind == "list" else without_user(str(value))

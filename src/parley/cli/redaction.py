@@ -64,6 +64,11 @@ class Redactor:
         return f"{name}: {self(value) if name.lower() in _PUBLIC_HEADERS else HIDDEN}"
 
 
+def without_user(address: str) -> str:
+    """Return an address without a user and a password in it."""
+    return _USER_INFO.sub("", address)
+
+
 def _forms(value: str) -> set[str]:
     quoted = json.dumps(value)[1:-1]
     raw = json.dumps(value, ensure_ascii=False)[1:-1]

@@ -57,6 +57,15 @@ SETTINGS: tuple[Setting, ...] = (
         help="The agent: a host, an address, the URL of a card, or a card file.",
     ),
     Setting(
+        name="trust-origin",
+        kind="list",
+        default=(),
+        shown="the agent's own",
+        metavar="ORIGIN",
+        panel="Agent",
+        help="Another origin that may have the credentials, such as https://host:8443; repeatable.",
+    ),
+    Setting(
         name="transport",
         kind="list",
         default=(),
@@ -215,6 +224,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in force for one run. ``sources`` says where each came from."""
 
     agent_card: str
+    trust_origin: tuple[str, ...]
     transport: tuple[str, ...]
     a2a_version: str | None
     svc_param: tuple[str, ...]

@@ -40,13 +40,13 @@ def sources(
     """
     found = [Source("environment", environment)]
     local = Path(config) if config else (dotenv.local_file(folder) if folder else None)
+    try:
+        own: Path | None = dotenv.global_file()
+    except RuntimeError:  # this user has no home
+        own = None
     if local is not None:
         found.append(Source(str(local), dotenv.read(local), local))
-    try:
-        own = dotenv.global_file()
-    except RuntimeError:  # this user has no home
-        return found
-    if own.is_file() and own != local:
+    if own is not None and own.is_file() and own != local:
         found.append(Source(str(own), dotenv.read(own), own))
     return found
 
@@ -124,12 +124,17 @@ def _read_list(setting: Setting, written: Sequence[str]) -> tuple[str, ...]:
     items: list[str] = []
     for line in written:
         # Bindings are names, so a list of them in one value is plain; a parameter may hold commas.
-        items += line.split(",") if setting.name == "transport" else [line]
+        items += line.split(",") if setting.name in ("transport", "trust-origin") else [line]
     kept = tuple(item.strip() for item in items if item.strip())
     if setting.name == "svc-param":
         for item in kept:
             _check_parameter(item)
         _check_together(kept)
+    if setting.name == "trust-origin" and kept:
+        from parley.client.origin import Origin
+
+        for item in kept:
+            Origin.written(item)
     return kept
 
 

@@ -66,6 +66,7 @@ class RemoteAgent:
         retry: Retry,
         http: HttpTransport | None,
         activation: Activation,
+        passed_over: Sequence[AgentInterface] = (),
     ) -> None:
         self.card_json: bytes = resolved.raw
         self.context = context
@@ -76,6 +77,7 @@ class RemoteAgent:
         self._retry = retry
         self._http = http
         self._activation = activation
+        self._passed_over = tuple(passed_over)
 
     @property
     def card(self) -> AgentCard:
@@ -86,6 +88,11 @@ class RemoteAgent:
     def interface(self) -> AgentInterface:
         """The interface that is called: the first on the card that can be, or that worked."""
         return self._interfaces.current.interface
+
+    @property
+    def passed_over(self) -> tuple[AgentInterface, ...]:
+        """The interfaces that are not called, as their origins may not have the credentials."""
+        return self._passed_over
 
     @property
     def version(self) -> str:

@@ -9,6 +9,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from parley.client.catalog import MOST_NAMED, Listed, is_at, listed_in, named
+from parley.client.credentials import Credentials
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
@@ -24,7 +26,8 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.client.http import HttpTransport, Reply, is_same_server, place
+from parley.client.http import HttpTransport, Reply, place
+from parley.client.origin import Origin
 from parley.client.retry import PASSING_STATUSES, Retry, repeat
 from parley.model import encoding
 from parley.model.cards import AgentCard
@@ -46,13 +49,23 @@ Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard
 class ResolvedCard(msgspec.Struct, frozen=True):
     """A card, its JSON as it was found, and the address that it came from (if it has one).
 
-    ``server`` is what the server there calls itself.
+    ``server`` is what the server there calls itself. ``named`` is the origin of the address that
+    the caller gave, from which redirects may have led elsewhere.
     """
 
     card: AgentCard
     raw: bytes
     url: str = ""
     server: str = ""
+    named: Origin | None = None
+
+    def bind(self, credentials: Credentials) -> Credentials:
+        """Return the credentials as they were given for this card's agent.
+
+        A card in the caller's own hands is the caller's word on where to call. One that was fetched
+        is a server's, and the caller's is the address.
+        """
+        return credentials.bound_to(self.named) if self.url else credentials.bound_to_all()
 
 
 class _Kept(msgspec.Struct):
@@ -72,7 +85,8 @@ class _NoCard(msgspec.Struct, frozen=True):
 class CardResolver:
     """Finds cards and remembers them as HTTP caching allows (RFC 9111), at most 64 of them.
 
-    ``headers`` go with every request; ``credentials`` only to a server that asked for some.
+    ``headers`` go with every request, ``credentials`` to the server of the address that is asked
+    for (a token or a key only when it wants some).
     """
 
     def __init__(
@@ -80,15 +94,16 @@ class CardResolver:
         http: HttpTransport,
         *,
         headers: Mapping[str, str] | None = None,
-        credentials: Mapping[str, str] | None = None,
+        credentials: Credentials | None = None,
         timeout: float | None = 30.0,
         retry: Retry | None = None,
         max_size: int = MAX_CARD,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._http = http
-        self._headers = {"Accept": "application/json", **(headers or {})}
-        self._credentials = dict(credentials or {})
+        self._credentials = credentials or Credentials()
+        public = self._credentials.public
+        self._headers = {"Accept": "application/json", **(headers or {}), **public}
         self._timeout = timeout
         self._retry = retry or Retry()
         self._max_size = max_size
@@ -131,11 +146,20 @@ class CardResolver:
             from urllib.request import url2pathname  # pulls in much, and is seldom needed
 
             return await self._from_file(Path(url2pathname(urlsplit(text).path)))
-        if _is_file_name(text):
+        is_host = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text)
+        is_file = _is_file(text)
+        if _is_file_name(text) or (is_file and not is_host):
             return await self._from_file(Path(text))
-        if re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text):
-            return await self._from_url(f"{_scheme_for(text)}://{text}")
-        raise CardNotFound(f"{text[:200]!r} is neither an address nor a card file")
+        if is_host:
+            address = f"{_scheme_for(text)}://{text}"
+            if is_file:
+                # Whoever made this folder must not decide where a host's name leads.
+                raise CardNotFound(
+                    f"{text!r} is a file here, and may be a host: give ./{text} or {address}"
+                )
+            return await self._from_url(address)
+        shown = re.sub(r"^.*@", "...@", text)  # what precedes may be a password
+        raise CardNotFound(f"{shown[:200]!r} is neither an address nor a card file")
 
     async def _from_file(self, path: Path) -> ResolvedCard:
         def read() -> bytes:
@@ -153,16 +177,21 @@ class CardResolver:
         return ResolvedCard(read_card(raw, str(path)), raw)
 
     async def _from_url(self, url: str) -> ResolvedCard:
+        origin = self._named(url)
+        found = await self._found_at(url, self._credentials.bound_to(origin))
+        return msgspec.structs.replace(found, named=origin) if origin else found
+
+    async def _found_at(self, url: str, credentials: Credentials) -> ResolvedCard:
         tried: list[str] = []
         not_a_card: CardInvalid | None = None
         agents: tuple[Listed, ...] = ()
         try:
             candidates, has_path = _candidates(url), bool(urlsplit(url).path.strip("/"))
         except ValueError as error:
-            raise CardNotFound(f"{url!r} is not an address: {error}") from None
+            raise CardNotFound(f"{place(url)!r} is not an address: {error}") from None
         for candidate in candidates:
             try:
-                found = await self._fetch(candidate)
+                found = await self._fetch(candidate, credentials)
             except CardInvalid as error:
                 # Some sites answer every path with a page; the card may still be at the next.
                 not_a_card = not_a_card or error
@@ -172,12 +201,12 @@ class CardResolver:
             tried.append(f"{place(candidate)} ({found.status})")
             agents = agents or found.agents
             if agents and not has_path:
-                return await self._of_one(agents, url)
+                return await self._of_one(agents, url, credentials)
             if found.status not in _NOT_HERE:
                 break
         else:
             if has_path and len(candidates) > 1:
-                of_domain = await self._from_domain(url)
+                of_domain = await self._from_domain(url, credentials)
                 if isinstance(of_domain, ResolvedCard):
                     return of_domain
                 tried += of_domain
@@ -189,7 +218,7 @@ class CardResolver:
             raise not_a_card
         raise CardNotFound(f"no agent card at {', '.join(tried)}")
 
-    async def _from_domain(self, url: str) -> ResolvedCard | list[str]:
+    async def _from_domain(self, url: str, credentials: Credentials) -> ResolvedCard | list[str]:
         """Return the card at the domain's well-known address, if it is of who is at ``url``.
 
         Otherwise return what was tried. The card of another agent is not taken for this one's.
@@ -198,7 +227,7 @@ class CardResolver:
         for path in WELL_KNOWN:
             candidate = urlunsplit(urlsplit(url)._replace(path=path, query="", fragment=""))
             try:
-                found = await self._fetch(candidate)
+                found = await self._fetch(candidate, credentials)
             except ClientError:  # what is at the address itself is what its caller is told
                 continue
             if isinstance(found, _NoCard):
@@ -211,10 +240,14 @@ class CardResolver:
                 return [*tried, f"{place(candidate)} (which {words})"]
         return tried
 
-    async def _of_one(self, agents: tuple[Listed, ...], url: str) -> ResolvedCard:
+    async def _of_one(
+        self, agents: tuple[Listed, ...], url: str, credentials: Credentials
+    ) -> ResolvedCard:
         """Return the card of the one agent that is listed. Raises ``CardNotFound`` for several."""
         if len(agents) > 1:
-            shown = [await self._with_name(agent, url) for agent in agents[:MOST_NAMED]]
+            shown = [
+                await self._with_name(agent, url, credentials) for agent in agents[:MOST_NAMED]
+            ]
             raise CardNotFound(
                 f"{place(url)} has {len(agents)} agents; connect to one of them: "
                 f"{named([*shown, *agents[MOST_NAMED:]])}"
@@ -229,29 +262,40 @@ class CardResolver:
                 f"{place(url)} has no agent card, and refers to another server; connect to {agent}"
             )
         for way in ways:
-            found = await self._fetch(way)
+            found = await self._fetch(way, credentials)
             if isinstance(found, ResolvedCard):
                 return found
         raise CardNotFound(f"{place(url)} lists {agent}, where there is no agent card")
 
-    async def _with_name(self, agent: Listed, url: str) -> Listed:
+    async def _with_name(self, agent: Listed, url: str, credentials: Credentials) -> Listed:
         """Return an agent of a list with the name that its card has, if that is at hand."""
         if agent.name or not agent.card_url or not is_same_server(url, agent.card_url):
             return agent
         try:
-            found = await self._fetch(agent.card_url)
+            found = await self._fetch(agent.card_url, credentials)
         except ClientError:
             return agent
         if isinstance(found, _NoCard):
             return agent
         return msgspec.structs.replace(agent, name=found.card.name)
 
-    async def _fetch(self, url: str) -> ResolvedCard | _NoCard:
+    def _named(self, url: str) -> Origin | None:
+        """Return the origin of the caller's own address, where credentials are bound to it."""
+        if not self._credentials:
+            return None
+        try:
+            return Origin.of(url)
+        except ValueError as error:
+            raise CardNotFound(
+                f"{place(url)!r} is no address to send credentials to; give {error}"
+            ) from None
+
+    async def _fetch(self, url: str, credentials: Credentials) -> ResolvedCard | _NoCard:
         kept = self._kept.get(url)
         if kept is not None and self._clock() < kept.fresh_until:
             self._kept.move_to_end(url)
             return kept.resolved
-        reply = await self._get(url, kept)
+        reply = await self._get(url, kept, credentials)
         if reply.status == 304 and kept is not None:
             return self._keep(url, kept.resolved, reply, kept)
         if reply.status != 200:
@@ -267,17 +311,21 @@ class CardResolver:
         resolved = ResolvedCard(card, reply.body, reply.url, reply.headers.get("server", ""))
         return self._keep(url, resolved, reply, None)
 
-    async def _get(self, url: str, kept: _Kept | None) -> Reply:
+    async def _get(self, url: str, kept: _Kept | None, credentials: Credentials) -> Reply:
         headers = dict(self._headers)
         if kept is not None and kept.etag:
             headers["If-None-Match"] = kept.etag
         elif kept is not None and kept.last_modified:
             headers["If-Modified-Since"] = kept.last_modified
 
-        async def get(extra: Mapping[str, str]) -> Reply:
+        async def get(asked: bool) -> Reply:
             try:
                 reply = await self._http.get(
-                    url, {**headers, **extra}, timeout=self._timeout, limit=self._max_size
+                    url,
+                    headers,
+                    attach=partial(credentials.to_card, asked=asked),
+                    timeout=self._timeout,
+                    limit=self._max_size,
                 )
             except ResponseTooLarge as error:
                 raise CardInvalid(str(error)) from None
@@ -289,12 +337,12 @@ class CardResolver:
                 )
             return reply
 
-        async def ask(extra: Mapping[str, str]) -> Reply:
-            return await repeat(lambda: get(extra), self._retry, safe=True, name="the agent card")
+        async def ask(asked: bool) -> Reply:
+            return await repeat(lambda: get(asked), self._retry, safe=True, name="the agent card")
 
-        reply = await ask({})
-        if reply.status == 401 and self._credentials and is_same_server(url, reply.url):
-            reply = await ask(self._credentials)
+        reply = await ask(asked=False)
+        if reply.status == 401 and credentials.would_answer(reply.url):
+            reply = await ask(asked=True)
         if reply.status in (401, 403):
             raise AuthenticationRequired(
                 f"{place(reply.url)} wants credentials for the agent card"
@@ -347,7 +395,7 @@ def _is_file(text: str) -> bool:
 
 
 def _is_file_name(text: str) -> bool:
-    if _is_file(text) or text.startswith((".", "/", "~")) or "\\" in text:
+    if text.startswith((".", "/", "~")) or "\\" in text:
         return True
     return text.lower().endswith(".json") and ":" not in text
 

@@ -9,10 +9,11 @@ from typing import Any
 from parley.client.agent import RemoteAgent
 from parley.client.binding import Binding, home
 from parley.client.card import CardResolver, Reference, ResolvedCard
+from parley.client.credentials import Credentials
 from parley.client.extensions import activate
 from parley.client.headers import taken_apart
 from parley.client.http import HttpTransport
-from parley.client.interface import Candidate, candidates, credentials, declares, with_query
+from parley.client.interface import Candidate, choose, declares
 from parley.client.negotiation import Interfaces
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
@@ -39,12 +40,16 @@ class Connection:
         extensions: Sequence[Extension | AgentExtension | str],
         idempotent: bool,
         insecure: bool,
+        trust_origins: Sequence[str],
         http: HttpTransport | None,
     ) -> None:
-        self._reference = reference
-        self._headers = dict(headers or {})
-        self._bearer = bearer
-        self._api_key = api_key
+        self._reference, self._credentials = Credentials.given(
+            reference,
+            headers=headers,
+            bearer=bearer,
+            api_key=api_key,
+            trust_origins=trust_origins,
+        )
         self._binding = binding
         self._version = version
         self._timeout = timeout
@@ -73,11 +78,10 @@ class Connection:
             await self._agent.aclose()
 
     async def _open(self) -> RemoteAgent:
-        at_hand, _ = credentials(None, bearer=self._bearer, api_key=self._api_key)
         resolver = CardResolver(
             self._http,
-            headers={**_reading(self._version), **self._headers},
-            credentials=at_hand,
+            headers=_reading(self._version),
+            credentials=self._credentials,
             timeout=self._timeout,
             retry=self._retry,
         )
@@ -90,14 +94,15 @@ class Connection:
 
     def _agent_of(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
         card = resolved.card
-        secret, query = credentials(card, bearer=self._bearer, api_key=self._api_key)
+        credentials = resolved.bind(self._credentials)
 
         def make(candidate: Candidate) -> Binding:
+            attached = credentials.to_agent(candidate.origin, card)
             binding: Binding = home(candidate.binding)(
                 self._http,
-                with_query(candidate.interface.url, query),
+                attached.to(candidate.interface.url),
                 dialect=versions.dialect(candidate.version),
-                headers={**self._headers, **secret},
+                headers=attached.headers,
                 timeout=self._timeout,
                 idle=self._idle,
                 numbered=declares(card, RESUMABLE_STREAMS),
@@ -105,13 +110,21 @@ class Connection:
             )
             return binding
 
-        found = candidates(card, self._binding, version=self._version, card_url=resolved.url)
+        choice = choose(
+            card,
+            self._binding,
+            version=self._version,
+            card_url=resolved.url,
+            credentials=credentials,
+            http=self._http,
+        )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
         return RemoteAgent(
             resolved,
-            Interfaces(found, make, name=card.name),
+            Interfaces(choice.candidates, make, name=card.name),
             CallContext(extensions=activation.uris),
             activation=activation,
+            passed_over=[candidate.interface for candidate in choice.passed_over],
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
             http=self._http if self._owns_http else None,
@@ -132,6 +145,7 @@ def connect(
     extensions: Sequence[Extension | AgentExtension | str] = (),
     idempotent: bool = True,
     insecure: bool = False,
+    trust_origins: Sequence[str] = (),
     http: HttpTransport | None = None,
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
@@ -139,6 +153,9 @@ def connect(
     ``reference`` is the agent's address (its card is looked for at the well-known path), its
     card's address, a card file, a card's JSON, or a card. ``headers`` go with every request;
     ``bearer`` and ``api_key`` to the agent, and to the card's server only if it asks for them.
+    All of them go to the origin (scheme, host and port) of that address and to ``trust_origins``,
+    such as ``["https://agents.example.com:8443"]``, and nowhere else, whatever a card or a redirect
+    says. A card in the caller's own hands, in a file or as a value, says itself where they go.
     Extensions that a header names (``A2A-Extensions``) are asked for as ``extensions`` are.
 
     The interface to call is the first on the card that can be; when it cannot be reached the next
@@ -156,9 +173,9 @@ def connect(
     ``insecure`` switches the verification of TLS certificates off. ``http`` shares connections,
     and brings its own TLS settings.
 
-    Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``,
+    Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for a version that is not
-    spoken, and for a header that the client sets itself.
+    spoken, for a header that the client sets itself, and for what is no origin.
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)
@@ -176,6 +193,7 @@ def connect(
         extensions=(*extensions, *named),
         idempotent=idempotent,
         insecure=insecure,
+        trust_origins=trust_origins,
         http=http,
     )
 

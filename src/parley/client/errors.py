@@ -5,6 +5,7 @@
     ├── CardInvalid           what was found is not an agent card
     ├── NoCommonInterface     the card offers nothing that this client speaks
     │   └── NoCommonVersion   it offers a binding that is spoken, in other protocol versions
+    ├── OriginNotTrusted      the agent is elsewhere than the credentials were given for
     ├── Unreachable           no connection: nothing was sent
     │   └── Untrusted         the server's certificate does not hold
     ├── Disconnected          the connection broke: the request may have been carried out
@@ -39,6 +40,20 @@ class NoCommonInterface(ClientError):
 
 class NoCommonVersion(NoCommonInterface):
     """The card offers a binding that this client speaks, but in other protocol versions only."""
+
+
+class OriginNotTrusted(ClientError):
+    """The card names the agent at origins that the caller's credentials were not given for.
+
+    None of them was called. ``origins`` are those, as ``connect(trust_origins=...)`` takes them,
+    and ``reason`` is the message without this way out.
+    """
+
+    def __init__(self, reason: str, *, origins: tuple[str, ...] = ()) -> None:
+        self.reason = reason
+        self.origins = origins
+        way_out = f". To allow it: connect(..., trust_origins={list(origins)!r})"
+        super().__init__(reason + way_out if origins else reason)
 
 
 class Unreachable(ClientError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import re
@@ -28,6 +27,7 @@ from parley.client.errors import (
 )
 from parley.client.headers import joined
 from parley.client.http import HttpTransport
+from parley.client.origin import is_encrypted
 from parley.extensions.resumable_streams import number_of
 from parley.model.distribution import install_command
 from parley.model.errors import InvalidRequestError, UnsupportedOperationError
@@ -81,7 +81,7 @@ class Target(NamedTuple):
             host = port = None
         if not host or parts.scheme not in ("", "http", "https"):
             raise ClientError(f"{url!r} is not an address of the form host:port")
-        secure = parts.scheme == "https" or not (parts.scheme or insecure or _is_loopback(host))
+        secure = is_encrypted(parts.scheme, host, insecure=insecure)
         if port is None:
             port = 443 if secure else 80
         named = f"[{host}]" if ":" in host else host
@@ -331,13 +331,6 @@ def _waits(request: A2AStruct) -> bool:
     if not isinstance(request, SendMessageRequest):
         return False
     return request.configuration is None or not request.configuration.return_immediately
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _credentials(http: HttpTransport) -> Any:

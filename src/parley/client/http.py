@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -26,6 +26,7 @@ from parley.client.errors import (
     Untrusted,
 )
 from parley.client.grpc_tls import GrpcTls
+from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
 from parley.security.answers import bounded_connector
 
@@ -39,10 +40,6 @@ logger = logging.getLogger(__name__)
 MAX_RESPONSE = 64 * 1024 * 1024
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# Any other header may be a credential: a caller's own ones are not known here.
-_TOLD_TO_ALL = frozenset(
-    {"accept", "a2a-version", "a2a-extensions", "if-none-match", "if-modified-since"}
-)
 # A little under the five seconds after which common servers close an idle connection, so that a
 # request is not sent into a connection that is being closed.
 KEEP_ALIVE = 4.0
@@ -172,23 +169,29 @@ class HttpTransport:
         url: str,
         headers: Mapping[str, str],
         *,
+        attach: Callable[[str], Mapping[str, str]] | None = None,
         timeout: float | None = None,
         limit: int | None = None,
     ) -> Reply:
-        """Fetch ``url``, following redirects, all within ``timeout``."""
+        """Fetch ``url``, following redirects, all within ``timeout``.
+
+        ``headers`` are for the server of ``url``. ``attach`` gives what goes along to an address,
+        and is asked for each that a redirect leads to until there is one that gets nothing.
+        """
         clock = asyncio.get_running_loop().time
         end = None if timeout is None else clock() + timeout
-        here = url
+        here, more = url, attach(url) if attach is not None else {}
         for _ in range(MAX_REDIRECTS + 1):
             left = None if end is None else max(end - clock(), 0.001)
-            async with self.open("GET", here, headers, None, timeout=left) as answer:
+            async with self.open("GET", here, {**headers, **more}, None, timeout=left) as answer:
                 status, there = answer.status, answer.headers.get("location")
                 if status not in REDIRECTS or there is None:
                     return Reply(status, answer.headers, await answer.read(limit), answer.url)
             target = _target(answer.url, there, status)
             if not is_same_server(answer.url, target):
-                headers = {n: v for n, v in headers.items() if n.lower() in _TOLD_TO_ALL}
-            here = target
+                headers = {n: v for n, v in headers.items() if n.lower() in PUBLIC_HEADERS}
+            # Who was led away may be led back with a purpose: nothing goes along any more.
+            here, more = target, attach(target) if attach is not None and more else {}
         raise UnexpectedStatus(
             f"{place(url)} redirects more than {MAX_REDIRECTS} times", status=status
         )
@@ -328,7 +331,8 @@ def place(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url.partition("?")[0]
+        before, slashes, rest = url.partition("?")[0].partition("//")
+        return before + slashes + rest.rpartition("@")[2]
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
 
@@ -357,12 +361,10 @@ def _target(url: str, location: str, status: int) -> str:
 
 def is_same_server(url: str, target: str) -> bool:
     """Whether a redirect stays with whom the headers are for: also from HTTP to its HTTPS."""
-    here, there = urlsplit(url), urlsplit(target)
-    if here.hostname != there.hostname:
+    try:
+        return Origin.of(url).covers(Origin.of(target))
+    except ValueError:
         return False
-    ports = {"http": 80, "https": 443}
-    before, after = (parts.port or ports[parts.scheme] for parts in (here, there))
-    return before == after if here.scheme == there.scheme else (before, after) == (80, 443)
 
 
 def _reason(error: BaseException) -> str:

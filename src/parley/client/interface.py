@@ -1,39 +1,48 @@
-"""Which of a card's interfaces to call, and with which credentials (specification §8.3.2)."""
+"""Which of a card's interfaces to call (specification §8.3.2)."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Sequence
-from urllib.parse import urlencode, urljoin, urlsplit, urlunsplit
+from typing import NamedTuple
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from parley.client.binding import BINDINGS, canonical, is_spoken
+from parley.client.credentials import Credentials
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
-from parley.client.http import place
+from parley.client.http import HttpTransport, place
+from parley.client.origin import Origin
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
-from parley.model.schemes import APIKeySecurityScheme
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
-
-USUAL_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
 
 
 class Candidate(msgspec.Struct, frozen=True):
     """An interface that can be called, by its whole address, and the version to call it in.
 
-    ``binding`` is its binding's name as the specification spells it.
+    ``binding`` is its binding's name as the specification spells it. ``origin`` is what is
+    connected to, where that is certain.
     """
 
     interface: AgentInterface
     binding: str
     version: str
+    origin: Origin | None = None
 
     def __str__(self) -> str:
         return f"{self.binding} {self.version} at {place(self.interface.url)}"
+
+
+class Choice(NamedTuple):
+    """The interfaces to call, in order, and those that may not have the credentials at hand."""
+
+    candidates: tuple[Candidate, ...]
+    passed_over: tuple[Candidate, ...]
 
 
 def candidates(
@@ -43,15 +52,29 @@ def candidates(
     version: str = "",
     card_url: str = "",
 ) -> tuple[Candidate, ...]:
+    """Return the interfaces that can be called, as ``choose`` does, without credentials."""
+    return choose(card, binding, version=version, card_url=card_url).candidates
+
+
+def choose(
+    card: AgentCard,
+    binding: str | Sequence[str] = (),
+    *,
+    version: str = "",
+    card_url: str = "",
+    credentials: Credentials | None = None,
+    http: HttpTransport | None = None,
+) -> Choice:
     """Return the interfaces that can be called, the one to call first of all at their head.
 
     The order is the card's. ``binding`` is the one binding to use, or several that are preferred
     in their order over all others; ``version`` the one version. A relative address is taken from
     where the card came from. Behind an encrypted interface no unencrypted one follows: who can
-    break a connection must not get to read the next.
+    break a connection must not get to read the next. Interfaces at origins that ``credentials``
+    were not given for are passed over; ``http`` is what the others will be called with.
 
-    Raises ``NoCommonInterface`` when nothing on the card is left, and ``CardInvalid`` when none of
-    what is has a usable address.
+    Raises ``NoCommonInterface`` when nothing on the card is left, ``CardInvalid`` when none of what
+    is has a usable address, and ``OriginNotTrusted`` when none of these may have the credentials.
     """
     only = canonical(binding) if isinstance(binding, str) and binding else ""
     preferred = [] if isinstance(binding, str) else [canonical(name) for name in binding]
@@ -70,6 +93,7 @@ def candidates(
     rank = {name: place for place, name in reversed(list(enumerate(preferred)))}
     usable.sort(key=lambda candidate: rank.get(candidate.binding, len(rank)))
     found: list[Candidate] = []
+    passed_over: list[Candidate] = []
     for candidate in usable:
         offered = candidate.interface
         url = _address(candidate.binding, offered.url, card_url)
@@ -82,10 +106,18 @@ def candidates(
             )
             continue
         whole = Candidate(
-            msgspec.structs.replace(offered, url=url), candidate.binding, candidate.version
+            msgspec.structs.replace(offered, url=url),
+            candidate.binding,
+            candidate.version,
+            _origin(candidate.binding, url, http) if credentials else None,
         )
-        if whole not in found and (not found or _is_plain(found[0]) or not _is_plain(whole)):
+        if credentials and not credentials.may_go_to(whole.origin):
+            logger.info("%.100s: passing over %s, whose origin is not trusted", card.name, whole)
+            passed_over.append(whole)
+        elif whole not in found and (not found or _is_plain(found[0]) or not _is_plain(whole)):
             found.append(whole)
+    if credentials and passed_over and not found:
+        raise credentials.refusal(card.name, [one.origin for one in passed_over if one.origin])
     if not found:
         first = usable[0].interface
         raise CardInvalid(
@@ -93,7 +125,20 @@ def candidates(
             f"{first.url!r}; expected one of the form https://host/path"
             + (" or host:port" if usable[0].binding == "GRPC" else "")
         )
-    return tuple(found)
+    return Choice(tuple(found), tuple(passed_over))
+
+
+def _origin(binding: str, url: str, http: HttpTransport | None) -> Origin | None:
+    try:
+        if binding != "GRPC":
+            return Origin.of(url)
+        return Origin.of_grpc(
+            url,
+            insecure=http is not None and http.insecure,
+            tls=http is not None and http.grpc_tls is not None,
+        )
+    except ValueError:
+        return None
 
 
 def _address(binding: str, url: str, card_url: str) -> str | None:
@@ -138,47 +183,3 @@ def _nothing_in_common(card: AgentCard, only: str, version: str) -> NoCommonInte
 def declares(card: AgentCard, uri: str) -> bool:
     """Whether the agent has the extension ``uri``."""
     return any(extension.uri == uri for extension in card.capabilities.extensions)
-
-
-def credentials(
-    card: AgentCard | None, *, bearer: str | None = None, api_key: str | None = None
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the headers and the query parameters that carry the credentials.
-
-    An API key goes where the card's scheme wants it, in the header ``X-API-Key`` if none says so
-    or the card is not known yet.
-    """
-    headers: dict[str, str] = {}
-    query: dict[str, str] = {}
-    if bearer:
-        headers["Authorization"] = f"Bearer {bearer}"
-    if api_key:
-        scheme = _api_key_scheme(card)
-        match scheme.location:
-            case "query":
-                query[scheme.name] = api_key
-            case "cookie":
-                headers["Cookie"] = f"{scheme.name}={api_key}"
-            case _:
-                headers[scheme.name] = api_key
-    return headers, query
-
-
-def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
-    if card is None:
-        return USUAL_API_KEY
-    required = [name for need in card.security_requirements for name in need.schemes]
-    for name in (*required, *card.security_schemes):
-        scheme = card.security_schemes.get(name)
-        if scheme is not None and scheme.api_key_security_scheme is not None:
-            return scheme.api_key_security_scheme
-    return USUAL_API_KEY
-
-
-def with_query(url: str, query: dict[str, str]) -> str:
-    """Return ``url`` with further query parameters."""
-    if not query:
-        return url
-    parts = urlsplit(url)
-    joined = "&".join(filter(None, (parts.query, urlencode(query))))
-    return urlunsplit(parts._replace(query=joined))

@@ -254,6 +254,11 @@ class SyncRemoteAgent(_Twin[RemoteAgent]):
         return self._twin.interface
 
     @property
+    def passed_over(self) -> tuple[AgentInterface, ...]:
+        """The interfaces that are not called, as their origins may not have the credentials."""
+        return self._twin.passed_over
+
+    @property
     def version(self) -> str:
         """The version of the protocol that is spoken."""
         return self._twin.version

@@ -1,0 +1,129 @@
+"""Origins (RFC 6454): scheme, host and port, which say whom a request is for."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+import msgspec
+
+from parley.security.egress import host_named
+
+PORTS = {"http": 80, "https": 443}
+PUBLIC_HEADERS = frozenset(
+    {"accept", "a2a-version", "a2a-extensions", "if-none-match", "if-modified-since"}
+)
+"""The headers that any origin may have. Any other may be a credential."""
+
+# Libraries differ in what they make of these, and so in whom they take an address to name.
+_AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
+_FORM = "https://host or https://host:port"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Scheme, host and port: the host as it is looked up (in ASCII and lower case), the port said.
+
+    ``str`` gives it as ``of`` and ``connect(trust_origins=...)`` take it.
+    """
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}" + (
+            "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        )
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """Return the origin of an address. Raises ``ValueError`` that says what would be right."""
+        if _AMBIGUOUS.search(url):
+            raise ValueError("an address without spaces, control characters and backslashes")
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = port = None
+        if not host or parts.scheme not in PORTS:
+            raise ValueError(f"an address of the form {_FORM}")
+        return cls(parts.scheme, _host(host), port or PORTS[parts.scheme])
+
+    @classmethod
+    def of_grpc(cls, url: str, *, insecure: bool = False, tls: bool = False) -> Origin:
+        """Return the origin of a gRPC interface, which may be ``host:port``.
+
+        ``insecure`` and ``tls`` are what the connection was told (see ``is_encrypted``). Raises
+        ``ValueError``.
+        """
+        try:
+            parts = urlsplit(url if "://" in url else f"//{url}")
+        except ValueError:
+            raise ValueError(f"an address of the form {_FORM}") from None
+        secure = tls or is_encrypted(parts.scheme, parts.hostname or "", insecure=insecure)
+        plain = cls.of(f"{parts.scheme or ('https' if secure else 'http')}://{parts.netloc}")
+        return cls("https" if secure else "http", plain.host, plain.port)
+
+    @classmethod
+    def written(cls, text: str) -> Origin:
+        """Return the origin that a person wrote down.
+
+        Without a scheme it is an encrypted one, but for this machine itself. Raises ``ValueError``
+        for what is no origin, or more than one.
+        """
+        text = text.strip()
+        try:
+            found = cls.of(text) if "://" in text else cls.of_grpc(text)
+        except ValueError as error:
+            raise ValueError(f"{_shown(text)} is no origin; give {error}") from None
+        rest = urlsplit(text if "://" in text else f"//{text}")
+        if rest.path not in ("", "/") or rest.query or rest.fragment or rest.username is not None:
+            raise ValueError(
+                f"{_shown(text)} is more than an origin; give scheme, host and port: {found}"
+            )
+        return found
+
+    def covers(self, other: Origin) -> bool:
+        """Whether what was given for this origin may go to the other.
+
+        It may go to itself, to its own encrypted form (from HTTP on port 80 to HTTPS on port 443),
+        and from ``localhost`` to the addresses that this name stands for.
+        """
+        if self.host != other.host and not (
+            self.host == "localhost" and other.host in ("127.0.0.1", "::1")
+        ):
+            return False
+        here, there = (self.scheme, self.port), (other.scheme, other.port)
+        return here == there or (here, there) == (("http", 80), ("https", 443))
+
+
+def is_encrypted(scheme: str, host: str, *, insecure: bool = False) -> bool:
+    """Whether gRPC uses TLS for an address: as its scheme says.
+
+    Without a scheme it does, but for this machine itself and for callers that are ``insecure``.
+    """
+    return scheme == "https" or not (scheme or insecure or is_loopback(host))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, by its name or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _host(host: str) -> str:
+    if ":" not in host:
+        return host_named(host)
+    try:
+        return str(ipaddress.IPv6Address(host))  # with its zone, if it has one
+    except ValueError:
+        raise ValueError("an IPv6 address in brackets") from None
+
+
+def _shown(text: str) -> str:
+    """Return what was written without what may be secret in it."""
+    return repr(text.partition("?")[0].rpartition("@")[2][:200])
