@@ -140,3 +140,129 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
         assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE")
         assert "a user and a password" in ran.error["message"]
         assert SECRET not in ran.stdout + ran.stderr
+
+
+# -- files that nobody named ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, parley, monkeypatch):
+    """Where the command runs; ``.env`` of the folder above it is what a test writes."""
+    inside = tmp_path / "cloned" / "src"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    return inside
+
+
+def own_file(tmp_path, text):
+    own = tmp_path / ".config" / "a2a-cli" / ".env"
+    own.parent.mkdir(parents=True)
+    own.write_text(text)
+    own.chmod(0o600)
+
+
+GET = ("task", "get", TASK_ID)
+
+
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize("setting", ["AGENT_CARD", "TRUST_ORIGIN", "INSECURE"])
+@pytest.mark.parametrize("credential", ["flag", "environment", "own", "parameter", "password"])
+def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhere(
+    parley, led_away, elsewhere, folder, tmp_path, monkeypatch, above, setting, credential
+):
+    ready(led_away)
+    value = {"AGENT_CARD": elsewhere.url, "TRUST_ORIGIN": elsewhere.url, "INSECURE": "yes"}[setting]
+    file = (folder.parent if above else folder) / ".env"
+    file.write_text(f"A2ACLI_{setting}={value}\n")
+    flags = [] if setting == "AGENT_CARD" else ["-a", led_away.url]
+    came_from = {
+        "flag": "the bearer token is not from this file (--bearer)",
+        "environment": "the API key is not from this file (A2ACLI_API_KEY)",
+        "own": "the bearer token is not from this file (A2ACLI_BEARER in ",
+        "parameter": "a service parameter is not from this file (--svc-param)",
+        "password": "the password in the agent's address is not from this file (--agent-card)",
+    }[credential]
+    match credential:
+        case "flag":
+            flags += BEARER
+        case "environment":
+            monkeypatch.setenv("A2ACLI_API_KEY", SECRET)
+        case "own":
+            own_file(tmp_path, f"A2ACLI_BEARER={SECRET}\n")
+        case "parameter":
+            flags += ["--svc-param", f"Authorization:Bearer {SECRET}"]
+        case "password":
+            if setting == "AGENT_CARD":
+                pytest.skip("an address that is named twice is not the file's")
+            flags = ["-a", led_away.url.replace("://", f"://me:{SECRET}@")]
+    ran = parley(*GET, *flags, "-o", "json")
+    assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE"), ran
+    assert str(file) in ran.error["message"]
+    assert f"sets A2ACLI_{setting};" in ran.error["message"]
+    assert came_from in ran.error["message"]
+    flag = setting.lower().replace("_", "-")
+    assert f"--{flag}, or say that you trust the file with --config {file};" in ran.error["hint"]
+    assert led_away.fetched == elsewhere.fetched == elsewhere.asked == []
+    assert SECRET not in ran.stdout + ran.stderr
+    # What it says to do does it.
+    if setting == "AGENT_CARD":
+        elsewhere.card["supportedInterfaces"] = [elsewhere.interface()]
+    elif setting == "INSECURE":
+        led_away.card["supportedInterfaces"] = [led_away.interface()]
+    ran = parley(*GET, *flags, "--config", str(file))
+    assert ran.status == 0, ran
+    shown = parley("config", "show", *flags)
+    assert shown.status == 0
+    assert f"sets A2ACLI_{setting};" in shown.stderr
+    assert SECRET not in shown.stdout + shown.stderr
+
+
+def test_a_file_says_where_its_own_credentials_go(parley, agent, folder):
+    ready(agent)
+    file = folder.parent / ".env"
+    file.write_text(f"A2ACLI_AGENT_CARD={agent.url}\nA2ACLI_BEARER={SECRET}\nA2ACLI_INSECURE=1\n")
+    file.chmod(0o600)
+    assert parley(*GET).status == 0
+    assert agent.asked[-1].headers["authorization"] == f"Bearer {SECRET}"
+    # One more that is not its own may not go there.
+    assert parley(*GET, "--api-key", "k").status == 2
+    # Who names the agent may have the file's credentials sent there, but not unprotected.
+    assert parley(*GET, "-a", agent.url, "--no-insecure").status == 0
+
+
+def test_without_credentials_a_file_may_name_the_agent(parley, agent, folder):
+    ready(agent)
+    (folder.parent / ".env").write_text(f"A2ACLI_AGENT_CARD={agent.url}\nA2ACLI_INSECURE=yes\n")
+    assert parley(*GET).status == 0
+    assert parley(*GET, "--svc-param", "A2A-Extensions:urn:example:1").status == 0
+    assert parley(*GET, *BEARER).status == 2
+
+
+def test_settings_that_decide_nothing_of_the_kind_may_be_in_any_file(parley, agent, folder):
+    ready(agent)
+    (folder.parent / ".env").write_text(
+        "A2ACLI_TIMEOUT=20s\nA2ACLI_INSECURE=no\nA2ACLI_TRANSPORT=jsonrpc\nA2ACLI_VERBOSE=yes\n"
+    )
+    assert parley(*GET, "-a", agent.url, *BEARER).status == 0
+
+
+def test_a_file_names_no_proxy_and_no_authority(parley, agent, elsewhere, folder):
+    ready(agent)
+    (folder.parent / ".env").write_text(
+        f"HTTP_PROXY={elsewhere.url}\nhttp_proxy={elsewhere.url}\nALL_PROXY={elsewhere.url}\n"
+        "SSL_CERT_FILE=/nowhere\nGRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/nowhere\n"
+        f"A2ACLI_PROXY={elsewhere.url}\nA2ACLI_HTTP_PROXY={elsewhere.url}\n"
+    )
+    assert parley(*GET, "-a", agent.url, *BEARER).status == 0
+    assert elsewhere.asked == elsewhere.fetched == []
+
+
+def test_the_users_own_file_may_say_everything(parley, agent, folder, tmp_path, monkeypatch):
+    ready(agent)
+    own_file(tmp_path, f"A2ACLI_AGENT_CARD={agent.url}\n")
+    assert parley(*GET, *BEARER).status == 0
+    monkeypatch.chdir(tmp_path / ".config" / "a2a-cli")  # where it is the local one, too
+    assert parley(*GET, *BEARER).status == 0
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("A2ACLI_CONFIG", str(tmp_path / ".config" / "a2a-cli" / ".env"))
+    assert parley(*GET, *BEARER).status == 0

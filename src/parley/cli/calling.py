@@ -69,6 +69,9 @@ class Call:
 
     def run(self, work: Callable[[], Awaitable[None]]) -> int:
         """Do ``work`` within ``--timeout`` and return the exit status. Raises ``Failure``."""
+        astray = self.settings.misdirection
+        if astray is not None:
+            raise UsageFailure(str(astray), hint=astray.way_out)
         self._warn()
         with _debug_log(self.output):
             try:

@@ -39,6 +39,8 @@ def register(app: typer.Typer) -> None:
             output.text.field(setting.name, f"{value or 'none'} ({sources[setting.field]})")
         for path in _files(settings):
             output.text.field("File", path)
+        if settings.misdirection is not None:
+            output.warn(f"{settings.misdirection}; {settings.misdirection.way_out}")
         for name in _unknown(settings):
             output.warn(f"{name} is set, but there is no such setting")
 

@@ -57,7 +57,8 @@ SOURCES = """\b
 Every option but --stream can be set in the environment or a .env file:
   --agent-card is A2ACLI_AGENT_CARD, --api-key is A2ACLI_API_KEY, ...
   A flag counts before the environment, that before ./.env (or one in a folder
-  above), that before ~/.config/a2a-cli/.env. See: parley config show"""
+  above), that before ~/.config/a2a-cli/.env. See: parley config show
+  A ./.env (or one above) says where the credentials in it go, never others."""
 
 SECRETS = """\b
 A credential given as a flag can be seen by others in the process table and

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from parley.cli.dotenv import PREFIX
+from parley.cli.text import shell_words
 
 Kind = Literal["text", "choice", "flag", "list", "duration", "limit", "number", "object"]
 
@@ -15,7 +16,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One setting: its canonical flag without dashes, and all that help has to say about it.
 
     ``flags`` are all spellings; ``off`` the spellings that say no. ``local`` settings are only
-    taken from the command line.
+    taken from the command line. One that ``steers`` decides where credentials go, or how the
+    connection is protected that they go over.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     secret: bool = False
     local: bool = False
+    steers: bool = False
 
     @property
     def field(self) -> str:
@@ -55,6 +58,7 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="REF",
         panel="Agent",
         help="The agent: a host, an address, the URL of a card, or a card file.",
+        steers=True,
     ),
     Setting(
         name="trust-origin",
@@ -64,6 +68,7 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="ORIGIN",
         panel="Agent",
         help="Another origin that may have the credentials, such as https://host:8443; repeatable.",
+        steers=True,
     ),
     Setting(
         name="transport",
@@ -98,6 +103,7 @@ SETTINGS: tuple[Setting, ...] = (
         shown="certificates are checked",
         panel="Agent",
         help="Do not check the server's certificate. For development only.",
+        steers=True,
     ),
     Setting(
         name="bearer",
@@ -220,8 +226,40 @@ SETTINGS: tuple[Setting, ...] = (
 BY_FIELD: dict[str, Setting] = {setting.field: setting for setting in SETTINGS}
 
 
+class Misdirection(msgspec.Struct, frozen=True):
+    """A file that nobody named decides where credentials go that are not its own.
+
+    ``variable`` is what it sets, ``flag`` the option that would say the same, ``credential`` what
+    would go there, and ``origin`` where that comes from.
+    """
+
+    file: str
+    variable: str
+    flag: str
+    credential: str
+    origin: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}, which was found and not named, sets {self.variable}; that decides where "
+            f"credentials go or how they are protected, and {self.credential} is not from this "
+            f"file ({self.origin})"
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What to do about it."""
+        return (
+            f"say it yourself with {self.flag}, or say that you trust the file with "
+            f"--config {shell_words([self.file])}; or keep the credentials in the file"
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in force for one run. ``sources`` says where each came from."""
+    """The settings in force for one run. ``sources`` says where each came from.
+
+    ``misdirection`` says why the credentials among them may not be sent where they say.
+    """
 
     agent_card: str
     trust_origin: tuple[str, ...]
@@ -245,6 +283,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool
     config: str | None
     sources: dict[str, str]
+    misdirection: Misdirection | None = None
 
     @property
     def is_json(self) -> bool:

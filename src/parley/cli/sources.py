@@ -3,11 +3,15 @@
 The order is fixed (command-line specification, §8.3), the first that says something counts: a
 flag, an environment variable, a local ``.env`` (or the one given by ``--config``), the user's
 ``~/.config/a2a-cli/.env``, the built-in default. Nothing is ever written.
+
+A local ``.env`` that nobody named may have come with somebody's folder. It may say where the
+credentials in it go, and never where others go.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,18 +21,22 @@ import msgspec
 from parley.cli import dotenv
 from parley.cli.durations import parse_duration
 from parley.cli.failures import UsageFailure
-from parley.cli.settings import DEFAULT, FLAG, SETTINGS, Setting, Settings
+from parley.cli.settings import BY_FIELD, DEFAULT, FLAG, SETTINGS, Misdirection, Setting, Settings
 from parley.wire.versions import SPOKEN
 
 SHORTEST_POLL = 0.01
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One place that settings come from, other than flags: its name, and what it says."""
+    """One place that settings come from, other than flags: its name, and what it says.
+
+    ``found``: it is a file that was looked for, and neither named nor the user's own.
+    """
 
     name: str
     values: Mapping[str, str]
     path: Path | None = None
+    found: bool = False
 
 
 def sources(
@@ -45,7 +53,8 @@ def sources(
     except RuntimeError:  # this user has no home
         own = None
     if local is not None:
-        found.append(Source(str(local), dotenv.read(local), local))
+        is_found = not config and local != own
+        found.append(Source(str(local), dotenv.read(local), local, found=is_found))
     if own is not None and own.is_file() and own != local:
         found.append(Source(str(own), dotenv.read(own), own))
     return found
@@ -67,7 +76,63 @@ def resolve(flags: Mapping[str, Any], found: Sequence[Source]) -> Settings:
         if ranks["wait"] == ranks["async"]:
             raise UsageFailure("--wait and --async contradict each other; give one of them")
         values["async" if ranks["wait"] < ranks["async"] else "wait"] = False
-    return Settings(async_=values.pop("async"), **values, sources=origin)
+    misdirection = _misdirected(values, ranks, origin, found)
+    return Settings(async_=values.pop("async"), **values, sources=origin, misdirection=misdirection)
+
+
+def _misdirected(
+    values: Mapping[str, Any],
+    ranks: Mapping[str, int],
+    origin: Mapping[str, str],
+    found: Sequence[Source],
+) -> Misdirection | None:
+    """Return what a file that was found decides about credentials that are not in it."""
+    for rank, source in enumerate(found, 1):
+        if not source.found or source.path is None:
+            continue
+        steering = [
+            setting
+            for setting in SETTINGS
+            if setting.steers
+            and ranks[setting.field] == rank
+            and values[setting.field] != setting.default
+        ]
+        others = [field for field in _credentials_in(values) if ranks[field] != rank]
+        if steering and others:
+            return Misdirection(
+                file=str(source.path),
+                variable=steering[0].variable,
+                flag=f"--{steering[0].name}",
+                credential=_CREDENTIALS[others[0]],
+                origin=_said(origin[others[0]], BY_FIELD[others[0]]),
+            )
+    return None
+
+
+_CREDENTIALS = {
+    "bearer": "the bearer token",
+    "api_key": "the API key",
+    "svc_param": "a service parameter",
+    "agent_card": "the password in the agent's address",
+}
+
+
+def _credentials_in(values: Mapping[str, Any]) -> list[str]:
+    """Return the settings that hold something which not everybody may have."""
+    held = [field for field in ("bearer", "api_key") if values[field]]
+    if values["svc_param"]:
+        from parley.client.origin import PUBLIC_HEADERS  # pulls in much, and help does without
+
+        names = [item.partition(":")[0].strip().lower() for item in values["svc_param"]]
+        if not PUBLIC_HEADERS.issuperset(names):
+            held.append("svc_param")
+    if re.match(r"https?://[^/?#]*@", values["agent_card"], re.IGNORECASE):
+        held.append("agent_card")
+    return held
+
+
+def _said(origin: str, setting: Setting) -> str:
+    return f"--{setting.name}" if origin == FLAG else origin
 
 
 def _resolve_one(setting: Setting, flag: Any, found: Sequence[Source]) -> tuple[Any, str, int]:
