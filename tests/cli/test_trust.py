@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from parley.client.binding import is_spoken
 
 from .scripted import TASK_ID, Answer, ScriptedAgent, message, task
 
@@ -142,6 +146,30 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
         assert SECRET not in ran.stdout + ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("binding", "url", "flags", "warned"),
+    [
+        ("JSONRPC", "http://agent.example/rpc", (), True),
+        ("JSONRPC", "https://agent.example/rpc", (), False),
+        ("JSONRPC", "http://127.0.0.1:1/rpc", (), False),
+        ("GRPC", "agent.example:50051", (), False),
+        ("GRPC", "agent.example:50051", ("--insecure",), True),
+    ],
+)
+def test_what_goes_out_unencrypted_is_warned_of(
+    parley, agent, tmp_path, binding, url, flags, warned
+):
+    if not is_spoken(binding):
+        pytest.skip(f"{binding} is not installed")
+    agent.card["supportedInterfaces"] = [agent.interface(protocolBinding=binding, url=url)]
+    (tmp_path / "card.json").write_text(json.dumps(agent.card))
+    # A card that declares no extended one: it is known whom to call, and nobody is called.
+    ran = parley("card", "get", "--extended", "-a", "card.json", *BEARER, *flags)
+    assert ran.status == 1
+    words = "the credential is sent to agent.example without encryption"
+    assert (words in ran.stderr) is warned
+
+
 # -- files that nobody named ----------------------------------------------------------------------
 
 
@@ -162,11 +190,16 @@ def own_file(tmp_path, text):
 
 
 GET = ("task", "get", TASK_ID)
+MISDIRECTED = [
+    (setting, credential)
+    for setting in ("AGENT_CARD", "TRUST_ORIGIN", "INSECURE")
+    for credential in ("flag", "environment", "own", "parameter", "password")
+    if (setting, credential) != ("AGENT_CARD", "password")  # they are one setting
+]
 
 
 @pytest.mark.parametrize("above", [True, False])
-@pytest.mark.parametrize("setting", ["AGENT_CARD", "TRUST_ORIGIN", "INSECURE"])
-@pytest.mark.parametrize("credential", ["flag", "environment", "own", "parameter", "password"])
+@pytest.mark.parametrize(("setting", "credential"), MISDIRECTED)
 def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhere(
     parley, led_away, elsewhere, folder, tmp_path, monkeypatch, above, setting, credential
 ):
@@ -192,8 +225,6 @@ def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhe
         case "parameter":
             flags += ["--svc-param", f"Authorization:Bearer {SECRET}"]
         case "password":
-            if setting == "AGENT_CARD":
-                pytest.skip("an address that is named twice is not the file's")
             flags = ["-a", led_away.url.replace("://", f"://me:{SECRET}@")]
     ran = parley(*GET, *flags, "-o", "json")
     assert (ran.status, ran.error["code"]) == (2, "A2ACLI_ERR_USAGE"), ran

@@ -434,7 +434,7 @@ def _trusting() -> ssl.SSLContext:
 
 
 async def test_a_proxy_gets_its_own_credentials_and_the_agent_the_callers(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def proxy(exchange: Exchange) -> None:
         if exchange.method == "GET":
@@ -449,6 +449,9 @@ async def test_a_proxy_gets_its_own_credentials_and_the_agent_the_callers(
             connect("http://agent.example", http=http, bearer=SECRET) as agent,
         ):
             await agent.get("t-1")
+        said = "Scripted agent: credentials go to http://agent.example without encryption"
+        assert said in caplog.text
+        caplog.clear()
         sent = server.exchanges[-1].headers
         assert sent["authorization"] == f"Bearer {SECRET}"
         assert sent["proxy-authorization"].startswith("Basic ")
@@ -458,6 +461,7 @@ async def test_a_proxy_gets_its_own_credentials_and_the_agent_the_callers(
             await agent.get("t-1")
             assert direct.exchanges[-1].headers["authorization"] == f"Bearer {SECRET}"
         assert len(server.exchanges) == count
+        assert "without encryption" not in caplog.text
 
 
 async def test_a_host_is_no_file_though_the_folder_holds_one_of_that_name(

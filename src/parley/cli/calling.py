@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 from parley.cli.cards import describe_interface
 from parley.cli.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
@@ -32,6 +31,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.http import HttpTransport
+from parley.client.origin import Origin
 from parley.client.retry import Retry
 from parley.model.cards import AgentCard
 from parley.model.errors import (
@@ -207,10 +207,12 @@ class Call:
             self.output.warn("the card declares no scheme that takes a bearer token; it is sent")
 
     def _check_channel(self, url: str) -> None:
-        parts = urlsplit(url)
-        local = parts.hostname in {"localhost", "127.0.0.1", "::1"}
-        if parts.scheme == "http" and not local:
-            self.output.warn(f"the credential is sent to {parts.hostname} without encryption")
+        try:
+            origin = Origin.of_grpc(url, insecure=self.settings.insecure)
+        except ValueError:
+            return
+        if origin.is_readable:
+            self.output.warn(f"the credential is sent to {origin.host} without encryption")
 
     def _warn(self) -> None:
         if not self.settings.insecure:

@@ -7,6 +7,7 @@ a redirect, does not widen that: another origin gets none of them, unless the ca
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -17,6 +18,8 @@ from parley.client.errors import OriginNotTrusted
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.cards import AgentCard
 from parley.model.schemes import APIKeySecurityScheme
+
+logger = logging.getLogger(__name__)
 
 USUAL_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
 
@@ -138,10 +141,14 @@ class Credentials:
         """Return what goes along to an interface of ``card`` at this origin.
 
         An API key goes where the card's scheme wants it, in the header ``X-API-Key`` if none says
-        so. Raises ``OriginNotTrusted`` when the credentials were not given for the origin.
+        so. Credentials that can be read on their way are warned of in the log.
+
+        Raises ``OriginNotTrusted`` when they were not given for the origin.
         """
         if not self.may_go_to(origin):
             raise self.refusal(card.name, [] if origin is None else [origin])
+        if self and origin is not None and origin.is_readable:
+            logger.warning("%.100s: credentials go to %s without encryption", card.name, origin)
         secret = self._secrets(card)
         return Attached(_over({**self.public, **self._headers}, secret.headers), secret.query)
 

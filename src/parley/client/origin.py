@@ -37,6 +37,11 @@ class Origin(msgspec.Struct, frozen=True):
             "" if self.port == PORTS[self.scheme] else f":{self.port}"
         )
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether what is sent there can be read on its way."""
+        return self.scheme == "http" and not is_loopback(self.host)
+
     @classmethod
     def of(cls, url: str) -> Origin:
         """Return the origin of an address. Raises ``ValueError`` that says what would be right."""
