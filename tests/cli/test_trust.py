@@ -104,7 +104,8 @@ def test_the_agents_own_origin_is_preferred_and_that_is_said(parley, agent, else
     assert ran.status == 0
     assert f"JSONRPC 1.0 {elsewhere.url}/rpc is passed over" in ran.stderr
     assert "passed over" not in parley(*flags).stderr
-    assert "--trust-origin" in parley(*flags, "--transport", "jsonrpc").stderr
+    said = parley(*flags, "--transport", "jsonrpc").stderr
+    assert f"to allow it: --trust-origin {elsewhere.url}\n" in said
     ran = parley("card", "get", "-a", agent.url, *BEARER)
     assert ran.field("Selected") == f"JSONRPC 1.0 {agent.url}/rpc"
     assert elsewhere.asked == []

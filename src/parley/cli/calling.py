@@ -174,9 +174,10 @@ class Call:
         for passed in agent.passed_over:
             wanted = canonical(passed.protocol_binding) in self.bindings
             tell = self.output.note if wanted or self.settings.verbose else self.output.debug
+            origin = self._origin(passed.url)
             tell(
                 f"{describe_interface(passed)} is passed over: the credentials were not given for "
-                "its origin (see --trust-origin)"
+                "its origin" + (f"; to allow it: --trust-origin {origin}" if origin else "")
             )
         if self.bindings and canonical(chosen.protocol_binding) not in self.bindings:
             self.output.note(
@@ -207,12 +208,15 @@ class Call:
             self.output.warn("the card declares no scheme that takes a bearer token; it is sent")
 
     def _check_channel(self, url: str) -> None:
-        try:
-            origin = Origin.of_grpc(url, insecure=self.settings.insecure)
-        except ValueError:
-            return
-        if origin.is_readable:
+        origin = self._origin(url)
+        if origin is not None and origin.is_readable:
             self.output.warn(f"the credential is sent to {origin.host} without encryption")
+
+    def _origin(self, url: str) -> Origin | None:
+        try:
+            return Origin.of_grpc(url, insecure=self.settings.insecure)
+        except ValueError:
+            return None
 
     def _warn(self) -> None:
         if not self.settings.insecure:
