@@ -26,7 +26,7 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.client.http import HttpTransport, Reply, place
+from parley.client.http import HttpTransport, Reply, is_same_server, place
 from parley.client.origin import Origin
 from parley.client.retry import PASSING_STATUSES, Retry, repeat
 from parley.model import encoding

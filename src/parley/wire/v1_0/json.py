@@ -125,7 +125,8 @@ def _read_task(data: Bytes) -> Task:
     try:
         return decode(data, Task)
     except (ValueError, RecursionError):
-        return protojson.read_answer(older_answers.task(protojson.parse_answer(data), SPELLING), Task)
+        members = older_answers.task(protojson.parse_answer(data), SPELLING)
+        return protojson.read_answer(members, Task)
 
 
 def _read_other(data: Bytes, kind: type) -> Any:
