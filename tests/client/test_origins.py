@@ -173,7 +173,11 @@ async def test_without_credentials_an_interface_is_called_wherever_it_is() -> No
             await exchange.json(there.card)
 
         async with scripted(elsewhere) as here:
-            for headers in ({}, {"A2A-Extensions": "urn:example:1", "accept": "application/json"}):
+            for headers in (
+                {},
+                {"A2A-Extensions": "urn:example:1", "accept": "application/json"},
+                {"X-A2A-Extensions": "urn:example:1"},
+            ):
                 async with connect(here.url, headers=headers) as agent:
                     await agent.get("t-1")
                 assert len(there.calls) == 1

@@ -12,7 +12,14 @@ from parley.security.egress import host_named
 
 PORTS = {"http": 80, "https": 443}
 PUBLIC_HEADERS = frozenset(
-    {"accept", "a2a-version", "a2a-extensions", "if-none-match", "if-modified-since"}
+    {
+        "accept",
+        "a2a-version",
+        "a2a-extensions",
+        "x-a2a-extensions",
+        "if-none-match",
+        "if-modified-since",
+    }
 )
 """The headers that any origin may have. Any other may be a credential."""
 
