@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
@@ -32,6 +33,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def command_of(name: str, kind: str) -> list[str]:
+    if name == "parley":
+        return [sys.executable, str(Path(__file__).parent / kind / "parley_itself.py")]
     peer, script = PEERS[name]
     try:
         return command(peer, f"{kind}/{script}")

@@ -3,9 +3,43 @@
 
 const { randomUUID } = require("node:crypto");
 
+async function report(tell, count, pause) {
+  for (let n = 0; n < count; n++) {
+    tell.artifact("report", "report.txt", `chunk ${n}. `, n > 0, n === count - 1);
+    await new Promise((done) => setTimeout(done, 1000 * pause));
+  }
+}
+
+/** Go on with a task that asked: what comes first, and how it ends, is for `how` to say. */
+async function answer(tell, request, how, words) {
+  if (how !== "whole") tell.task(request.task, request.userMessage);
+  switch (how) {
+    case "chunks":
+      await report(tell, Number(words[0]), Number(words[1]));
+      return tell.status("completed", "");
+    case "more":
+      tell.artifact("draft", "draft", "more. ", true, false);
+      return tell.status("completed", "");
+    case "again":
+      tell.status("working", "thinking");
+      return tell.status("input-required", "and when?");
+    case "bare":
+      return tell.status("completed", "");
+    case "said":
+      return tell.status("completed", "that is it");
+    case "failed":
+      return tell.status("failed", "it did not work");
+    case "whole":
+      tell.whole(request.task, words[0]);
+      await report(tell, 2, 0);
+      return tell.status("completed", "");
+  }
+}
+
 /**
  * Return an executor for an SDK. `say` publishes what happens, in the SDK's own form:
- * message(text), task(known, userMessage), status(state, text), artifact(id, name, text, append, last).
+ * message(text), task(known, userMessage), whole(task, state), status(state, text),
+ * artifact(id, name, text, append, last).
  */
 function agent(textOf, say) {
   const canceled = new Set();
@@ -18,18 +52,21 @@ function agent(textOf, say) {
         tell.message("hello yourself");
         return bus.finished();
       }
+      if (words[0] === "answer") {
+        await answer(tell, request, words[1], words.slice(2));
+        return bus.finished();
+      }
       tell.task(request.task, request.userMessage);
       tell.status("working", "working on it");
       switch (words[0]) {
-        case "report": {
-          const count = Number(words[1]);
-          for (let n = 0; n < count; n++) {
-            tell.artifact("report", "report.txt", `chunk ${n}. `, n > 0, n === count - 1);
-            await new Promise((done) => setTimeout(done, 1000 * Number(words[2])));
-          }
+        case "report":
+          await report(tell, Number(words[1]), Number(words[2]));
           tell.status("completed", "done");
           break;
-        }
+        case "draft":
+          tell.artifact("draft", "draft", "draft. ", false, false);
+          tell.status("input-required", "which?");
+          break;
         case "book":
           tell.status("input-required", "where to?");
           break;

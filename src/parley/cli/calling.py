@@ -43,6 +43,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
+from parley.model.tasks import Task
 from parley.wire.versions import SPOKEN
 
 MOMENT = 0.5  # seconds after which a task is worth a note
@@ -56,13 +57,15 @@ class Call:
     """What is known of one run of a client command while it runs.
 
     ``task_id`` is noted as soon as the agent names it, so that it can be told when the command is
-    interrupted or runs out of time.
+    interrupted or runs out of time. ``before`` is the task that a message continued, as it stood
+    then, where that is known.
     """
 
     def __init__(self, settings: Settings, output: Output) -> None:
         self.settings = settings
         self.output = output
         self.task_id = settings.task_id or ""
+        self.before: Task | None = None
         self._told = ""
         self._telling: asyncio.TimerHandle | None = None
         self.card: AgentCard | None = None

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from parley.cli.calling import Call
 from parley.client import ClientError, EventStream, RemoteAgent
+from parley.client.difference import difference
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.interface import declares
 from parley.client.last_words import Looks, with_last_words
 from parley.client.message import compose
+from parley.client.question import is_settled, still_asks, task_before
 from parley.client.told import Told
 from parley.log.fold import IllegalEvent
 from parley.model.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Message
-from parley.model.tasks import Event, Task, TaskState
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
 Each = Callable[[Event], None]
 
 LONGEST_ROW = 5  # failures one after the other before an agent is given up
 LONGEST_PAUSE = 30.0
 QUIET = 5  # looks without news after which they become rarer
-
-
-def is_settled(state: TaskState) -> bool:
-    """Whether there is nothing to wait for: the task has ended, or waits for its caller.
-
-    An unspecified state is neither (command-line specification, §9.1).
-    """
-    return state.is_terminal or state.is_interrupted
 
 
 async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Task | Message:
@@ -74,12 +76,13 @@ async def _send_and_follow(
     settings = call.settings
     stream = agent.stream(message, metadata=settings.metadata, history_length=settings.history)
     try:
-        return await _follow(call, agent, stream, each, continues=bool(message.task_id))
+        return await _follow(call, agent, stream, each)
     except (MethodNotFoundError, UnsupportedOperationError) as error:
         if stream.state is not None:
             raise
         # The card promises streams that the agent does not have; nothing was begun.
         call.output.debug(f"the agent refuses to stream: {error}")
+        call.before = stream.before
         answer = await _send_and_poll(call, agent, message)
         each(answer)
         return answer if isinstance(answer, Message) else Told(answer)
@@ -90,20 +93,16 @@ async def follow(call: Call, agent: RemoteAgent, stream: EventStream, each: Each
 
     When the stream breaks off, the task is polled.
     """
-    told = await _follow(call, agent, stream, each, continues=False)
+    told = await _follow(call, agent, stream, each)
     return told if isinstance(told, Message) else told.task
 
 
 async def _follow(
-    call: Call, agent: RemoteAgent, stream: EventStream, each: Each, *, continues: bool
+    call: Call, agent: RemoteAgent, stream: EventStream, each: Each
 ) -> Told | Message:
-    """Tell ``each`` event of ``stream`` until there is nothing to wait for.
-
-    ``continues``: the task was there before, so that the Task which opens the stream may still
-    show the question that was just answered.
-    """
+    """Tell ``each`` event of ``stream`` until there is nothing to wait for."""
     told: Told | None = None
-    opening = True
+    begun = False
     cuts = 0
     while True:
         try:
@@ -112,12 +111,15 @@ async def _follow(
                     if isinstance(event, Message):
                         each(event)
                         return event
+                    if not begun:
+                        call.before = call.before or stream.before
+                        told = Told(call.before or _outline(stream))
+                        begun = True
                     told = _told(told, event)
                     call.met(stream.task_id, stream.context_id)
                     each(event)
-                    stale = opening and continues and isinstance(event, Task)
-                    opening, cuts = False, 0
-                    if _is_over(stream.state, stale=stale):
+                    cuts = 0
+                    if stream.is_settled:
                         break
             break
         except Disconnected as error:
@@ -131,17 +133,30 @@ async def _follow(
             call.output.note(f"the stream broke off; going on where it stopped ({error})")
             await _get_patiently(call, agent, stream.task_id)
             stream = agent.subscribe(stream.task_id, after=stream.seq)
-    if told is not None and _is_over(stream.state, stale=False):
-        return told
-    task = await poll(call, agent, stream.task_id)
-    each(task)
+    if stream.is_settled:
+        return told or Told(await _get_patiently(call, agent, stream.task_id))
+    known = told.task if told is not None else None
+    task = await poll(call, agent, stream.task_id, known=known)
+    for event in _rest(known if told is not None and told.is_whole else None, task):
+        each(event)
     return Told(task)
 
 
-async def poll(call: Call, agent: RemoteAgent, task_id: str) -> Task:
+def _rest(known: Task | None, task: Task) -> list[Event]:
+    """Return the events that tell a task that is settled to somebody who knows it as ``known``."""
+    events = difference(known, task)
+    if not events or isinstance(events[-1], TaskArtifactUpdateEvent):
+        ids: dict[str, Any] = {"task_id": task.id, "context_id": task.context_id}
+        events.append(TaskStatusUpdateEvent(**ids, status=task.status))
+    return events
+
+
+async def poll(call: Call, agent: RemoteAgent, task_id: str, *, known: Task | None = None) -> Task:
     """Ask for the task every ``--poll-interval`` until there is nothing to wait for.
 
-    A task in which nothing happens for long is asked for less often, down to a third.
+    A task in which nothing happens for long is asked for less often, down to a third. One that a
+    message continued is not settled while it only shows what it asked before, or what is ``known``
+    from a stream that was not over.
     """
     interval = pause = call.settings.poll_interval
     before: Task | None = None
@@ -150,10 +165,15 @@ async def poll(call: Call, agent: RemoteAgent, task_id: str) -> Task:
     quiet = 0
     while True:
         task = await _get_patiently(call, agent, task_id)
-        if is_settled(task.state) or looks.are_enough(task):
-            return with_last_words(task, said)
-        said = task.status.message or said
         quiet = quiet + 1 if task == before else 0
+        asks = (still_asks(old, task, looks=quiet) for old in (call.before, known))
+        if is_settled(task.state):
+            if not any(asks):
+                return with_last_words(task, said)
+        elif looks.are_enough(task):
+            return with_last_words(task, said)
+        else:
+            said = task.status.message or said
         before = task
         pause = min(pause * 1.2, 3 * interval) if quiet > QUIET else interval
         await asyncio.sleep(pause)
@@ -178,12 +198,28 @@ async def _get_patiently(call: Call, agent: RemoteAgent, task_id: str) -> Task:
 async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Task | Message:
     settings = call.settings
     request = await compose(message, metadata=settings.metadata, history_length=settings.history)
+    await look_before(call, agent, message)
     answer = await agent.service.send_message(request, agent.context)
     if isinstance(answer, Message):
         return answer
     call.met(answer.id, answer.context_id)
-    is_over = is_settled(answer.state) or not answer.id  # which cannot be asked for
-    return answer if is_over else await poll(call, agent, answer.id)
+    if is_settled(answer.state) and not still_asks(call.before, answer):
+        return answer
+    if not answer.id:  # it cannot be asked for
+        return answer
+    return await poll(call, agent, answer.id)
+
+
+async def look_before(call: Call, agent: RemoteAgent, message: Message) -> None:
+    """Note how the task stands that ``message`` is to continue, if it does one."""
+    if message.task_id and call.before is None:
+        call.before = await task_before(agent.service, agent.context, message.task_id)
+
+
+def _outline(stream: EventStream) -> Task:
+    """Return what is known of a task whose stream begins with anything but the task."""
+    status = TaskStatus(state=stream.state or TaskState.UNSPECIFIED)
+    return Task(id=stream.task_id, context_id=stream.context_id, status=status)
 
 
 def _told(told: Told | None, event: Event) -> Told | None:
@@ -195,10 +231,6 @@ def _told(told: Told | None, event: Event) -> Told | None:
         except IllegalEvent:
             return None  # the agent breaks the rules; how the task stands is for it to say
     return told
-
-
-def _is_over(state: TaskState | None, *, stale: bool) -> bool:
-    return state is not None and (state.is_terminal or (state.is_interrupted and not stale))
 
 
 def ignore(event: Event) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.cli.text import TextWriter, json_text
+from parley.client.difference import news
+from parley.client.question import reopens
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -158,8 +160,11 @@ class EventWriter:
         self._flush = flush
         self._verbose = verbose
 
-    def event(self, event: Event) -> None:
-        """Write one event, at once."""
+    def event(self, event: Event, *, before: Task | None = None) -> None:
+        """Write one event, at once.
+
+        Of a task that a message continues there is only what it did not have ``before``.
+        """
         write, verbose = self._write, self._verbose
         if isinstance(event, TaskArtifactUpdateEvent):
             self._artifact(event)
@@ -169,10 +174,23 @@ class EventWriter:
             write.field("Context", event.context_id)
             write_status(write, event.status, verbose=verbose)
         elif isinstance(event, Task):
-            write_task(write, event, verbose=verbose)
+            self._task(event, before)
         else:
             write_message(write, event, verbose=verbose)
         self._flush()
+
+    def _task(self, task: Task, before: Task | None) -> None:
+        if before is None or before.id != task.id:
+            write_task(self._write, task, verbose=self._verbose)
+            return
+        self._write.field("Task", task.id)
+        self._write.field("Context", task.context_id)
+        if not reopens(before, task):
+            write_status(self._write, task.status, verbose=self._verbose)
+        for artifact in news(before, task).artifacts:
+            write_artifact(self._write, artifact, verbose=self._verbose)
+        if self._verbose:
+            write_metadata(self._write, task.metadata)
 
     def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
         write, artifact = self._write, event.artifact

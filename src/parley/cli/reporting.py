@@ -14,6 +14,7 @@ from parley.cli.rendering import (
     write_page,
     write_task,
 )
+from parley.client.difference import news
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
@@ -77,7 +78,7 @@ class Report:
         if self._output.is_json:
             self._output.document(StreamResponse.of(event))
         else:
-            self._events.event(event)
+            self._events.event(event, before=self._call.before)
 
     def sent(self, message: Message) -> None:
         """Show the message that is sent, if everything is to be shown."""
@@ -88,7 +89,15 @@ class Report:
 
     def _write_task(self, task: Task) -> None:
         write, verbose = self._output.text, self._settings.verbose
-        write_task(write, task, verbose=verbose)
+        before = self._call.before
+        new = task if before is None else news(before, task)
+        write_task(write, new, verbose=verbose)
+        old = {artifact.artifact_id for artifact in task.artifacts}
+        old -= {artifact.artifact_id for artifact in new.artifacts}
+        if old:
+            what = "one artifact is" if len(old) == 1 else f"{len(old)} artifacts are"
+            shows = self._call.command("task get")
+            self._output.note(f"{what} of earlier turns, and not shown; for all of it: {shows}")
         if verbose or self._settings.history:
             write_history(write, task.history, verbose=verbose)
 

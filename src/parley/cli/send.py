@@ -81,7 +81,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def _send(call: Call, message: Message) -> None:
-    from parley.cli.following import send_and_follow, send_and_wait
+    from parley.cli.following import look_before, send_and_follow, send_and_wait
     from parley.cli.reporting import Report
 
     settings, report = call.settings, Report(call)
@@ -91,6 +91,7 @@ async def _send(call: Call, message: Message) -> None:
             report.go_on(await send_and_follow(call, agent, message, report.event))
             return
         if settings.async_:
+            await look_before(call, agent, message)
             answer = await agent.send(
                 message,
                 metadata=settings.metadata,

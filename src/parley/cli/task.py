@@ -122,8 +122,9 @@ def parse_state(written: str) -> TaskState:
 async def _get(call: Call, task_id: str) -> None:
     import asyncio
 
-    from parley.cli.following import is_settled, poll
+    from parley.cli.following import poll
     from parley.cli.reporting import Report
+    from parley.client.question import is_settled
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=call.settings.history)

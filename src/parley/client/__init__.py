@@ -2,6 +2,7 @@
 
 from parley.client.agent import RemoteAgent
 from parley.client.connection import Connection, connect
+from parley.client.difference import news
 from parley.client.errors import ClientError
 from parley.client.stream import EventStream
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
@@ -15,4 +16,5 @@ __all__ = [
     "SyncRemoteAgent",
     "connect",
     "connect_sync",
+    "news",
 ]

@@ -21,10 +21,11 @@ from parley.client.last_words import Looks, with_last_words
 from parley.client.message import Push, Sendable, compose
 from parley.client.negotiation import Interfaces
 from parley.client.push import PushConfigs
+from parley.client.question import is_settled, still_asks, task_before
 from parley.client.retry import Retry
 from parley.client.service import RemoteService
 from parley.client.stream import EventStream, Reader, follow
-from parley.client.turns import is_settled, turn
+from parley.client.turns import turn
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
 from parley.model.errors import UnsupportedOperationError
@@ -187,13 +188,20 @@ class RemoteAgent:
         known = request.message.task_id
         try:
             async with asyncio.timeout(timeout):
+                before = None
+                if task is not None and task.id == known:
+                    before = task
+                elif known and not (return_immediately or self._numbered):
+                    before = await task_before(self.service, self.context, known, history_length=0)
                 answer = await self.service.send_message(request, self.context)
-                if isinstance(answer, Message) or return_immediately or is_settled(answer.state):
+                if isinstance(answer, Message) or return_immediately:
+                    return answer
+                if is_settled(answer.state) and not still_asks(before, answer):
                     return answer
                 if not answer.id:  # it cannot be asked for
                     return answer
                 known = answer.id
-                return await self.wait(known, history_length=history_length)
+                return await self._wait(known, None, history_length, before)
         except TimeoutError:
             raise _late(timeout, known) from None
 
@@ -361,24 +369,37 @@ class RemoteAgent:
         """
         try:
             async with asyncio.timeout(timeout):
-                interval = 2.0 if poll is None else poll
-                pause = min(0.25, interval)
-                said: Message | None = None
-                looks = Looks()
-                while True:
-                    task = await self.get(task_id, history_length=history_length)
-                    if is_settled(task.state) or (timeout is None and looks.are_enough(task)):
-                        return with_last_words(task, said)
-                    said = task.status.message or said
-                    if poll is None and self._streams:
-                        settled, heard = await self._watch(task_id)
-                        said = heard or said
-                        if settled:
-                            continue
-                    await asyncio.sleep(pause)
-                    pause = min(interval, pause * 1.5)
+                return await self._wait(task_id, poll, history_length, None)
         except TimeoutError:
             raise _late(timeout, task_id) from None
+
+    async def _wait(
+        self, task_id: str, poll: float | None, history_length: int | None, before: Task | None
+    ) -> Task:
+        """Wait for a task, which stood as in ``before`` when a message continued it."""
+        interval = 2.0 if poll is None else poll
+        pause = min(0.25, interval)
+        said: Message | None = None
+        settled = 0
+        looks = Looks()
+        while True:
+            task = await self.get(task_id, history_length=history_length)
+            if is_settled(task.state):
+                settled += 1
+                if not still_asks(before, task, looks=settled):
+                    return with_last_words(task, said)
+            elif looks.are_enough(task):
+                return with_last_words(task, said)
+            else:
+                before = None
+                said = task.status.message or said
+                if poll is None and self._streams:
+                    ended, heard = await self._watch(task_id)
+                    said = heard or said
+                    if ended:
+                        continue
+            await asyncio.sleep(pause)
+            pause = min(interval, pause * 1.5)
 
     async def _watch(self, task_id: str) -> tuple[bool, Message | None]:
         """Follow a task until it settles; whether that went well, and what was said last."""
@@ -389,7 +410,7 @@ class RemoteAgent:
                 async for event in stream:
                     if isinstance(event, Task | TaskStatusUpdateEvent):
                         said = event.status.message or said
-                    if stream.state is not None and is_settled(stream.state):
+                    if stream.is_settled:
                         return True, said
         except (UnsupportedOperationError, ClientError):
             return False, said

@@ -5,12 +5,12 @@ For agents that cannot replay a stream: what a reader missed is worked out from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import msgspec
 
-from parley.model.parts import Artifact, Part, Role
+from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import (
     Event,
     Task,
@@ -21,41 +21,67 @@ from parley.model.tasks import (
 )
 
 
-def difference(before: Task | None, now: Task) -> list[Event]:
+def difference(
+    before: Task | None, now: Task, *, after: str = "", told: Set[str] = frozenset()
+) -> list[Event]:
     """Return events that turn ``before`` into ``now``; the task itself when nothing was known.
 
     Status messages that came and went meanwhile are found in the history and are told as WORKING
-    updates without a time, which the history does not keep. Then come artifacts, new or grown or
-    replaced, and at last the status.
+    updates without a time, which the history does not keep. Where the history has the message with
+    the id ``after``, only those that follow it are new, and none with an id in ``told``. Then come
+    artifacts, new or grown or replaced, and at last the status.
     """
     if before is None or before.id != now.id:
         return [now]
     ids: dict[str, Any] = {"task_id": now.id, "context_id": now.context_id}
     events: list[Event] = []
-    known = {message.message_id for message in before.history}
+    known = {*told, *(message.message_id for message in before.history)}
     if before.status.message is not None:
         known.add(before.status.message.message_id)
-    for message in now.history:
+    for message in _after(now.history, after):
         if message.role is Role.AGENT and message.message_id not in known:
             passed = TaskStatus(state=TaskState.WORKING, message=message)
             events.append(TaskStatusUpdateEvent(**ids, status=passed))
-    had = {artifact.artifact_id: artifact for artifact in before.artifacts}
     ended = now.state.is_terminal
+    for piece, append in _pieces(before, now):
+        events.append(
+            TaskArtifactUpdateEvent(**ids, artifact=piece, append=append, last_chunk=ended)
+        )
+    if now.status != before.status or any(isinstance(e, TaskStatusUpdateEvent) for e in events):
+        events.append(TaskStatusUpdateEvent(**ids, status=now.status))
+    return events
+
+
+def news(before: Task, now: Task) -> Task:
+    """Return ``now`` with those artifacts only that ``before`` did not have.
+
+    Of one that grew there are the parts by which it did; one that was replaced is there whole. What
+    a turn has to say is the ``text`` of this, where ``before`` is the task as its message found it.
+    """
+    if before.id != now.id:
+        return now
+    return msgspec.structs.replace(now, artifacts=tuple(piece for piece, _ in _pieces(before, now)))
+
+
+def _pieces(before: Task, now: Task) -> Iterator[tuple[Artifact, bool]]:
+    """Give what is new in the artifacts, and whether it is added to what was there."""
+    had = {artifact.artifact_id: artifact for artifact in before.artifacts}
     for artifact in now.artifacts:
         old = had.get(artifact.artifact_id)
         if old == artifact:
             continue
         added = _added(old, artifact) if old is not None else None
         if added is None:
-            events.append(TaskArtifactUpdateEvent(**ids, artifact=artifact, last_chunk=ended))
+            yield artifact, False
         else:
-            piece = msgspec.structs.replace(artifact, parts=added)
-            events.append(
-                TaskArtifactUpdateEvent(**ids, artifact=piece, append=True, last_chunk=ended)
-            )
-    if now.status != before.status or any(isinstance(e, TaskStatusUpdateEvent) for e in events):
-        events.append(TaskStatusUpdateEvent(**ids, status=now.status))
-    return events
+            yield msgspec.structs.replace(artifact, parts=added), True
+
+
+def _after(history: Sequence[Message], message_id: str) -> Sequence[Message]:
+    for place, message in enumerate(history):
+        if message_id and message.message_id == message_id:
+            return history[place + 1 :]
+    return history
 
 
 def _added(old: Artifact, new: Artifact) -> tuple[Part, ...] | None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from parley.client.errors import (
     Unreachable,
 )
 from parley.client.last_words import Looks
+from parley.client.question import is_settled, reopens, still_asks
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.client.told import Told
 from parley.log.fold import IllegalEvent
@@ -57,10 +58,13 @@ class Reader:
     """How far a reader has come in a task.
 
     Agents that number their events need only the number; for others the task itself is kept, to
-    find out what a fresh look at it has that was not seen. ``continues``: the reader's message
-    went to a task that was there before, so that the task which opens the stream may still show
-    the question that the message answers. ``ends`` tells with which events streams end in the
-    version of the protocol that is spoken; ``is_final`` is whether the last one was such.
+    find out what a fresh look at it has that was not seen. ``ends`` tells with which events
+    streams end in the version of the protocol that is spoken; ``is_final`` is whether the last one
+    was such.
+
+    ``before`` is the task as it stood before the reader's message continued it, where that is
+    known. ``is_old``: the last state told is the one from then, such as the question that the
+    message answers; the turn has not got to a state of its own.
     """
 
     def __init__(
@@ -74,17 +78,49 @@ class Reader:
         self.numbered = numbered
         self.is_final = False
         self._ends = ends
-        self.continues = False
+        self.before: Task | None = None
+        self.is_old = False
+        self._continues = False
+        self._opened: Task | None = None
+        self._message_id = ""
         self.task_id = task_id
         self.context_id = ""
         self.seq = seq
         self.state: TaskState | None = None
-        self.asks = False
+        self.has_begun = False
         self.message: Message | None = None
         self._told: Told | None = None
         # Artifacts by their ids: those begun, where the reader has seen the task, and those whole.
         self._begun: set[str] | None = None
         self._whole: set[str] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the task has ended or waits for its caller, by what was told of this turn."""
+        return self.state is not None and is_settled(self.state) and not self.is_old
+
+    def send(self, message: Message, before: Task | None) -> None:
+        """Begin to read what comes of ``message``, sent when its task stood as in ``before``."""
+        self._message_id = message.message_id
+        self._continues = self.is_old = bool(message.task_id)
+        self.before = before
+        if before is not None:
+            self._told = Told(before)
+            self._begun = {artifact.artifact_id for artifact in before.artifacts}
+
+    def is_in(self, task: Task) -> bool:
+        """Whether the task's history has the reader's message."""
+        return any(message.message_id == self._message_id for message in task.history)
+
+    def go_on(self) -> None:
+        """Take the task of the message for the one to go on with, before any event of it came."""
+        if self.before is not None:
+            self.task_id, self.context_id = self.before.id, self.before.context_id
+            self.has_begun = True
+
+    def believe(self) -> None:
+        """Take the next state for the turn's own, however the task stood before."""
+        self._continues = self.is_old = False
 
     def take(self, item: StreamItem, *, resumed: bool) -> list[Event]:
         """Return what is new to the reader in ``item``; ``resumed`` if it opens a later stream.
@@ -106,9 +142,9 @@ class Reader:
             return self.look(event)
         if isinstance(event, TaskArtifactUpdateEvent):
             self._check(event)
-        self._note(event)
         self.is_final = self._ends(event)
         if isinstance(event, Task):
+            self._hold(event)
             # Whoever has a place to go on from needs no memory of the task; a numbering agent may
             # be called over a binding that carries no numbers.
             self._told = None if self.seq is not None else Told(event)
@@ -121,16 +157,15 @@ class Reader:
                 self._told = None
         return [event]
 
-    def is_lost(self, item: StreamItem) -> bool:
-        """Whether an event tells of a task of which the reader knows no more than the id."""
-        known = self.state is not None or self.seq is not None or not self.task_id
-        return not known and item.seq is None and not isinstance(item.event, Task | Message)
-
     def look(self, task: Task) -> list[Event]:
         """Return what is new to the reader in the task as it stands now."""
         known = self._told.task if self._told is not None and self._told.is_whole else None
-        news = difference(known, task)
-        self._note(task)
+        now, asked = task, self.before.status.message if self.before is not None else None
+        if known is not None and self.still_asks(task):
+            now = msgspec.structs.replace(task, status=known.status)
+        told = {asked.message_id} if asked is not None else set()
+        news = difference(known, now, after=self._message_id, told=told)
+        self._hold(task)
         self._told = Told(task)
         return news
 
@@ -155,16 +190,38 @@ class Reader:
         if event.last_chunk:
             self._whole.add(id)
 
-    def _note(self, event: Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
+    def still_asks(self, task: Task, *, looks: int = 0) -> bool:
+        """Whether the task shows no more than it did before the turn, or as its stream opened."""
+        if not self.is_old:
+            return False
+        return any(still_asks(old, task, looks=looks) for old in (self.before, self._opened))
+
+    def _hold(self, task: Task) -> None:
+        """Know a task's artifacts, all of them."""
+        self._begun = {artifact.artifact_id for artifact in task.artifacts}
+        self._whole = set()
+
+    def tell(self, event: Event) -> Event:
+        """Return an event that the reader is given now; what it says is known from then on."""
+        self.has_begun = True
+        if isinstance(event, Message):
+            return event
         opens = self.state is None
         self.task_id = event.id if isinstance(event, Task) else event.task_id
         self.context_id = event.context_id or self.context_id
-        if isinstance(event, Task):
-            self._begun = {artifact.artifact_id for artifact in event.artifacts}
-            self._whole = set()
-        if not isinstance(event, TaskArtifactUpdateEvent):
-            self.state = event.status.state
-            self.asks = self.state is TaskState.INPUT_REQUIRED and not (opens and self.continues)
+        if isinstance(event, TaskArtifactUpdateEvent):
+            return event
+        self.state = event.status.state
+        if not self._continues or not isinstance(event, Task):
+            self.is_old = False
+        elif opens:
+            if self.before is None and (self.numbered or self.state.is_interrupted):
+                self.before = event
+            self.is_old = self.before is not None and reopens(self.before, event)
+            self._opened = event
+        else:
+            self.is_old = self.still_asks(event)
+        return event
 
 
 async def follow(
@@ -185,47 +242,57 @@ async def follow(
 
     Raises ``StreamCut`` when ``retry`` is used up, and what the agent refuses as ``A2AError``.
     """
-    resumed = met = False
+    resumed = met = polls = False
     failures = quiet = 0
     clock = asyncio.get_running_loop().time
     while True:
         began = clock()
         cut: Exception | None = None
         try:
+            if polls:
+                async with aclosing(poll(service, context, reader, retry)) as events:
+                    async for event in events:
+                        failures = quiet = 0
+                        yield event
+                return
             async with aclosing(cast("AsyncGenerator[StreamItem, None]", source())) as items:
-                opening = resumed
+                opening = True
                 while True:
                     over = _is_over(reader, ends_with_turn, closed=False)
                     item = await _next(items, within=LAST_WORDS if over else None)
                     if item is None:
                         break
-                    if reader.is_lost(item):
-                        # The agent goes on without saying where: the task says, and holds this
-                        # event already.
-                        news = reader.look(
-                            await service.get_task(GetTaskRequest(id=reader.task_id), context)
-                        )
+                    placed = item.seq is not None or isinstance(item.event, Task | Message)
+                    if opening and resumed and not placed:
+                        # The agent goes on without saying where. What is looked at holds this event
+                        # and may hold the next ones too, so that they are not to be listened to.
+                        polls = True
+                        break
+                    if opening and not ends_with_turn and not placed:
+                        # A subscription that does not begin with the task, which holds this event
+                        # already. The stream of a message may begin with any event.
+                        request = GetTaskRequest(id=reader.task_id)
+                        news = reader.look(await service.get_task(request, context))
                     else:
-                        news = reader.take(item, resumed=opening)
+                        news = reader.take(item, resumed=resumed and opening)
                     for event in news:
                         failures = quiet = 0
-                        yield event
+                        yield reader.tell(event)
                     opening = False
         except (UnsupportedOperationError, TaskNotFoundError):
             # A task that has ended is not streamed (§3.1.6), some agents stream no task twice, and
             # what was missed may no longer be kept. The task itself says how it stands, or is gone.
             # In the first answer to a message, though, it is the message that is refused: others
             # came first, and ended the task.
-            if reader.state is None or (ends_with_turn and not resumed):
+            if polls or not reader.has_begun or (ends_with_turn and not resumed):
                 raise
-            async with aclosing(poll(service, context, reader, retry)) as events:
-                async for event in events:
-                    yield event
-            return
+            polls = True
         except (ClientError, A2AError) as error:
             if isinstance(error, ConnectionClosed) or not is_worth_repeating(error, safe=True):
                 raise
             cut = error
+        if polls and cut is None:
+            continue
         if _is_over(reader, ends_with_turn, closed=cut is None):
             return
         if cut is None and reader.task_id and reader.seq is None:
@@ -235,7 +302,7 @@ async def follow(
             except ClientError as error:
                 cut = error
             else:
-                if task.state.is_terminal and reader.state is None:
+                if task.state.is_terminal and not reader.has_begun:
                     raise UnsupportedOperationError(
                         "the task has ended, so there is nothing to subscribe to; get it instead",
                         metadata={"taskId": reader.task_id},
@@ -245,13 +312,19 @@ async def follow(
                     return
                 if task.state.is_terminal:
                     for event in reader.look(task):
-                        yield event
+                        yield reader.tell(event)
                     return
+                if is_settled(task.state):
+                    polls = True
+                    continue
         met = met or not isinstance(cut, Unreachable)
+        again = repeatable or isinstance(cut, Unreachable)
+        if not (reader.task_id or again) and await _is_received(service, context, reader):
+            reader.go_on()
         if reader.task_id:
             resumed = True
             source = _subscription(service, context, reader)
-        elif not (repeatable or isinstance(cut, Unreachable)):
+        elif not again:
             if cut is not None and not isinstance(cut, Disconnected):
                 raise cut
             raise StreamCut(
@@ -275,12 +348,27 @@ async def follow(
         await asyncio.sleep(pause)
 
 
+async def _is_received(service: A2AService, context: CallContext, reader: Reader) -> bool:
+    """Whether the agent surely has the reader's message: its task shows it.
+
+    Only a task that was there before can be asked, and not all agents keep messages.
+    """
+    if reader.before is None:
+        return False
+    try:
+        task = await service.get_task(GetTaskRequest(id=reader.before.id), context)
+    except (ClientError, A2AError):
+        return False
+    return reader.is_in(task)
+
+
 async def poll(
     service: A2AService, context: CallContext, reader: Reader, retry: Retry
 ) -> AsyncGenerator[Event, None]:
     """Yield what happens to the reader's task, seen by asking for it again and again.
 
-    Pauses grow while nothing happens. Ends when the task ends or waits for its caller.
+    Pauses grow while nothing happens. Ends when the task ends or waits for its caller, not while it
+    only waits for the turn of the reader's message to begin.
     """
     request = GetTaskRequest(id=reader.task_id)
     quiet = 0
@@ -290,8 +378,12 @@ async def poll(
         news = reader.look(task)
         quiet = 0 if news else quiet + 1
         for event in news:
-            yield event
-        if reader.state is None or reader.state.is_terminal or reader.state.is_interrupted:
+            yield reader.tell(event)
+        if reader.is_settled:
+            return
+        if is_settled(task.state) and not reader.still_asks(task, looks=quiet):
+            ids: dict[str, Any] = {"task_id": task.id, "context_id": task.context_id}
+            yield reader.tell(TaskStatusUpdateEvent(**ids, status=task.status))
             return
         if looks.are_enough(task):
             return
@@ -320,9 +412,10 @@ def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
     """
     if reader.message is not None:
         return True
-    if reader.state is None:
+    if reader.state is None or reader.is_old:
         return False
-    if reader.state.is_terminal or (ends_with_turn and reader.asks):
+    asks = reader.state is TaskState.INPUT_REQUIRED
+    if reader.state.is_terminal or (ends_with_turn and asks):
         return True
     is_open = reader.numbered and reader.seq is not None and not reader.is_final
     goes_on = is_open and not ends_with_turn
@@ -372,6 +465,22 @@ class EventStream:
     def seq(self) -> int | None:
         """The number of the last event, where the agent numbers them."""
         return self._reader.seq
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the task has ended or waits for its caller, by the events that came so far.
+
+        The question that the stream's own message answers does not count.
+        """
+        return self._reader.is_settled
+
+    @property
+    def before(self) -> Task | None:
+        """The task as it stood when a message continued it, once the stream has begun.
+
+        ``None`` for a message that begins a task, and where the agent did not tell.
+        """
+        return self._reader.before
 
     def __aiter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from parley.client.errors import ConnectionClosed
 from parley.client.push import PushConfigs
 from parley.client.stream import EventStream
 from parley.model.cards import AgentCard, AgentInterface
-from parley.model.tasks import Event, TaskState
+from parley.model.tasks import Event, Task, TaskState
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,6 +163,16 @@ class SyncEventStream(SyncIterator[Event]):
     def seq(self) -> int | None:
         """The number of the last event, where the agent numbers them."""
         return self._stream.seq
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the task has ended or waits for its caller, by the events that came so far."""
+        return self._stream.is_settled
+
+    @property
+    def before(self) -> Task | None:
+        """The task as it stood when a message continued it, once the stream has begun."""
+        return self._stream.before
 
 
 def _call(

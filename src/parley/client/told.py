@@ -7,7 +7,15 @@ from msgspec.structs import replace
 from parley.client import http
 from parley.log.fold import Fold
 from parley.model.encoding import encode
-from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.model.tasks import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+# Agents that take up a task again submit it anew, and some have states of their own.
+_RESTATED = (TaskState.SUBMITTED, TaskState.UNSPECIFIED)
 
 
 class Told:
@@ -37,11 +45,24 @@ class Told:
     def add(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
         """Add the next event. Raises ``IllegalEvent`` when it cannot follow."""
         if self._fold is not None:
-            self._fold.apply(event)
+            if not self._restates(event):
+                self._fold.apply(event)
             self._size += len(encode(event))
             self._forget_what_is_too_much()
         elif isinstance(event, TaskStatusUpdateEvent):
             self._outline = replace(self._outline, status=event.status)
+
+    def _restates(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> bool:
+        """Take a state that no task of ours goes back to, if it is such; whether it was."""
+        if self._fold is None or not isinstance(event, TaskStatusUpdateEvent):
+            return False
+        task = self._fold.task
+        if event.status.state not in _RESTATED or task.state.is_terminal:
+            return False
+        said = task.status.message
+        history = (*task.history, said) if said is not None else task.history
+        self._fold = Fold(replace(task, status=event.status, history=history))
+        return True
 
     def _forget_what_is_too_much(self) -> None:
         if self._fold is None or self._size <= self._limit:

@@ -7,12 +7,13 @@ from contextlib import aclosing
 
 import msgspec
 
+from parley.client.question import task_before
 from parley.client.retry import Retry
 from parley.client.stream import Reader, follow, poll
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import A2AService, CallContext
-from parley.model.tasks import Event, TaskState
+from parley.model.tasks import Event
 
 
 async def turn(
@@ -30,7 +31,12 @@ async def turn(
     ``streams``: the agent does. ``repeatable``: it answers a repeated message once.
     """
     request = await make()
-    reader.continues = bool(request.message.task_id)
+    message, before = request.message, None
+    if message.task_id and not (streams and reader.numbered):
+        # Numbered streams begin with the task, and go on where they were cut. From others only the
+        # task of before tells what is this turn's, whatever its stream begins with.
+        before = await task_before(service, context, message.task_id)
+    reader.send(message, before)
     if streams:
         events = follow(
             service,
@@ -56,22 +62,19 @@ async def _polled(
     retry: Retry,
 ) -> AsyncGenerator[Event, None]:
     # A task that is continued may not have begun its turn when it is returned at once.
-    if not reader.continues:
+    if not request.message.task_id:
         asked = request.configuration or SendMessageConfiguration()
         at_once = msgspec.structs.replace(asked, return_immediately=True)
         request = msgspec.structs.replace(request, configuration=at_once)
     answer = await service.send_message(request, context)
     if isinstance(answer, Message):
-        yield answer
+        yield reader.tell(answer)
         return
+    if reader.before is None:
+        reader.believe()
     for event in reader.look(answer):
-        yield event
-    if not is_settled(answer.state):
+        yield reader.tell(event)
+    if not reader.is_settled:
         async with aclosing(poll(service, context, reader, retry)) as events:
             async for event in events:
                 yield event
-
-
-def is_settled(state: TaskState) -> bool:
-    """Whether a task has ended, or waits for its caller."""
-    return state.is_terminal or state.is_interrupted

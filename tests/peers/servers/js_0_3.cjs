@@ -46,6 +46,8 @@ async function main() {
           history: [asked],
           artifacts: [],
         }),
+      whole: (task, state) =>
+        bus.publish({ ...task, status: { state: state.toLowerCase().replace("_", "-") } }),
       status: (state, text) =>
         bus.publish({
           kind: "status-update",

@@ -49,6 +49,10 @@ async function main() {
             },
           ),
         ),
+      whole: (task, state) => {
+        const { status } = sdk.Task.fromJSON({ status: { state: `TASK_STATE_${state}` } });
+        bus.publish(AgentEvent.task({ ...task, status }));
+      },
       status: (state, text) =>
         bus.publish(
           AgentEvent.statusUpdate(

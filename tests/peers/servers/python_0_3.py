@@ -29,6 +29,9 @@ from a2a.types import (
     AgentInterface,
     AgentSkill,
     Part,
+    Task,
+    TaskState,
+    TaskStatus,
     TextPart,
 )
 from a2a.utils import new_agent_text_message, new_task
@@ -52,8 +55,16 @@ class Agent(AgentExecutor):
         def say(text: str):
             return updater.new_agent_message([Part(root=TextPart(text=text))])
 
+        if words[0] == "answer":
+            await self.answer(updater, task, words[1], words[2:])
+            return
         await updater.start_work(say("working on it"))
         match words[0]:
+            case "draft":
+                await updater.add_artifact(
+                    [Part(root=TextPart(text="draft. "))], artifact_id="draft"
+                )
+                await updater.requires_input(say("which?"), final=True)
             case "report":
                 await self.report(updater, count=int(words[1]), pause=float(words[2]))
                 await updater.complete(say("done"))
@@ -71,6 +82,38 @@ class Agent(AgentExecutor):
                     name="ticket",
                     last_chunk=True,
                 )
+                await updater.complete()
+
+    async def answer(self, updater: TaskUpdater, task: Task, how: str, words: list[str]) -> None:
+        """Go on with a task that asked; ``how`` says what comes first, and how it ends."""
+
+        def say(text: str):
+            return updater.new_agent_message([Part(root=TextPart(text=text))])
+
+        match how:
+            case "chunks":
+                await self.report(updater, count=int(words[0]), pause=float(words[1]))
+                await updater.complete()
+            case "more":
+                await updater.add_artifact(
+                    [Part(root=TextPart(text="more. "))], artifact_id="draft", append=True
+                )
+                await updater.complete()
+            case "again":
+                await updater.start_work(say("thinking"))
+                await updater.requires_input(say("and when?"), final=True)
+            case "bare":
+                await updater.complete()
+            case "said":
+                await updater.complete(say("that is it"))
+            case "failed":
+                await updater.failed(say("it did not work"))
+            case "whole":
+                state = TaskState(words[0].lower().replace("_", "-"))
+                if state != task.status.state:
+                    task = task.model_copy(update={"status": TaskStatus(state=state)})
+                await updater.event_queue.enqueue_event(task)
+                await self.report(updater, count=2, pause=0)
                 await updater.complete()
 
     async def report(self, updater: TaskUpdater, count: int, pause: float) -> None:

@@ -31,7 +31,16 @@ from a2a.server.tasks import (
     InMemoryTaskStore,
     TaskUpdater,
 )
-from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Role
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    Role,
+    Task,
+    TaskState,
+    TaskStatus,
+)
 from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -55,8 +64,14 @@ class Agent(AgentExecutor):
         def say(text: str):
             return updater.new_agent_message([new_text_part(text)])
 
+        if words[0] == "answer":
+            await self.answer(updater, task, words[1], words[2:])
+            return
         await updater.start_work(say("working on it"))
         match words[0]:
+            case "draft":
+                await updater.add_artifact([new_text_part("draft. ")], artifact_id="draft")
+                await updater.requires_input(say("which?"))
             case "report":
                 await self.report(updater, count=int(words[1]), pause=float(words[2]))
                 await updater.complete(say("done"))
@@ -72,6 +87,38 @@ class Agent(AgentExecutor):
                 await updater.add_artifact(
                     [new_text_part(f"booked: {' '.join(words)}")], name="ticket", last_chunk=True
                 )
+                await updater.complete()
+
+    async def answer(self, updater: TaskUpdater, task: Task, how: str, words: list[str]) -> None:
+        """Go on with a task that asked; ``how`` says what comes first, and how it ends."""
+
+        def say(text: str):
+            return updater.new_agent_message([new_text_part(text)])
+
+        match how:
+            case "chunks":
+                await self.report(updater, count=int(words[0]), pause=float(words[1]))
+                await updater.complete()
+            case "more":
+                await updater.add_artifact(
+                    [new_text_part("more. ")], artifact_id="draft", append=True
+                )
+                await updater.complete()
+            case "again":
+                await updater.start_work(say("thinking"))
+                await updater.requires_input(say("and when?"))
+            case "bare":
+                await updater.complete()
+            case "said":
+                await updater.complete(say("that is it"))
+            case "failed":
+                await updater.failed(say("it did not work"))
+            case "whole":
+                state = TaskState.Value(f"TASK_STATE_{words[0]}")
+                if state != task.status.state:
+                    task.status.CopyFrom(TaskStatus(state=state))
+                await updater.event_queue.enqueue_event(task)
+                await self.report(updater, count=2, pause=0)
                 await updater.complete()
 
     async def report(self, updater: TaskUpdater, count: int, pause: float) -> None:
