@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect
+from parley.client.difference import news
 from parley.client.retry import Retry
 from parley.log.fold import fold
 from parley.model.extensions import RESUMABLE_STREAMS
@@ -28,7 +31,8 @@ from .log_agent import IDS, plain, says
 from .scripted_server import Exchange, card, scripted
 
 AT_ONCE = Retry(calls=2, streams=20, first=0.0, limit=0.0)
-ASKED = says(TaskState.INPUT_REQUIRED, "where to?").status
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+ASKED = replace(says(TaskState.INPUT_REQUIRED, "where to?").status, timestamp=NOON)
 
 
 def chunk(id: str, text: str, *, append: bool) -> TaskArtifactUpdateEvent:
@@ -127,7 +131,7 @@ class Asker:
         message = said(exchange.params["message"]["messageId"], Role.USER)
         self.task = replace(BEFORE, history=(*BEFORE.history, message))
         if self.plan.moves:
-            status = TaskStatus(state=TaskState.INPUT_REQUIRED)
+            status = replace(ASKED, message=None)
             history = (*BEFORE.history, ASKED.message, message)
             self.task = replace(BEFORE, status=status, history=history)
 
@@ -248,3 +252,72 @@ def test_a_turns_events_come_once_in_order_and_to_the_end_whatever_opens_its_str
         opened = Asker(plan).opened()
         assert [e for e in events if not isinstance(e, Task)] == plan.turn
         assert len(events) == len(opened) + len(plan.turn)
+
+
+ENDINGS = [says(TaskState.COMPLETED), says(TaskState.INPUT_REQUIRED, "and when?")]
+TURN = [says(TaskState.WORKING, "thinking"), chunk("report", "piece. ", append=False)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.status.state.name)
+@pytest.mark.parametrize("late", [0, 1, 2])
+async def test_an_agent_that_does_not_stream_is_looked_at_until_its_turn_has_begun_and_ended(
+    end: TaskStatusUpdateEvent, late: int
+) -> None:
+    plan = Plan([*TURN, end], streaming=False, late=late)
+    events, state, settled = await read(plan)
+    check(plan, events, state, settled)
+    assert not any(isinstance(event, Task) for event in events)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("end", ENDINGS, ids=lambda end: end.status.state.name)
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("known", ["id", "task"])
+async def test_an_answer_that_still_asks_is_not_the_answer(
+    end: TaskStatusUpdateEvent, streaming: bool, known: str
+) -> None:
+    agent = Asker(Plan([*TURN, end], streaming=streaming, late=2))
+    async with asyncio.timeout(10), scripted(agent) as server, connect(server.url) as remote:
+        which = {"task": BEFORE} if known == "task" else {"task_id": "t-1"}
+        answer = await remote.send("Rome", **which)
+    assert answer.status == end.status
+    assert news(BEFORE, answer).text == "piece. "
+    asked_before = agent.calls[: agent.calls.index("SendMessage")]
+    assert asked_before == ([] if known == "task" else ["GetTask"])
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_numbers_its_events_is_asked_for_nothing_before() -> None:
+    agent = Asker(Plan([*TURN, ENDINGS[0]], numbered=True, opening="as it was"))
+    async with scripted(agent) as server, connect(server.url) as remote:
+        stream = remote.stream("Rome", task_id="t-1")
+        events = [event async for event in stream]
+        assert stream.before == events[0]
+        assert stream.is_settled
+        await remote.send("Rome", task_id="t-1")
+    assert agent.calls == ["SendStreamingMessage", "SendMessage"]
+
+
+@pytest.mark.anyio
+async def test_a_state_is_the_one_of_the_event_that_came_last_though_more_is_known() -> None:
+    turn = [*TURN, ENDINGS[0]]
+    agent = Asker(Plan(turn, cuts=(1,), resumption="refused", meanwhile=3))
+    async with scripted(agent) as server, connect(server.url, retries=AT_ONCE) as remote:
+        stream = remote.stream("Rome", task_id="t-1")
+        seen = [(type(event), stream.state, stream.is_settled) async for event in stream]
+    assert seen == [
+        (TaskStatusUpdateEvent, TaskState.WORKING, False),
+        (TaskArtifactUpdateEvent, TaskState.WORKING, False),
+        (TaskStatusUpdateEvent, TaskState.COMPLETED, True),
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_message_that_the_task_shows_is_received_though_no_event_of_it_came() -> None:
+    plan = Plan([*TURN, ENDINGS[0]], cuts=(0,))
+    agent = Asker(plan)
+    async with scripted(agent) as server, connect(server.url, retries=AT_ONCE) as remote:
+        stream = remote.stream("Rome", task_id="t-1")
+        check(plan, [event async for event in stream], stream.state, stream.is_settled)
+    assert agent.calls.count("SendStreamingMessage") == 1

@@ -167,6 +167,7 @@ class Reader:
         news = difference(known, now, after=self._message_id, told=told)
         self._hold(task)
         self._told = Told(task)
+        self.task_id, self.context_id = task.id, task.context_id or self.context_id
         return news
 
     def _check(self, event: TaskArtifactUpdateEvent) -> None:
