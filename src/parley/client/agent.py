@@ -200,6 +200,8 @@ class RemoteAgent:
                     return answer
                 if not answer.id:  # it cannot be asked for
                     return answer
+                if not answer.id:  # it cannot be asked for
+                    return answer
                 known = answer.id
                 return await self._wait(known, None, history_length, before)
         except TimeoutError:
