@@ -23,13 +23,13 @@ class Peer(NamedTuple):
     """An implementation in an environment of its own.
 
     ``variable`` names the environment variable that gives an environment that there is already: the
-    Python of one, or the directory that holds ``node_modules``.
+    Python of one, or the directory that holds ``node_modules``. ``kind`` is a key of ``KINDS``.
     """
 
     name: str
     variable: str
     packages: tuple[str, ...]
-    node: bool = False
+    kind: str = "python"
 
 
 PYTHON_1_3 = Peer(
@@ -42,10 +42,15 @@ PYTHON_0_3 = Peer(
     "PARLEY_OFFICIAL_SDK_0_3_PYTHON",
     ("a2a-sdk[http-server,grpc]==0.3.10", "uvicorn"),
 )
+PYTHON_0_3_LAST = Peer(
+    "a2a-sdk-0.3.26",
+    "PARLEY_OFFICIAL_SDK_0_3_26_PYTHON",
+    ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
+)
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
-JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), node=True)
+JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(
-    "a2a-js-0.3", "PARLEY_OFFICIAL_JS_0_3", ("@a2a-js/sdk@0.3.14", *_NODE_PACKAGES), node=True
+    "a2a-js-0.3", "PARLEY_OFFICIAL_JS_0_3", ("@a2a-js/sdk@0.3.14", *_NODE_PACKAGES), "node"
 )
 
 
@@ -54,20 +59,36 @@ def command(peer: Peer, script: str) -> list[str]:
 
     The environment is made if there is none. Raises ``NotMade``.
     """
-    path = str(Path(__file__).parent / script)
-    given = os.environ.get(peer.variable)
+    path = Path(__file__).parent / script
     try:
-        if peer.node:
-            home = Path(given) if given else _made(peer.name, peer.packages, _install_node)
-            # A script finds packages beside itself, or where its argument says.
-            return [_node(), path, str(home)]
-        return [given or str(python_of(peer.name, peer.packages)), "-W", "ignore", path]
+        return KINDS[peer.kind](peer, path, os.environ.get(peer.variable))
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or str(error)
         raise NotMade(
             f"no environment with {peer.packages[0]} could be made ({said.strip()[-300:]}); "
             f"{peer.variable} can name one"
         ) from error
+
+
+def _in_python(peer: Peer, script: Path, given: str | None) -> list[str]:
+    return [given or str(python_of(peer.name, peer.packages)), "-W", "ignore", str(script)]
+
+
+def _in_node(peer: Peer, script: Path, given: str | None) -> list[str]:
+    home = Path(given) if given else _made(peer.name, peer.packages, _install_node)
+    # A script finds packages beside itself, or where its argument says.
+    return [_node(), str(script), str(home)]
+
+
+KINDS: dict[str, Callable[[Peer, Path, str | None], list[str]]] = {
+    "python": _in_python,
+    "node": _in_node,
+}
+"""The kinds of environments.
+
+Each makes the one of a peer unless it is given, and returns the command that runs a script there.
+It raises ``OSError`` or ``subprocess.CalledProcessError`` where that cannot be had.
+"""
 
 
 def python_of(name: str, packages: Sequence[str]) -> Path:

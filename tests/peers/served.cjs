@@ -37,11 +37,12 @@ async function answer(tell, request, how, words) {
 }
 
 /**
- * Return an executor for an SDK. `say` publishes what happens, in the SDK's own form:
- * message(text), task(known, userMessage), whole(task, state), status(state, text),
+ * Return an executor for an SDK. `filesOf` gives the bytes, in base64, and the type of each file of
+ * a message. `say` publishes what happens, in the SDK's own form: message(text),
+ * task(known, userMessage), whole(task, state), status(state, text),
  * artifact(id, name, text, append, last).
  */
-function agent(textOf, say) {
+function agent(textOf, filesOf, say) {
   const canceled = new Set();
 
   const executor = {
@@ -70,6 +71,14 @@ function agent(textOf, say) {
         case "book":
           tell.status("input-required", "where to?");
           break;
+        case "file": {
+          const files = filesOf(request.userMessage).map(
+            ({ bytes, type }) => `${Buffer.from(bytes, "base64").length} bytes of ${type}`,
+          );
+          tell.artifact(randomUUID(), "files", files.join(", "), false, true);
+          tell.status("completed", "");
+          break;
+        }
         case "slow":
           while (!canceled.has(request.taskId)) await new Promise((done) => setTimeout(done, 10));
           tell.status("canceled", "");

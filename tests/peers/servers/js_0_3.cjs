@@ -21,6 +21,11 @@ async function main() {
 
   const textOf = (message) => message.parts.map((p) => p.text ?? "").join("");
 
+  const filesOf = (message) =>
+    message.parts
+      .filter((p) => p.kind === "file")
+      .map(({ file }) => ({ bytes: file.bytes, type: file.mimeType }));
+
   const say = (bus, taskId, contextId) => {
     const message = (text) => ({
       kind: "message",
@@ -94,7 +99,7 @@ async function main() {
     const requestHandler = new DefaultRequestHandler(
       card,
       new InMemoryTaskStore(),
-      agent(textOf, say),
+      agent(textOf, filesOf, say),
       new DefaultExecutionEventBusManager(),
       pushes,
       new DefaultPushNotificationSender(pushes),

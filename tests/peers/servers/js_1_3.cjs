@@ -24,6 +24,11 @@ async function main() {
 
   const textOf = (message) => sdk.Message.toJSON(message).parts.map((p) => p.text ?? "").join("");
 
+  const filesOf = (message) =>
+    sdk.Message.toJSON(message)
+      .parts.filter((p) => p.raw)
+      .map((p) => ({ bytes: p.raw, type: p.mediaType }));
+
   const say = (bus, taskId, contextId) => {
     const message = (text) => ({
       messageId: randomUUID(),
@@ -98,7 +103,7 @@ async function main() {
     const requestHandler = new DefaultRequestHandler(
       card,
       new InMemoryTaskStore(),
-      agent(textOf, say),
+      agent(textOf, filesOf, say),
       new DefaultExecutionEventBusManager(),
       pushes,
       createLegacyAwarePushNotificationSender(pushes),

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import sys
+from base64 import b64decode
 
 import grpc
 import httpx
@@ -28,6 +29,7 @@ from a2a.types import (
     AgentCard,
     AgentInterface,
     AgentSkill,
+    FilePart,
     Part,
     Task,
     TaskState,
@@ -70,6 +72,13 @@ class Agent(AgentExecutor):
                 await updater.complete(say("done"))
             case "book":
                 await updater.requires_input(say("where to?"), final=True)
+            case "file":
+                files = [p.root.file for p in context.message.parts if isinstance(p.root, FilePart)]
+                told = [f"{len(b64decode(f.bytes))} bytes of {f.mime_type}" for f in files]
+                await updater.add_artifact(
+                    [Part(root=TextPart(text=", ".join(told)))], name="files"
+                )
+                await updater.complete()
             case "slow":
                 await asyncio.Event().wait()
             case "fail":

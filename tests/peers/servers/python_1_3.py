@@ -77,6 +77,11 @@ class Agent(AgentExecutor):
                 await updater.complete(say("done"))
             case "book":
                 await updater.requires_input(say("where to?"))
+            case "file":
+                files = [part for part in context.message.parts if part.raw]
+                told = ", ".join(f"{len(part.raw)} bytes of {part.media_type}" for part in files)
+                await updater.add_artifact([new_text_part(told)], name="files")
+                await updater.complete()
             case "slow":
                 await asyncio.Event().wait()
             case "fail":

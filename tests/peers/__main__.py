@@ -1,0 +1,69 @@
+"""``python -m tests.peers``: run the interoperability matrix, and write its page.
+
+python -m tests.peers                     everything, and docs/interoperability.md
+python -m tests.peers python-1.3 js-0.3   some peers; the page stays as it is
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+
+from .deviations import differences, known
+from .environments import NotMade
+from .matrix import Cell, Outcome, cells, outcomes
+from .pages import PAGE, missing, written
+from .table import TABLE
+
+
+async def run(peers: list[str]) -> tuple[dict[Cell, dict[str, Outcome]], dict[str, str]]:
+    """Return what came of every cell, and the peers that cannot be had, with the reason."""
+    results: dict[Cell, dict[str, Outcome]] = {}
+    without: dict[str, str] = {}
+    for cell in cells(peers):
+        if cell.peer in without:
+            continue
+        try:
+            results[cell] = await outcomes(cell)
+        except NotMade as error:
+            without[cell.peer] = str(error)
+            print(f"{cell.peer}: not run: {error}", flush=True)
+            continue
+        offered = [outcome for outcome in results[cell].values() if outcome.offered]
+        worked = sum(not outcome.failed for outcome in offered)
+        print(f"{cell}: {worked} of {len(offered)} work", flush=True)
+    return results, without
+
+
+def main() -> int:
+    """Run what was asked for; 1 when something is otherwise than it is known to be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser.add_argument("peers", nargs="*", metavar="peer", help=f"one of {', '.join(TABLE)}")
+    parser.add_argument(
+        "--where-possible", action="store_true", help="pass over peers that cannot be had"
+    )
+    asked = parser.parse_args()
+    for name in asked.peers:
+        if name not in TABLE:
+            parser.error(f"there is no peer {name!r}; there are {', '.join(TABLE)}")
+    logging.disable()  # agents fail when they are asked to
+    entries = known()
+    results, without = asyncio.run(run(asked.peers))
+    wrong = differences(results, entries)
+    for line in wrong:
+        print(f"  {line}", flush=True)
+    if wrong:
+        print(f"{len(wrong)} otherwise than known (tests/peers/deviations.toml)")
+        return 1
+    print("as known")
+    if not missing(results):
+        PAGE.write_text(written(PAGE.read_text("utf-8"), results, entries), "utf-8")
+    elif not asked.peers:
+        print(f"docs/interoperability.md stays as it is: {', '.join(without)} cannot be had here")
+    return 1 if without and not asked.where_possible else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
