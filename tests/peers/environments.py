@@ -47,6 +47,21 @@ PYTHON_0_3_LAST = Peer(
     "PARLEY_OFFICIAL_SDK_0_3_26_PYTHON",
     ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn"),
 )
+GOOGLE_ADK = Peer("google-adk", "PARLEY_GOOGLE_ADK_PYTHON", ("google-adk[a2a]==2.13.0", "uvicorn"))
+FASTA2A = Peer("fasta2a", "PARLEY_FASTA2A_PYTHON", ("fasta2a==2.1.1", "httpx", "uvicorn"))
+PYDANTIC_AI = Peer(
+    "pydantic-ai",
+    "PARLEY_PYDANTIC_AI_PYTHON",
+    ("pydantic-ai-slim==2.68.0", "fasta2a[pydantic-ai]==2.1.1", "uvicorn"),
+)
+AGENT_FRAMEWORK = Peer(
+    "agent-framework",
+    "PARLEY_AGENT_FRAMEWORK_PYTHON",
+    ("agent-framework-a2a==1.0.0b261022", "a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
+)
+STRANDS = Peer("strands", "PARLEY_STRANDS_PYTHON", ("strands-agents[a2a]==1.62.0", "uvicorn"))
+BEEAI = Peer("beeai", "PARLEY_BEEAI_PYTHON", ("beeai-framework[a2a]==0.1.85", "uvicorn"))
+CREWAI = Peer("crewai", "PARLEY_CREWAI_PYTHON", ("crewai[a2a,file-processing]==1.15.30", "uvicorn"))
 _NODE_PACKAGES = ("express@5.3.0", "@grpc/grpc-js@1.14.7", "@bufbuild/protobuf@2.17.0")
 JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_PACKAGES), "node")
 JS_0_3 = Peer(

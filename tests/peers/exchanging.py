@@ -17,7 +17,7 @@ from parley.client import RemoteAgent, connect
 from parley.client.errors import ClientError
 from parley.model.errors import A2AError
 from parley.model.parts import Message, Part, Role
-from parley.model.tasks import Task, TaskArtifactUpdateEvent
+from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent
 
 from . import official_caller
 from .exchanges import CANCEL, CARD, FILE, QUESTION, REFUSAL, STREAM, Perform, Refused, Unexpected
@@ -140,10 +140,7 @@ async def _by(agent: RemoteAgent, command: Mapping[str, Any]) -> list[Any]:
         return [_told(await agent.get("nobody"))]
     [first, *others] = command["texts"]
     if do == STREAM:
-        return [
-            {"text": event.artifact.text if isinstance(event, TaskArtifactUpdateEvent) else ""}
-            async for event in agent.stream(first)
-        ]
+        return [{"text": _artifacts(event)} async for event in agent.stream(first)]
     if do == CANCEL:
         started = await agent.send(first, return_immediately=True)
         return [_told(await agent.cancel(started.id))]
@@ -156,9 +153,19 @@ async def _by(agent: RemoteAgent, command: Mapping[str, Any]) -> list[Any]:
     answer = await agent.send(first)
     items = [_told(answer)]
     for text in others if do == QUESTION else ():
+        if not isinstance(answer, Task):
+            raise Unexpected(f"no task, but {answer.text!r}")
         answer = await agent.send(text, task=answer)
         items.append(_told(answer))
     return items
+
+
+def _artifacts(event: Event) -> str:
+    if isinstance(event, TaskArtifactUpdateEvent):
+        return event.artifact.text
+    if isinstance(event, Task):
+        return "".join(artifact.text for artifact in event.artifacts)
+    return event.text if isinstance(event, Message) else ""
 
 
 def _told(answer: Task | Message) -> dict[str, Any]:
@@ -198,7 +205,7 @@ def by_our_command_line(url: str, binding: str, version: str) -> Perform:
         [first, *others] = command["texts"]
         if do == STREAM:
             return [
-                {"text": _item(event)["text"] if "artifactUpdate" in event else ""}
+                {"text": "" if "statusUpdate" in event else _item(event)["text"]}
                 for event in await parley("send", "--stream", first)
             ]
         if do == CANCEL:
@@ -212,6 +219,8 @@ def by_our_command_line(url: str, binding: str, version: str) -> Perform:
         [answer] = await parley("send", first)
         items = [_item(answer)]
         for text in others:
+            if "task" not in answer:
+                raise Unexpected(f"no task, but {answer}")
             [again] = await parley("send", "--task-id", answer["task"]["id"], text)
             items.append(_item(again))
         return items

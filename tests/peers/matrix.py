@@ -99,7 +99,10 @@ async def performing(cell: Cell) -> AsyncIterator[dict[str, Perform]]:
             yield {name: ours(url, cell.binding, cell.version) for name, ours in OURS.items()}
         return
     words = await asyncio.to_thread(command, TABLE[cell.peer].peer, f"clients/{side.script}")
-    async with our_server(grpc=cell.binding == GRPC) as url, official_process(words) as process:
+    async with (
+        our_server(grpc=cell.binding == GRPC) as url,
+        official_process(words, PATIENCE) as process,
+    ):
         where = (url, cell.binding, cell.version)
         if side.operations:
             yield {CLIENT: by_operations(cell.peer, process, where, side.operations)}
@@ -120,20 +123,22 @@ async def outcomes(cell: Cell, exchanges: tuple[str, ...] = tuple(EXCHANGES)) ->
                 continue
             failures = []
             for who, perform in performers.items():
-                if said := await _failure(exchange, perform, name):
+                if said := await _failure(exchange, perform, name, bool(side.whole)):
                     failures.append(said if who == CLIENT else f"{who}: {said}")
             found[exchange] = Outcome(failed="; ".join(failures))
     return found
 
 
-async def _failure(exchange: str, perform: Perform, name: str) -> str:
+async def _failure(exchange: str, perform: Perform, name: str, whole: bool) -> str:
     try:
         async with asyncio.timeout(PATIENCE):
-            await play(exchange, perform, name)
+            await play(exchange, perform, name, whole=whole)
     except (Unexpected, Refused) as error:
         return str(error)
     except TimeoutError:
         return "it did not come to an end"
+    except Exception as error:  # a fault of ours, or of the test
+        return f"{type(error).__name__}: {error}"
     return ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 WAIT = 10.0
+_ENDED = {"end": True, "error": "Ended", "said": "the client's process has ended"}
 
 
 class Refused(Exception):
@@ -24,8 +25,9 @@ class Refused(Exception):
 class Process:
     """A client in its own process, which does several things at once."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, patience: float = WAIT) -> None:
         self._process = process
+        self._patience = patience
         self._ids = count(1)
         self._lines: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
@@ -35,14 +37,19 @@ class Process:
         while line := await self._process.stdout.readline():
             answer = json.loads(line)
             self._lines[answer["id"]].put_nowait(answer)
+        for number, lines in self._lines.items():
+            lines.put_nowait({"id": number, **_ENDED})
 
     async def items(self, command: dict[str, Any]) -> AsyncGenerator[Any, None]:
         """Have it do something, and yield what comes of it. Raises ``Refused``."""
         assert self._process.stdin is not None
         number = next(self._ids)
         lines = self._lines[number] = asyncio.Queue()
-        self._process.stdin.write(json.dumps({**command, "id": number}).encode() + b"\n")
-        while not (line := await asyncio.wait_for(lines.get(), WAIT)).get("end"):
+        if self._process.returncode is not None:
+            lines.put_nowait(_ENDED)
+        else:
+            self._process.stdin.write(json.dumps({**command, "id": number}).encode() + b"\n")
+        while not (line := await asyncio.wait_for(lines.get(), self._patience)).get("end"):
             yield line["item"]
         if "error" in line:
             raise Refused(line["error"], line["said"])
@@ -96,12 +103,12 @@ def request(text: str, configuration: Any = None, **message: Any) -> dict[str, A
 
 
 @asynccontextmanager
-async def official_process(words: Sequence[str]) -> AsyncIterator[Process]:
-    """A client's process, which ends with the block."""
+async def official_process(words: Sequence[str], patience: float = WAIT) -> AsyncIterator[Process]:
+    """A client's process, which ends with the block and is given ``patience`` for every line."""
     process = await asyncio.create_subprocess_exec(
         *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24
     )
-    client = Process(process)
+    client = Process(process, patience)
     listening = asyncio.create_task(client.listen())
     try:
         yield client

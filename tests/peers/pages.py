@@ -45,6 +45,8 @@ def rendered(results: Results, entries: list[Deviation]) -> str:
             found = side_of(name, side)
             for exchange, why in (found.lacks if found else {}).items():
                 lines.append(f"| {one.title} | {side} | {exchange} | {why} |")
+            if found and found.whole:
+                lines.append(f"| {one.title} | {side} | stream in several chunks | {found.whole} |")
     return "\n".join([*lines, ""])
 
 

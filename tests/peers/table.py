@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .environments import JS_0_3, JS_1_3, PYTHON_0_3, PYTHON_0_3_LAST, PYTHON_1_3, Peer
+from .environments import (
+    AGENT_FRAMEWORK,
+    BEEAI,
+    CREWAI,
+    FASTA2A,
+    GOOGLE_ADK,
+    JS_0_3,
+    JS_1_3,
+    PYDANTIC_AI,
+    PYTHON_0_3,
+    PYTHON_0_3_LAST,
+    PYTHON_1_3,
+    STRANDS,
+    Peer,
+)
 
 JSONRPC, REST, GRPC = "JSONRPC", "HTTP+JSON", "GRPC"
 EACH = (JSONRPC, REST, GRPC)
@@ -17,14 +31,15 @@ class Side:
 
     ``script`` is below ``clients`` or ``servers``. ``speaks`` has the bindings with their versions,
     the one that it takes by itself first. ``lacks`` are exchanges that it does not offer, with the
-    reason. ``operations`` is for clients that are driven by the protocol's operations, in its JSON
-    of that version, and not by exchanges.
+    reason; ``whole`` is why it streams an answer in one chunk. ``operations`` is for clients that
+    are driven by the protocol's operations, in its JSON of that version, and not by exchanges.
     """
 
     script: str
     speaks: tuple[tuple[str, str], ...]
     lacks: Mapping[str, str] = field(default_factory=dict)
     operations: str = ""
+    whole: str = ""
     name: str = "Official agent"
 
 
@@ -42,6 +57,8 @@ class Implementation:
 def _all(*versions: str) -> tuple[tuple[str, str], ...]:
     return tuple((binding, version) for version in versions for binding in EACH)
 
+
+_NO_CANCEL = {"cancel": "its client has no way to cancel a task"}
 
 TABLE: dict[str, Implementation] = {
     "python-1.3": Implementation(
@@ -78,6 +95,114 @@ TABLE: dict[str, Implementation] = {
         peer=JS_0_3,
         client=Side(script="js_0_3.cjs", speaks=_all("0.3"), operations="0.3"),
         server=Side(script="js_0_3.cjs", speaks=_all("0.3")),
+    ),
+    "google-adk": Implementation(
+        title="google-adk 2.13.0",
+        had="`google-adk[a2a]` on PyPI",
+        peer=GOOGLE_ADK,
+        client=Side(
+            script="google_adk.py", speaks=((JSONRPC, "1.0"), (REST, "1.0")), lacks=_NO_CANCEL
+        ),
+        server=Side(
+            script="google_adk.py",
+            speaks=((JSONRPC, "1.0"),),
+            name="scripted_agent",
+            whole="`to_a2a` runs its agent without partial events",
+        ),
+    ),
+    "fasta2a": Implementation(
+        title="fasta2a 2.1.1",
+        had="`fasta2a` on PyPI",
+        peer=FASTA2A,
+        client=Side(script="fasta2a_2.py", speaks=((JSONRPC, "0.3"),), lacks=_NO_CANCEL),
+        server=Side(
+            script="fasta2a_2.py",
+            speaks=((JSONRPC, "1.0"),),
+            name="Scripted agent",
+            lacks={"question": "every message makes a task of its own"},
+        ),
+    ),
+    "pydantic-ai": Implementation(
+        title="Pydantic AI 2.68.0",
+        had="`pydantic-ai-slim` and `fasta2a[pydantic-ai]` on PyPI; it has no client but fasta2a's",
+        peer=PYDANTIC_AI,
+        server=Side(
+            script="pydantic_agent.py",
+            speaks=((JSONRPC, "1.0"),),
+            name="Scripted agent",
+            lacks={"question": "every message makes a task of its own"},
+        ),
+    ),
+    "agent-framework": Implementation(
+        title="Microsoft Agent Framework 1.0.0b261022",
+        had="`agent-framework-a2a` on PyPI",
+        peer=AGENT_FRAMEWORK,
+        client=Side(
+            script="microsoft.py", speaks=((JSONRPC, "1.0"), (REST, "1.0")), lacks=_NO_CANCEL
+        ),
+        server=Side(
+            script="microsoft.py",
+            speaks=((JSONRPC, "1.0"),),
+            name="Scripted agent",
+            lacks={
+                "question": "`A2AExecutor` ends every turn with a task that has ended",
+                "file": "`A2AExecutor` hands on the text of a message alone",
+            },
+        ),
+    ),
+    "strands": Implementation(
+        title="Strands 1.62.0",
+        had="`strands-agents[a2a]` on PyPI",
+        peer=STRANDS,
+        client=Side(
+            script="strands_agents.py",
+            speaks=((JSONRPC, "0.3"),),
+            lacks={
+                **_NO_CANCEL,
+                "question": "its agent sends every message without a task and a context",
+                "file": "it sends text alone",
+            },
+        ),
+        server=Side(
+            script="strands_agents.py",
+            speaks=((JSONRPC, "0.3"),),
+            name="Scripted agent",
+            whole="its chunks come as messages of the state, before the artifact",
+            lacks={"question": "an interrupt is answered with a data part of its own"},
+        ),
+    ),
+    "beeai": Implementation(
+        title="BeeAI 0.1.85",
+        had="`beeai-framework[a2a]` on PyPI",
+        peer=BEEAI,
+        client=Side(script="beeai.py", speaks=((JSONRPC, "0.3"),), lacks=_NO_CANCEL),
+        server=Side(
+            script="beeai.py",
+            speaks=((JSONRPC, "0.3"),),
+            name="Scripted agent",
+            whole="its runnables answer with one message",
+            lacks={
+                "question": "its runnables answer with one message",
+                "cancel": "its runnables answer with one message",
+            },
+        ),
+    ),
+    "crewai": Implementation(
+        title="CrewAI 1.15.30",
+        had="`crewai[a2a]` on PyPI",
+        peer=CREWAI,
+        client=Side(
+            script="crewai_1.py",
+            speaks=((JSONRPC, "0.3"),),
+            lacks={**_NO_CANCEL, "stream": "its events tell of an artifact's size, not its text"},
+        ),
+        server=Side(
+            script="crewai_1.py",
+            speaks=((JSONRPC, "0.3"),),
+            name="Scripted agent",
+            whole="its agents answer with a task that has ended",
+            lacks={"question": "its agents answer with a task that has ended"},
+        ),
     ),
 }
 """The peers by the names that ``deviations.toml`` has for them."""
