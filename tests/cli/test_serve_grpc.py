@@ -1,9 +1,11 @@
 """``parley serve --grpc-port``: gRPC beside HTTP."""
 
 import asyncio
+import json
 import os
 import re
 import signal
+from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -16,6 +18,9 @@ from parley.wire import versions
 from .processes import Running
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+OLD = ("url", "preferredTransport", "additionalInterfaces", "protocolVersion")
+"""What a card says of its interfaces for 0.3."""
 
 AGENT = '''
 import asyncio
@@ -51,6 +56,33 @@ def test_an_agent_is_served_over_grpc_too(serving, parley):
         assert ran.field("Text") == "ONCE hello"
         assert server.end(signal.SIGTERM) == 0
         assert "Traceback" not in server.stderr
+
+
+@posix
+def test_grpc_is_left_off_the_card_and_served_all_the_same(tmp_path, parley):
+    (tmp_path / "echo.py").write_text(AGENT)
+    words = ["serve", "echo.py", "--port", "0", "--grpc-port", "0", "--store", "memory:"]
+    with Running([*words, "--no-grpc-on-card"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        url = re.search(r"address +(http://\S+)", said)[1]
+        there = re.search(r"gRPC is at (127\.0\.0\.1:\d+)", said)[1]
+        with urlopen(f"{url}/.well-known/agent-card.json", timeout=10) as answer:
+            card = json.load(answer)
+        bindings = [each["protocolBinding"] for each in card["supportedInterfaces"]]
+        assert sorted({*bindings}) == ["HTTP+JSON", "JSONRPC"]
+        interface = {"url": there, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+        card |= {"supportedInterfaces": [interface]}
+        kept = {name: card[name] for name in card if name not in OLD}
+        (tmp_path / "card.json").write_text(json.dumps(kept))
+        ran = parley("send", "-a", str(tmp_path / "card.json"), "hello")
+        assert ran.field("Text") == "ONCE hello"
+
+
+def test_grpc_that_is_not_served_cannot_be_left_off_the_card(tmp_path, parley):
+    (tmp_path / "echo.py").write_text(AGENT)
+    ran = parley("serve", str(tmp_path / "echo.py"), "--no-grpc-on-card")
+    assert ran.status == 2
+    assert "--grpc-port" in ran.stderr
 
 
 @posix

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parley.server.grpc_options import grpc_options
 from parley.server.run import serving
+from parley.server.settings import Settings
 
 from .environments import command
 from .exchanges import CARD, EXCHANGES, Perform, Refused, Unexpected, play
 from .exchanging import by_exchanges, by_operations, by_our_client, by_our_command_line
 from .interop_agent import agent
 from .official_caller import WAIT, official_process
-from .table import GRPC, TABLE, Side
+from .table import TABLE, Side
 
 CLIENT, SERVER = "client", "server"
 OURS = {"library": by_our_client, "command line": by_our_command_line}
@@ -58,9 +59,10 @@ def cells(peers: list[str] | None = None) -> Iterator[Cell]:
 
 
 @asynccontextmanager
-async def our_server(*, grpc: bool = False) -> AsyncIterator[str]:
-    """Our server with the agent of the matrix, over HTTP or with gRPC beside it; its address."""
-    async with serving(agent.asgi(drain=0.5), grpc=grpc_options(0) if grpc else None) as url:
+async def our_server(settings: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Our server with the agent of the matrix, and gRPC beside it; its address."""
+    app = agent.asgi(drain=0.5, settings=Settings(**settings))
+    async with serving(app, grpc=grpc_options(0)) as url:
         yield url
 
 
@@ -100,7 +102,7 @@ async def performing(cell: Cell) -> AsyncIterator[dict[str, Perform]]:
         return
     words = await asyncio.to_thread(command, TABLE[cell.peer].peer, f"clients/{side.script}")
     async with (
-        our_server(grpc=cell.binding == GRPC) as url,
+        our_server(side.settings) as url,
         official_process(words, PATIENCE) as process,
     ):
         where = (url, cell.binding, cell.version)

@@ -38,6 +38,13 @@ def rendered(results: Results, entries: list[Deviation]) -> str:
         lines += notes
     else:
         lines.append("Everything works.")
+    lines += ["", "## What our server is told for them", ""]
+    lines.append("Every server of ours serves gRPC beside HTTP. These clients need a setting then:")
+    lines.append("")
+    for one in TABLE.values():
+        if one.client and one.client.settings:
+            told = ", ".join(f"{name}={value}" for name, value in one.client.settings.items())
+            lines.append(f"- {one.title}: `Settings({told})`")
     lines += ["", "## What is not offered", ""]
     lines += ["| peer | | exchange | why |", "|---|---|---|---|"]
     for name, one in TABLE.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .environments import (
     AGENT_FRAMEWORK,
@@ -33,6 +34,7 @@ class Side:
     the one that it takes by itself first. ``lacks`` are exchanges that it does not offer, with the
     reason; ``whole`` is why it streams an answer in one chunk. ``operations`` is for clients that
     are driven by the protocol's operations, in its JSON of that version, and not by exchanges.
+    ``settings`` are those of our server without which it cannot be called.
     """
 
     script: str
@@ -40,6 +42,7 @@ class Side:
     lacks: Mapping[str, str] = field(default_factory=dict)
     operations: str = ""
     whole: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
     name: str = "Official agent"
 
 
@@ -101,7 +104,10 @@ TABLE: dict[str, Implementation] = {
         had="`google-adk[a2a]` on PyPI",
         peer=GOOGLE_ADK,
         client=Side(
-            script="google_adk.py", speaks=((JSONRPC, "1.0"), (REST, "1.0")), lacks=_NO_CANCEL
+            script="google_adk.py",
+            speaks=((JSONRPC, "1.0"), (REST, "1.0")),
+            lacks=_NO_CANCEL,
+            settings={"grpc_on_card": False},
         ),
         server=Side(
             script="google_adk.py",

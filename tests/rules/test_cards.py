@@ -95,6 +95,19 @@ async def test_rule_18_the_address_of_a_grpc_interface_is_host_and_port(place):
     assert (shown, "/" in host) == (port, False)
 
 
+@pytest.mark.parametrize("version", ["", "1.0", "0.3"])
+async def test_rule_18_grpc_is_on_no_card_where_it_is_left_off(version):
+    settings = Settings(grpc_on_card=False)
+    async with placed(plain.asgi(drain=0.0, settings=settings)) as place:
+        made = await card_at(place.url, **({"A2A-Version": version} if version else {}))
+        assert made["name"]
+        assert "GRPC" not in json.dumps(made)
+        known = {**GRPC, "url": place.grpc}
+        reference = card("", supportedInterfaces=[known])
+        async with parley.connect(reference, retries=0) as remote:
+            assert (await remote.send("hello")).text == "mhm"
+
+
 GRPC = {"protocolBinding": "GRPC", "protocolVersion": "1.0"}
 
 

@@ -51,6 +51,16 @@ async def test_a_public_address_is_named_where_there_is_one():
         assert (await offers(url))[0][0] == "grpc.example:443"
 
 
+@pytest.mark.parametrize("form", ["merged", "1.0"])
+@pytest.mark.parametrize("named", [{}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}])
+async def test_grpc_is_served_and_on_no_card_where_it_is_left_off(form, named):
+    app = app_of(settings=Settings(grpc_on_card=False, card=form))
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        card = str((await ask(url, "GET", CARD, headers=named)).json)
+        assert url in card
+        assert f":{app.grpc.port}" not in card
+
+
 @pytest.mark.parametrize("address", ["grpc.example", "grpc.example:", "a b:1", 1])
 def test_an_address_without_a_port_is_none(address):
     with pytest.raises(ValueError, match="grpc_address takes host:port"):

@@ -173,6 +173,14 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = "",
+        no_grpc_on_card: Annotated[
+            bool,
+            typer.Option(
+                "--no-grpc-on-card",
+                help="Leave gRPC off the cards, for clients that refuse one with another address "
+                "than that of HTTP (google-adk).",
+            ),
+        ] = False,
         allow_private_webhooks: Annotated[
             bool,
             typer.Option(
@@ -210,6 +218,7 @@ def register(app: typer.Typer) -> None:
             again += ["--grpc-cert", grpc_cert] if grpc_cert else []
             again += ["--grpc-key", grpc_key] if grpc_key else []
             again += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
+            again += ["--no-grpc-on-card"] if no_grpc_on_card else []
             # What may hold a password does not go through the process table.
             os.environ[STORE_VARIABLE] = store
             os.environ[BUS_VARIABLE] = bus
@@ -229,6 +238,7 @@ def register(app: typer.Typer) -> None:
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
+                    grpc_on_card=not no_grpc_on_card,
                     cert=grpc_cert or None,
                     key=grpc_key or None,
                     client_ca=grpc_client_ca or None,
@@ -251,6 +261,7 @@ def _serve(
     allowed_hosts: tuple[str, ...] = (),
     allow_private_webhooks: bool = False,
     port_for_grpc: int | None = None,
+    grpc_on_card: bool = True,
     **tls: str | None,
 ) -> None:
     if log_level not in LEVELS:
@@ -260,6 +271,8 @@ def _serve(
     shared = sharing()
     if shared["role"] == "worker" and port_for_grpc is not None:
         raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
+    if not grpc_on_card and port_for_grpc is None:
+        raise UsageFailure("--no-grpc-on-card: gRPC is served where it has a port: --grpc-port")
     from parley.cli.loading import load, load_tenants
 
     log_to_stderr(log_level)
@@ -279,7 +292,7 @@ def _serve(
             tenants=tenants,
             store=store,
             url=url or None,
-            settings=Settings(allowed_hosts=allowed_hosts),
+            settings=Settings(allowed_hosts=allowed_hosts, grpc_on_card=grpc_on_card),
             allow_private_webhooks=allow_private_webhooks,
             **shared,
         )

@@ -211,7 +211,7 @@ class Routes:
             hosts=self._hosts,
             tenants=tenants,
             tenant=tenant,
-            grpc=self.grpc,
+            grpc=self.grpc if self._settings.grpc_on_card else None,
             over_grpc=self._over_grpc[dispatcher],
         )
 

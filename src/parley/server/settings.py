@@ -44,6 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
     ``grpc_address`` is the ``host:port`` at which gRPC is reached, for cards, where it is another
     than the host that callers see and the port that is listened on.
+    ``grpc_on_card`` lists gRPC on cards; without it, it is for those who know where it is. Some
+    clients refuse a card with another address than that of HTTP.
     ``docs`` serves a page about the HTTP+JSON binding at ``docs`` below an agent's address, and the
     OpenAPI document that it is made of at ``openapi.json``.
     ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
@@ -77,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     card_max_age: int = 60
     docs: bool = True
     grpc_address: str = ""
+    grpc_on_card: bool = True
     trust_proxy: bool = False
     allowed_hosts: tuple[str, ...] = ()
 
@@ -134,7 +137,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"the setting card takes 'merged' or '1.0', not {self.card!r}")
         if not isinstance(self.grpc_address, str) or not _AUTHORITY.fullmatch(self.grpc_address):
             raise ValueError(f"the setting grpc_address takes host:port, not {self.grpc_address!r}")
-        for name in ("docs", "trust_proxy"):
+        for name in ("docs", "grpc_on_card", "trust_proxy"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValueError(f"the setting {name} takes True or False, not {value!r}")
