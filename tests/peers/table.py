@@ -207,7 +207,11 @@ TABLE: dict[str, Implementation] = {
             speaks=((JSONRPC, "0.3"),),
             name="Scripted agent",
             whole="its agents answer with a task that has ended",
-            lacks={"question": "its agents answer with a task that has ended"},
+            lacks={
+                "question": "its agents answer with a task that has ended",
+                "file": "an agent that is in no crew is not shown files",
+                "cancel": "its agents answer with a task that has ended, and show none before",
+            },
         ),
     ),
 }

@@ -4,7 +4,7 @@ import os
 
 os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
 
-import asyncio
+import threading
 from typing import Any
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -22,15 +22,10 @@ from scripted import NAME, chunks, serve
 class Scripted(BaseLLM):
     def call(self, messages: Any, *_: Any, **__: Any) -> str:
         text = messages if isinstance(messages, str) else messages[-1]["content"]
-        for word in ("hello", "report", "file", "book", "slow"):
-            if f"Current Task: {word}" in text or text.strip().startswith(word):
-                return "Final Answer: " + "".join(chunks(word))
-        return "Final Answer: what?"
-
-    async def acall(self, messages: Any, *_: Any, **__: Any) -> str:
-        if "slow" in str(messages):
-            await asyncio.Event().wait()
-        return self.call(messages)
+        asked = text.partition("Current Task: ")[2].split()[:1]
+        if asked == ["slow"]:
+            threading.Event().wait()
+        return "Final Answer: " + "".join(chunks(" ".join(asked)))
 
 
 class Executor(AgentExecutor):
