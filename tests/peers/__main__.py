@@ -18,23 +18,29 @@ from .pages import PAGE, missing, written
 from .table import TABLE
 
 
-async def run(peers: list[str]) -> tuple[dict[Cell, dict[str, Outcome]], dict[str, str]]:
+async def run(peers: list[str], jobs: int) -> tuple[dict[Cell, dict[str, Outcome]], dict[str, str]]:
     """Return what came of every cell, and the peers that cannot be had, with the reason."""
     results: dict[Cell, dict[str, Outcome]] = {}
     without: dict[str, str] = {}
-    for cell in cells(peers):
-        if cell.peer in without:
-            continue
-        try:
-            results[cell] = await outcomes(cell)
-        except NotMade as error:
-            without[cell.peer] = str(error)
-            print(f"{cell.peer}: not run: {error}", flush=True)
-            continue
-        offered = [outcome for outcome in results[cell].values() if outcome.offered]
-        worked = sum(not outcome.failed for outcome in offered)
-        print(f"{cell}: {worked} of {len(offered)} work", flush=True)
-    return results, without
+    places = asyncio.Semaphore(jobs)
+
+    async def run_peer(peer: str) -> None:
+        async with places:
+            for cell in cells([peer]):
+                try:
+                    results[cell] = await outcomes(cell)
+                except NotMade as error:
+                    without[peer] = str(error)
+                    print(f"{peer}: not run: {error}", flush=True)
+                    return
+                offered = [outcome for outcome in results[cell].values() if outcome.offered]
+                worked = sum(not outcome.failed for outcome in offered)
+                print(f"{cell}: {worked} of {len(offered)} work", flush=True)
+
+    async with asyncio.TaskGroup() as running:
+        for peer in peers or TABLE:
+            running.create_task(run_peer(peer))
+    return {cell: results[cell] for cell in cells() if cell in results}, without
 
 
 def main() -> int:
@@ -44,13 +50,14 @@ def main() -> int:
     parser.add_argument(
         "--where-possible", action="store_true", help="pass over peers that cannot be had"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="peers at a time (2)")
     asked = parser.parse_args()
     for name in asked.peers:
         if name not in TABLE:
             parser.error(f"there is no peer {name!r}; there are {', '.join(TABLE)}")
     logging.disable()  # agents fail when they are asked to
     entries = known()
-    results, without = asyncio.run(run(asked.peers))
+    results, without = asyncio.run(run(asked.peers, asked.jobs))
     wrong = differences(results, entries)
     for line in wrong:
         print(f"  {line}", flush=True)

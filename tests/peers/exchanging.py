@@ -140,7 +140,7 @@ async def _by(agent: RemoteAgent, command: Mapping[str, Any]) -> list[Any]:
         return [_told(await agent.get("nobody"))]
     [first, *others] = command["texts"]
     if do == STREAM:
-        return [{"text": _artifacts(event)} async for event in agent.stream(first)]
+        return [_piece(event) async for event in agent.stream(first)]
     if do == CANCEL:
         started = await agent.send(first, return_immediately=True)
         return [_told(await agent.cancel(started.id))]
@@ -160,12 +160,21 @@ async def _by(agent: RemoteAgent, command: Mapping[str, Any]) -> list[Any]:
     return items
 
 
-def _artifacts(event: Event) -> str:
+def _piece(event: Event) -> dict[str, Any]:
     if isinstance(event, TaskArtifactUpdateEvent):
-        return event.artifact.text
+        return {"text": event.artifact.text, "replaces": not event.append}
     if isinstance(event, Task):
-        return "".join(artifact.text for artifact in event.artifacts)
-    return event.text if isinstance(event, Message) else ""
+        texts = [artifact.text for artifact in event.artifacts]
+        return {"text": "".join(texts), "replaces": bool(texts)}
+    return {"text": event.text if isinstance(event, Message) else ""}
+
+
+def _printed(line: Any) -> dict[str, Any]:
+    if "statusUpdate" in line:
+        return {"text": ""}
+    update = line.get("artifactUpdate")
+    replaces = not update.get("append") if update else "artifacts" in line.get("task", {})
+    return {"text": _item(line)["text"], "replaces": replaces}
 
 
 def _told(answer: Task | Message) -> dict[str, Any]:
@@ -204,10 +213,7 @@ def by_our_command_line(url: str, binding: str, version: str) -> Perform:
             return await parley("task", "get", "nobody")
         [first, *others] = command["texts"]
         if do == STREAM:
-            return [
-                {"text": "" if "statusUpdate" in event else _item(event)["text"]}
-                for event in await parley("send", "--stream", first)
-            ]
+            return [_printed(line) for line in await parley("send", "--stream", first)]
         if do == CANCEL:
             [started] = await parley("send", "--async", first)
             return [_item(*await parley("task", "cancel", started["task"]["id"]))]
