@@ -320,3 +320,35 @@ async def test_webhooks_are_listed_page_after_page() -> None:
         ]
         agent.answers = [page("same", "a")]
         assert len([config async for config in remote.push.list("t-1")]) == 2
+
+
+NOT_AT_WORK = error(-32001, "task not found: no active execution")
+"""What the official Go SDK's server says of a task that it knows and is not working on."""
+
+
+@pytest.mark.parametrize("refusal", [NOT_AT_WORK, error(-32004, "the task has ended")])
+async def test_a_task_that_ends_before_it_is_subscribed_to_is_waited_for(refusal: Any) -> None:
+    done = task(artifacts=[ARTIFACT])
+    async with talk(Agent(task("WORKING"), refusal, done)) as (remote, server):
+        waited = await remote.wait("t-1")
+        assert (waited.state, waited.text) == (TaskState.COMPLETED, "noted")
+        assert server.calls[:2] == ["GetTask", "SubscribeToTask"]
+
+
+async def test_a_subscription_tells_what_there_is_of_a_task_that_is_not_worked_on() -> None:
+    async with talk(Agent(NOT_AT_WORK, task("INPUT_REQUIRED"))) as (remote, _):
+        [event] = [event async for event in remote.subscribe("t-1")]
+        assert isinstance(event, Task)
+        assert event.state is TaskState.INPUT_REQUIRED
+    async with talk(Agent(NOT_AT_WORK, task("COMPLETED"))) as (remote, _):
+        with pytest.raises(UnsupportedOperationError, match="the task has ended"):
+            await anext(remote.subscribe("t-1"))
+
+
+async def test_a_task_that_is_gone_is_not_waited_for() -> None:
+    gone = error(-32001, "no such task")
+    async with talk(Agent(task("WORKING"), gone)) as (remote, _):
+        with pytest.raises(TaskNotFoundError):
+            await remote.wait("t-1")
+        with pytest.raises(TaskNotFoundError):
+            await anext(remote.subscribe("t-1"))

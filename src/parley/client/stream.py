@@ -280,13 +280,20 @@ async def follow(
                         failures = quiet = 0
                         yield reader.tell(event)
                     opening = False
-        except (UnsupportedOperationError, TaskNotFoundError):
+        except (UnsupportedOperationError, TaskNotFoundError) as error:
             # A task that has ended is not streamed (§3.1.6), some agents stream no task twice, and
             # what was missed may no longer be kept. The task itself says how it stands, or is gone.
             # In the first answer to a message, though, it is the message that is refused: others
             # came first, and ended the task.
-            if polls or not reader.has_begun or (ends_with_turn and not resumed):
+            if polls or (ends_with_turn and not resumed):
                 raise
+            if not reader.has_begun:
+                if not isinstance(error, TaskNotFoundError):
+                    raise
+                # The official Go SDK streams only what it is working on, and finds no other task.
+                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+                if task.state.is_terminal:
+                    raise _ended(reader) from error
             polls = True
         except (ClientError, A2AError) as error:
             if isinstance(error, ConnectionClosed) or not is_worth_repeating(error, safe=True):
@@ -304,10 +311,7 @@ async def follow(
                 cut = error
             else:
                 if task.state.is_terminal and not reader.has_begun:
-                    raise UnsupportedOperationError(
-                        "the task has ended, so there is nothing to subscribe to; get it instead",
-                        metadata={"taskId": reader.task_id},
-                    )
+                    raise _ended(reader)
                 # A server that ends a stream in a state of its own has said all that it will.
                 if reader.state is task.state is TaskState.UNSPECIFIED:
                     return
@@ -347,6 +351,13 @@ async def follow(
         quiet += 1
         logger.info("the stream was cut (%s); going on in %.2f s", cut or "early end", pause)
         await asyncio.sleep(pause)
+
+
+def _ended(reader: Reader) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        "the task has ended, so there is nothing to subscribe to; get it instead",
+        metadata={"taskId": reader.task_id},
+    )
 
 
 async def _is_received(service: A2AService, context: CallContext, reader: Reader) -> bool:
