@@ -278,13 +278,19 @@ async def test_a_deadline_passes_as_a_ceiling_of_the_wait_does():
         assert (await rpc.ask("GetTask", GetTaskRequest(id=working.id))).text == "done"
 
 
-async def test_files_are_told_to_official_python_clients_of_0_3_as_they_read_them(service):
+async def test_files_are_told_to_official_clients_of_0_3_as_they_read_them(service):
     file = b"\x89PNG"
     service.script["send_message"] = lambda request, context: _file(file)
     app = app_of(service)
     async with served(app) as rpc:
         target = app.grpc.beside("http://127.0.0.1")
-        for agent, content in (("", b"iVBORw=="), ("other", file)):
+        text = b"iVBORw=="
+        for agent, content in (
+            ("", text),  # grpc-python
+            ("grpc-go/1.82.1", text),
+            ("grpc-java-netty/1.81.0", text),
+            ("other", file),
+        ):
             options = [("grpc.primary_user_agent", agent)] if agent else []
             async with grpc.aio.insecure_channel(target, options=options) as channel:
                 old = Rpc(channel, "0.3")

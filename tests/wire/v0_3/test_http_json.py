@@ -130,7 +130,10 @@ def test_files_are_written_as_the_proto_says():
     assert event["message"]["content"] == [{"file": {"fileWithBytes": "AAH/"}}]
 
 
-def test_official_python_clients_are_told_files_as_they_read_them():
+@pytest.mark.parametrize(
+    "peer", ["python-httpx/0.28.1", "Go-http-client/1.1", "Java-http-client/17.0.15"]
+)
+def test_official_clients_that_read_text_are_told_files_as_they_read_them(peer):
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(raw=b"\x00\x01\xff"),))
     artifact = Artifact(artifact_id="a", parts=message.parts)
     task = Task(
@@ -139,7 +142,7 @@ def test_official_python_clients_are_told_files_as_they_read_them():
         artifacts=(artifact,),
         history=(message,),
     )
-    codec = CODEC.told_to("python-httpx/0.28.1")
+    codec = CODEC.told_to(peer)
     text = base64.b64encode(b"AAH/").decode()
     for answer in (message, task):
         body = codec.write_result(BY_NAME["SendMessage"], answer)

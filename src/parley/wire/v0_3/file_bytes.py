@@ -1,8 +1,8 @@
 """The bytes of files in the proto of version 0.3.
 
-Its field holds the bytes. Official Python peers put base64 text there, and expect it, so that one
-camp cannot read the other: what comes in is read either way, and what goes out is as the proto
-says, unless the peer is known to be of the other camp.
+Its field holds the bytes. The official SDKs for Python, Go and Java put base64 text there, and
+expect it, so that one camp cannot read the other: what comes in is read either way, and what goes
+out is as the proto says, unless the peer is known to be of the other camp.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.requests import ListTasksResponse, SendMessageRequest
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 
-# What official Python peers are built on: their clients' libraries, and their servers.
-_PYTHON = ("python-httpx", "grpc-python", "uvicorn", "hypercorn", "granian")
+# What the official SDKs that have text there are built on, by the names that it gives itself: the
+# libraries of their clients, and the servers of Python. Go's and Java's servers give no name.
+_WITH_TEXT = (
+    *("python-httpx", "grpc-python", "uvicorn", "hypercorn", "granian"),
+    *("Go-http-client", "grpc-go", "Java-http-client", "grpc-java"),
+)
 
 
-def is_python(peer: str) -> bool:
-    """Whether a peer is taken for an official Python one, by the name that it gives itself."""
-    return peer.startswith(_PYTHON)
+def expects_text(peer: str) -> bool:
+    """Whether a peer, by the name that it gives itself, is taken for one that expects text."""
+    return peer.startswith(_WITH_TEXT)
 
 
 def content_of(given: bytes, media_type: str) -> bytes:

@@ -22,7 +22,7 @@ from parley.wire.protobuf_members import fill, members_of
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import proto_json
 from parley.wire.v0_3.errors import in_these_names
-from parley.wire.v0_3.file_bytes import is_python
+from parley.wire.v0_3.file_bytes import expects_text
 from parley.wire.v0_3.grpc_messages import SCHEMA
 from parley.wire.v0_3.json import unreadable
 
@@ -56,11 +56,11 @@ class Grpc:
         return Grpc(self._messages, bytes_as_text=True)
 
     def told_to(self, peer: str) -> Grpc:
-        """Return what speaks to a peer: official Python ones read files as base64 text.
+        """Return what speaks to a peer: most official SDKs read files as base64 text.
 
         Our own client has our name before that of its library.
         """
-        return self._to_python if is_python(peer) else self
+        return self._to_python if expects_text(peer) else self
 
     def read_request(
         self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000

@@ -26,7 +26,7 @@ from parley.wire.dialect import HttpRequest, Route
 from parley.wire.forgiveness import noted
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
-from parley.wire.v0_3.file_bytes import is_python, with_text_bytes
+from parley.wire.v0_3.file_bytes import expects_text, with_text_bytes
 from parley.wire.v0_3.json import meant_params, read_task, read_value, unreadable
 
 _PATHS = {
@@ -56,7 +56,7 @@ class HttpJson:
 
     def told_to(self, peer: str) -> HttpJson:
         """Return what speaks to a peer; one of another name is told what the proto says."""
-        return self._to_python if is_python(peer) else self
+        return self._to_python if expects_text(peer) else self
 
     def read_request(
         self,
