@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 
 from .deviations import differences, known
-from .environments import NotMade
+from .environments import AT_LENGTH, NotMade
 from .matrix import Cell, Outcome, cells, outcomes
 from .pages import PAGE, missing, written
 from .table import TABLE
@@ -55,6 +56,7 @@ def main() -> int:
     for name in asked.peers:
         if name not in TABLE:
             parser.error(f"there is no peer {name!r}; there are {', '.join(TABLE)}")
+    os.environ[AT_LENGTH] = "1"
     logging.disable()  # agents fail when they are asked to
     entries = known()
     results, without = asyncio.run(run(asked.peers, asked.jobs))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from parley.server.grpc_options import grpc_options
 from parley.server.run import serving
 
 from .counterpart import agent
-from .environments import JS_0_3, JS_1_3, PYTHON_0_3, PYTHON_1_3, NotMade, command
+from .environments import GO_2_4, JS_0_3, JS_1_3, PYTHON_0_3, PYTHON_1_3, NotMade, command
 from .official_caller import Process, official_process
 
 PEERS = {
@@ -22,8 +23,15 @@ PEERS = {
     "python-0.3": (PYTHON_0_3, "python_0_3.py"),
     "js-1.3": (JS_1_3, "js_1_3.cjs"),
     "js-0.3": (JS_0_3, "js_0_3.cjs"),
+    "go-2.4": (GO_2_4, "go"),
 }
 """The peers by name: where each lives, and what its client and its server are called."""
+
+
+def case(peer: str, *where: str) -> Any:
+    """Return a peer and where it is met, for fixtures; one that needs a compiler may be missing."""
+    marks = [pytest.mark.may_be_missing] if PEERS[peer][0].kind == "go" else []
+    return pytest.param((peer, *where), marks=marks)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

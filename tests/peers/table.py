@@ -12,12 +12,15 @@ from .environments import (
     CREWAI,
     FASTA2A,
     GOOGLE_ADK,
+    GO_2_4,
+    JDK,
     JS_0_3,
     JS_1_3,
     PYDANTIC_AI,
     PYTHON_0_3,
     PYTHON_0_3_LAST,
     PYTHON_1_3,
+    RUST,
     STRANDS,
     Peer,
 )
@@ -59,6 +62,10 @@ class Implementation:
 
 def _all(*versions: str) -> tuple[tuple[str, str], ...]:
     return tuple((binding, version) for version in versions for binding in EACH)
+
+
+def _over_http(*versions: str) -> tuple[tuple[str, str], ...]:
+    return tuple((binding, version) for version in versions for binding in (JSONRPC, REST))
 
 
 _NO_CANCEL = {"cancel": "its client has no way to cancel a task"}
@@ -213,6 +220,24 @@ TABLE: dict[str, Implementation] = {
                 "cancel": "its agents answer with a task that has ended, and show none before",
             },
         ),
+    "go-2.4": Implementation(
+        title="Official Go SDK 2.4.0",
+        had="`github.com/a2aproject/a2a-go/v2`, with Go 1.25 or later",
+        peer=GO_2_4,
+        client=Side(script="go", speaks=_all("1.0", "0.3"), operations="1.0"),
+        server=Side(script="go", speaks=_all("1.0", "0.3")),
+    ),
+    "rust-0.4": Implementation(
+        title="Official Rust command line 0.4.5",
+        had="`a2a-cli` on crates.io, with cargo",
+        peer=RUST,
+        client=Side(script="rust_cli.py", speaks=_over_http("1.0")),
+    ),
+    "jdk": Implementation(
+        title="HTTP client of the JDK",
+        had="`java.net.http` of a JDK, 17 or later, with its default settings",
+        peer=JDK,
+        client=Side(script="JdkHttpClient.java", speaks=_over_http("1.0", "0.3")),
     ),
 }
 """The peers by the names that ``deviations.toml`` has for them."""

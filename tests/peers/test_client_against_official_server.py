@@ -30,16 +30,18 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 
+from .conftest import case
 from .cutting_proxy import cutting_proxy
 
 pytestmark = pytest.mark.anyio
 
 
 SERVERS = [
-    (peer, binding, version)
+    case(peer, binding, version)
     for peer, versions in {
         "python-1.3": ("1.0", "0.3"),
         "js-1.3": ("1.0", "0.3"),
+        "go-2.4": ("1.0", "0.3"),
         "python-0.3": ("0.3",),
         "js-0.3": ("0.3",),
     }.items()
@@ -186,7 +188,7 @@ async def test_tasks_are_listed(agent: RemoteAgent, other: Other) -> None:
     assert page.tasks[0].text == second.text
     walked = [task.id async for task in agent.tasks(context_id=first.context_id, page_size=1)]
     assert walked == [second.id, first.id]
-    with pytest.raises(InvalidParamsError):
+    with pytest.raises((InvalidParamsError, InvalidRequestError)):
         await agent.list(page_size=10_000)
 
 
@@ -197,7 +199,7 @@ async def test_a_running_task_is_canceled_once(agent: RemoteAgent, other: Other)
         assert canceled.state is TaskState.CANCELED
         if other.peer != "python-0.3":  # which leaves the stream open
             assert states_of([event async for event in stream])[-1] == "CANCELED"
-    if other.peer == "js-1.3":
+    if other.peer in ("js-1.3", "go-2.4"):
         assert (await agent.cancel(stream.task_id)).state is TaskState.CANCELED
     else:  # some say no more than that it was a bad request
         with pytest.raises(
@@ -217,7 +219,8 @@ async def test_a_task_is_subscribed_to_and_goes_on_after_the_stream_is_cut(
     seen = first[0].text + text_of(first[1:])
     if not _doubles(other):
         assert seen == "".join(f"chunk {n}. " for n in range(10))
-    if other.version == "1.0":  # servers of 0.3 say nothing, or show the task
+    # Servers of 0.3 say nothing, or show the task, and so does Go's until it has tidied up.
+    if other.version == "1.0" and other.peer != "go-2.4":
         with pytest.raises(UnsupportedOperationError):
             await anext(agent.subscribe(started.id))
 
