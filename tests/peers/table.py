@@ -220,6 +220,7 @@ TABLE: dict[str, Implementation] = {
                 "cancel": "its agents answer with a task that has ended, and show none before",
             },
         ),
+    ),
     "go-2.4": Implementation(
         title="Official Go SDK 2.4.0",
         had="`github.com/a2aproject/a2a-go/v2`, with Go 1.25 or later",
