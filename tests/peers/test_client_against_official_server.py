@@ -216,7 +216,12 @@ async def test_a_task_is_subscribed_to_and_goes_on_after_the_stream_is_cut(
     first = [event async for event in agent.subscribe(started.id)]
     assert isinstance(first[0], Task)
     assert states_of(first)[-1] == "COMPLETED"
-    seen = "".join(artifact.text for artifact in first[0].artifacts) + text_of(first[1:])
+    pieces = [part.text or "" for artifact in first[0].artifacts for part in artifact.parts]
+    pieces += kept_of(first)
+    if other.peer == "python-1.3":
+        # Now and then it shows a chunk in the task and sends it again, under load above all.
+        pieces = [piece for piece, _ in groupby(pieces)]
+    seen = "".join(pieces)
     if not _doubles(other):
         assert seen == "".join(f"chunk {n}. " for n in range(10))
     # Servers of 0.3 say nothing, or show the task, and so does Go's until it has tidied up.
