@@ -425,9 +425,9 @@ UNTYPED_FILE = {"kind": "file", "file": {"bytes": "aGk="}}
 SOME_DATA = {"kind": "data", "data": {"n": 1}}
 OTHER_DATA = {"data": {"n": 1}, "mediaType": "application/vnd.example+json"}
 TAKEN = [
-    (["text"], [TEXT, MARKDOWN], [A_FILE, UNTYPED_FILE, SOME_DATA, OTHER_DATA]),
+    (["text"], [TEXT, MARKDOWN, UNTYPED_FILE], [A_FILE, SOME_DATA, OTHER_DATA]),
     (["file"], [A_FILE, UNTYPED_FILE], [TEXT, MARKDOWN, SOME_DATA]),
-    (["data"], [SOME_DATA, OTHER_DATA], [TEXT, A_FILE, UNTYPED_FILE]),
+    (["data"], [SOME_DATA, OTHER_DATA, UNTYPED_FILE], [TEXT, A_FILE]),
     (["text", "file"], [TEXT, A_FILE], [SOME_DATA]),
     (["text", "data", "file"], [TEXT, MARKDOWN, A_FILE, UNTYPED_FILE, SOME_DATA, OTHER_DATA], []),
     (["text/plain"], [TEXT], [MARKDOWN, A_FILE, SOME_DATA]),

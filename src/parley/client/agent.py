@@ -203,7 +203,7 @@ class RemoteAgent:
                 if not answer.id:  # it cannot be asked for
                     return answer
                 known = answer.id
-                return await self._wait(known, None, history_length, before)
+                return await self._wait(known, None, history_length, before, for_ever=False)
         except TimeoutError:
             raise _late(timeout, known) from None
 
@@ -371,14 +371,25 @@ class RemoteAgent:
         """
         try:
             async with asyncio.timeout(timeout):
-                return await self._wait(task_id, poll, history_length, None)
+                return await self._wait(
+                    task_id, poll, history_length, None, for_ever=timeout is not None
+                )
         except TimeoutError:
             raise _late(timeout, task_id) from None
 
     async def _wait(
-        self, task_id: str, poll: float | None, history_length: int | None, before: Task | None
+        self,
+        task_id: str,
+        poll: float | None,
+        history_length: int | None,
+        before: Task | None,
+        *,
+        for_ever: bool,
     ) -> Task:
-        """Wait for a task, which stood as in ``before`` when a message continued it."""
+        """Wait for a task, which stood as in ``before`` when a message continued it.
+
+        One that stays in an unknown state is waited for no longer, unless ``for_ever``.
+        """
         interval = 2.0 if poll is None else poll
         pause = min(0.25, interval)
         said: Message | None = None
@@ -390,7 +401,7 @@ class RemoteAgent:
                 settled += 1
                 if not still_asks(before, task, looks=settled):
                     return with_last_words(task, said)
-            elif looks.are_enough(task):
+            elif not for_ever and looks.are_enough(task):
                 return with_last_words(task, said)
             else:
                 before = None

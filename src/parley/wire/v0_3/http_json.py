@@ -223,9 +223,16 @@ def _read_json(data: Bytes, kind: type) -> Any:
 
 
 def _is_of_jsonrpc(members: Any) -> bool:
-    """Whether an answer is in the form of JSON-RPC: by its kind, or by how it spells a state."""
+    """Whether an answer is in the form of JSON-RPC, by what only that has.
+
+    That is a kind, a state as it is spelled there, and a message's parts, which are ``content`` in
+    the proto.
+    """
     if not isinstance(members, dict):
         return False
+    message = members.get("message")
+    if isinstance(message, dict) and "parts" in message and "content" not in message:
+        return True
     inner = [each for each in (members, *members.values()) if isinstance(each, dict)]
     states = [each["status"].get("state") for each in inner if isinstance(each.get("status"), dict)]
     spelled = any(isinstance(s, str) and not s.startswith("TASK_STATE_") for s in states)
