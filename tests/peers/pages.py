@@ -1,11 +1,14 @@
-"""What ``make interop`` writes into ``docs/interoperability.md``."""
+"""What ``make interop`` writes into ``docs/interoperability.md``.
+
+``python -m tests.peers.pages`` writes what is known, without a run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from .deviations import Deviation
+from .deviations import Deviation, known
 from .exchanges import EXCHANGES
 from .matrix import CLIENT, SERVER, Cell, Outcome, cells, side_of
 from .table import TABLE
@@ -90,6 +93,26 @@ def written(page: str, results: Results, entries: list[Deviation]) -> str:
     return f"{before}{BEGIN}\n\n{rendered(results, entries)}\n{END}{after}"
 
 
+def as_known(entries: list[Deviation]) -> Results:
+    """Return the results of a run in which everything comes out as it is known to."""
+    results = {}
+    for cell in cells():
+        side = side_of(cell.peer, cell.side)
+        assert side is not None
+        results[cell] = {
+            exchange: Outcome(
+                offered=exchange not in side.lacks,
+                failed="".join(e.happens for e in entries if e.covers(cell, exchange)),
+            )
+            for exchange in EXCHANGES
+        }
+    return results
+
+
 def missing(results: Results) -> list[Cell]:
     """Return the cells that the page needs and that were not run."""
     return [cell for cell in cells() if cell not in results]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8"), as_known(known()), known()), "utf-8")
