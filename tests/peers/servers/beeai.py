@@ -1,6 +1,7 @@
 """A BeeAI runnable with a script, served by its ``A2AServer``."""
 
 import asyncio
+import base64
 import logging
 import os
 import socket
@@ -33,7 +34,9 @@ class Scripted(Runnable[RunnableOutput]):
         text = input[-1].text
         if text.startswith("slow"):
             await asyncio.Event().wait()
-        return RunnableOutput(output=[AssistantMessage("".join(chunks(text)))])
+        given = [one.file for one in input[-1].content if one.type == "file"]
+        files = [(len(base64.b64decode(one["file_data"])), one["format"]) for one in given]
+        return RunnableOutput(output=[AssistantMessage("".join(chunks(text, files)))])
 
 
 def main() -> None:
