@@ -23,6 +23,9 @@ OURS = {"library": by_our_client, "command line": by_our_command_line}
 PATIENCE = 60.0
 """Seconds after which an exchange that has not come to an end has failed."""
 
+START = 180.0
+"""Seconds that a peer's server has to begin: some frameworks are big."""
+
 
 class Cell(NamedTuple):
     """One side of a peer over one binding and version."""
@@ -78,7 +81,7 @@ async def their_server(peer: str) -> AsyncIterator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(START):
             url = (await process.stdout.readline()).decode().strip()
         assert url, f"{words} did not start"
         yield url
