@@ -35,7 +35,7 @@ from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.errors import details_of, error_of
 from parley.wire.syntax import Bytes
-from parley.wire.v1_0.json import Json, meant_params
+from parley.wire.v1_0.json import Json, meant_params, read_params
 from parley.wire.v1_0.query import members_of, read_query, write_query
 
 MEDIA_TYPE = "application/a2a+json"
@@ -115,7 +115,7 @@ class HttpJson(Json):
         if route.verb != "POST":
             members, wrong = read_query(kind, query)
         elif not path:
-            return _read_body(route.operation, body if _says_something(body) else b"{}")
+            return read_params(route.operation, body if _says_something(body) else b"{}")
         else:
             members = protojson.parse(body) if _says_something(body) else {}
             if not isinstance(members, dict):
@@ -197,18 +197,6 @@ class HttpJson(Json):
             else:
                 raise self.read_error(500, data) from None
             raise
-
-
-def _read_body(operation: Operation, body: Bytes) -> Any:
-    try:
-        return protojson.decode(body, operation.request)
-    except InvalidParamsError as error:
-        return older_texts.read(
-            protojson.parse(body),
-            lambda members: meant_params(operation, members),
-            lambda members: protojson.read(members, operation.request),
-            error,
-        )
 
 
 def _says_something(body: Bytes) -> bool:

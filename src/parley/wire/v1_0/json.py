@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard
 from parley.model.encoding import decode, encode
-from parley.model.errors import A2AError, InvalidAgentResponseError
+from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
 from parley.model.operations import Operation
 from parley.model.parts import Message, Role
 from parley.model.requests import (
@@ -45,6 +45,19 @@ _OTHER_STATES = dict.fromkeys(
 def meant_params(operation: Operation, members: Any) -> dict[str, Any] | None:
     """Return parameters as this version has them, if they are those of an older text."""
     return older_texts.params(operation, members, states=_OTHER_STATES)
+
+
+def read_params(operation: Operation, data: Bytes) -> Any:
+    """Return what parameters ask for, or what those of an older text are meant to."""
+    try:
+        return protojson.decode(data, operation.request)
+    except InvalidParamsError as error:
+        return older_texts.read(
+            protojson.parse(data),
+            lambda members: meant_params(operation, members),
+            lambda members: protojson.read(members, operation.request),
+            error,
+        )
 
 
 # The member that holds the items of a page.

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from parley.model.encoding import encode
-from parley.model.errors import A2AError, InvalidParamsError
+from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, Operation
 from parley.model.struct import A2AStruct
-from parley.wire import jsonrpc, older_texts, protojson
+from parley.wire import jsonrpc
 from parley.wire.syntax import Bytes
-from parley.wire.v1_0.json import Json, meant_params
+from parley.wire.v1_0.json import Json, read_params
 
 
 class JsonRpc(Json):
@@ -22,15 +22,7 @@ class JsonRpc(Json):
 
     def read_request(self, operation: Operation, params: Bytes) -> Any:
         """Return what ``params`` ask for."""
-        try:
-            return protojson.decode(params, operation.request)
-        except InvalidParamsError as error:
-            return older_texts.read(
-                protojson.parse(params),
-                lambda members: meant_params(operation, members),
-                lambda members: protojson.read(members, operation.request),
-                error,
-            )
+        return read_params(operation, params)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
         """Return the parameters of a call."""
