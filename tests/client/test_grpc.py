@@ -456,6 +456,8 @@ async def test_a_connection_that_breaks_in_a_call_may_have_done_it():
         ("http://agents.example/path", "agents.example:80", False),
         ("https://127.0.0.1:50051", "127.0.0.1:50051", True),
         ("https://agents.example", "agents.example:443", True),
+        ("https://me:secret@AGENTS.example.", "agents.example:443", True),
+        ("https://bücher.example", "xn--bcher-kva.example:443", True),
     ],
 )
 def test_a_call_is_encrypted_unless_it_stays_here_or_the_address_says_not_to(url, address, secure):
@@ -467,10 +469,30 @@ def test_only_an_address_without_a_scheme_is_called_in_the_open_by_those_who_wan
     assert Target.of("https://agents.example", insecure=True).secure
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x:1", "x:y", "x:70000", ":1"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x:1", "x:y", "x:70000", ":1", "exam%70le.com:1", "a\\b:1"]
+)
 def test_what_is_no_address_is_told(url):
     with pytest.raises(ClientError, match="not an address of the form host:port"):
         Target.of(url)
+
+
+@pytest.mark.parametrize("url", ["unix:1", "http://unix:1", "ipv4:1", "https://xds:1"])
+async def test_a_host_is_a_host_whatever_grpc_calls_by_such_a_name(url, tmp_path, monkeypatch):
+    """``unix:1`` is a socket of this machine to gRPC, and would be to a card's author."""
+    monkeypatch.chdir(tmp_path)
+    opened: list[bytes] = []
+
+    async def heard(reader, writer):
+        opened.append(await reader.read(1))
+        writer.close()
+
+    server = await asyncio.start_unix_server(heard, tmp_path / "1")
+    async with server, binding(url) as made:
+        host = url.rpartition("/")[2]
+        with pytest.raises(Unreachable, match=f"cannot connect to {host}: "):
+            await made.call(GET_TASK, GET, CallContext())
+    assert opened == []
 
 
 # -- TLS ---------------------------------------------------------------------------------------

@@ -134,6 +134,10 @@ async def test_connections_can_be_shared_between_agents() -> None:
 def test_places_show_neither_queries_nor_credentials() -> None:
     assert place("https://me:secret@host:1/p/q?key=secret") == "https://host:1/p/q"
     assert place("http://[broken?key=secret") == "http://[broken"
+    assert place("me:secret@agents.example:50051?key=a/b") == "agents.example:50051"
+    assert place("agents.example:50051") == "agents.example:50051"
+    assert place("//me:secret@host/p") == "host/p"
+    assert place("/p?key=secret") == "/p"
 
 
 @pytest.mark.parametrize(

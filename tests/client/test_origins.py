@@ -552,7 +552,8 @@ def encode_card() -> bytes:
     return json.dumps(card("http://a")).encode()
 
 
-@given(st.lists(st.sampled_from([*"ab1.@:/?#[]%\\\t ;&=-_", "::1", "ü", "①", "xn--"])))
+@given(st.lists(st.sampled_from([*"ab1.@:/?#[]%\\\t ;&=-_", "::1", "ü", "①", "Σ", "xn--"])))
+@example(["b", "Σ"])
 @example(list("a\\@b"))
 @example(list("a#@b"))
 @example(["①", ".", "a"])

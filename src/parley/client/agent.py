@@ -200,8 +200,6 @@ class RemoteAgent:
                     return answer
                 if not answer.id:  # it cannot be asked for
                     return answer
-                if not answer.id:  # it cannot be asked for
-                    return answer
                 known = answer.id
                 return await self._wait(known, None, history_length, before, for_ever=False)
         except TimeoutError:

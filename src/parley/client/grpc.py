@@ -10,7 +10,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -26,8 +26,8 @@ from parley.client.errors import (
     Untrusted,
 )
 from parley.client.headers import joined
-from parley.client.http import HttpTransport
-from parley.client.origin import is_encrypted
+from parley.client.http import HttpTransport, place
+from parley.client.origin import Origin
 from parley.extensions.resumable_streams import number_of
 from parley.model.distribution import install_command
 from parley.model.errors import InvalidRequestError, UnsupportedOperationError
@@ -75,17 +75,17 @@ class Target(NamedTuple):
         for callers that are ``insecure``. Raises ``ClientError`` for what is no address.
         """
         try:
-            parts = urlsplit(url if "://" in url else f"//{url}")
-            host, port = parts.hostname, parts.port
+            origin = Origin.of_grpc(url, insecure=insecure)
         except ValueError:
-            host = port = None
-        if not host or parts.scheme not in ("", "http", "https"):
-            raise ClientError(f"{url!r} is not an address of the form host:port")
-        secure = is_encrypted(parts.scheme, host, insecure=insecure)
-        if port is None:
-            port = 443 if secure else 80
-        named = f"[{host}]" if ":" in host else host
-        return cls(f"{named}:{port}", secure, tuple(parse_qsl(parts.query)))
+            raise ClientError(f"{place(url)!r} is not an address of the form host:port") from None
+        named = f"[{origin.host}]" if ":" in origin.host else origin.host
+        query = urlsplit(url if "://" in url else f"//{url}").query
+        return cls(f"{named}:{origin.port}", origin.scheme == "https", tuple(parse_qsl(query)))
+
+    @property
+    def name(self) -> str:
+        """The address as gRPC takes it: a host for DNS, whatever schemes gRPC has besides."""
+        return f"dns:///{quote(self.address, safe='[]:')}"
 
 
 class GrpcBinding:
@@ -243,10 +243,10 @@ class GrpcBinding:
                 ("grpc.keepalive_timeout_ms", 20_000),
                 ("grpc.http2.max_pings_without_data", 0),
             ]
-        address = self._target.address
+        name = self._target.name
         if not self._target.secure:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, _credentials(self._http), options=options)
+            return grpc.aio.insecure_channel(name, options=options)
+        return grpc.aio.secure_channel(name, _credentials(self._http), options=options)
 
     # -- what is sent and what comes back ------------------------------------------------------
 

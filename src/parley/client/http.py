@@ -327,14 +327,18 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def place(url: str) -> str:
-    """Return ``url`` without its query and credentials, which may be secret."""
+    """Return ``url`` without its query and credentials, which may be secret.
+
+    It may be ``host:port`` alone, as gRPC has it.
+    """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if "://" in url or url.startswith("/") else f"//{url}")
     except ValueError:
         before, slashes, rest = url.partition("?")[0].partition("//")
         return before + slashes + rest.rpartition("@")[2]
     host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}" if host else parts.path
+    scheme = f"{parts.scheme}://" if parts.scheme else ""
+    return f"{scheme}{host}{parts.path}" if host else parts.path
 
 
 def _target(url: str, location: str, status: int) -> str:

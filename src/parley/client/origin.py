@@ -55,7 +55,8 @@ class Origin(msgspec.Struct, frozen=True):
         if _AMBIGUOUS.search(url):
             raise ValueError("an address without spaces, control characters and backslashes")
         try:
-            parts = urlsplit(url)
+            # At the end of a word Python has another small letter for Σ than names have (IDNA).
+            parts = urlsplit(url.replace("Σ", "σ"))
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
