@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from parley.server.run import serving
 
-from .http import JSON, call, connection
+from .http import JSON, WAIT, call, connection
 from .scripted import app_of
 from .test_forwarded import uvicorn
 
@@ -96,6 +97,27 @@ async def test_the_last_request_of_a_connection_may_ask_too(url, data, size):
             await http.write(data[n : n + size])
         answer = await http.response()
         assert (answer.status, "message" in answer.json["result"]) == (200, True)
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("data", (ASKING | NOT_QUITE).values(), ids=ASKING | NOT_QUITE)
+@pytest.mark.parametrize("behind", [PREFACE, b"garbage", posted("")[:-1] + PREFACE])
+async def test_what_is_no_http_behind_a_request_does_not_cost_its_answer(url, data, behind):
+    async with connection(url) as http:
+        await http.write(data + behind)
+        answer = await http.response()
+        assert (answer.status, "message" in answer.json["result"]) == (200, True)
+        await asyncio.wait_for(http.reader.read(), WAIT)  # and the connection ends
+
+
+async def test_what_is_no_http_behind_an_answer_is_refused(url):
+    async with connection(url) as http:
+        await http.write(posted(H2C))
+        assert (await http.response()).status == 200
+        await http.write(PREFACE)
+        assert (await http.response()).status == 400
 
 
 @pytest.mark.parametrize("data", CARDS.values(), ids=CARDS)

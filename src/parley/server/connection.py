@@ -224,6 +224,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if not (self._kept or self.pipeline):
             self._give_up(b"503 Service Unavailable", b"retry-after: 1\r\n")
             return
+        self._end_with_this_answer()
+
+    def _end_with_this_answer(self) -> None:
+        """Close after the answer to the request under way, and look at nothing else."""
         under_way = [each for each in (*self._early, self.cycle) if not each.response_complete]
         if not under_way or self._is_to_go_on:
             self.transport.close()
@@ -290,6 +294,15 @@ class BoundedProtocol(HttpToolsProtocol):
             if name != _UPGRADE:
                 lines.append(b"%b: %b\r\n" % (name, value))
         return b"".join(lines) + b"\r\n"
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, but for what comes behind a whole request: that is answered."""
+        cycle = self.cycle
+        is_whole = self._receiving is not _Receiving.BODY or bool(self.pipeline)
+        if is_whole and cycle is not None and not cycle.response_complete:
+            self._end_with_this_answer()
+        else:
+            super().send_400_response(msg)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Note where the parser stopped, in the data that it was given."""
