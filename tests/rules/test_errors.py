@@ -198,11 +198,16 @@ async def test_rule_07_the_client_takes_statuses_of_grpc_without_details(status,
 
 
 @only(("HTTP+JSON", "0.3"))
-async def test_rule_33_an_error_over_http_json_of_0_3_is_that_of_json_rpc_without_its_envelope(
-    wire,
-):
+async def test_rule_33_an_error_over_http_json_of_0_3_has_the_forms_that_clients_look_for(wire):
     response = await ask(wire.place.url, "GET", "/v1/tasks/nobody", b"", wire.headers)
     assert response.status == 404
-    assert response.json.keys() == {"code", "message", "data"}
+    assert response.json.keys() == {"code", "message", "data", "type", "error"}
+    assert response.json["type"] == "TaskNotFoundError"
+    assert response.json["error"] == {
+        "code": 404,
+        "status": "NOT_FOUND",
+        "message": response.json["message"],
+        "details": response.json["data"],
+    }
     assert response.json["code"] == -32001
     assert response.json["data"][0]["reason"] == "TASK_NOT_FOUND"

@@ -53,6 +53,16 @@ def details_of(error: A2AError) -> list[dict[str, Any]]:
     return details
 
 
+def status_of(error: A2AError) -> dict[str, Any]:
+    """Return ``error`` as a google.rpc.Status, as HTTP carries it (AIP-193)."""
+    return {
+        "code": error.http_status,
+        "status": error.grpc_status,
+        "message": error.message,
+        "details": details_of(error),
+    }
+
+
 def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AError:
     """Return the error that a peer means by a code, a message and typed details.
 

@@ -1,7 +1,7 @@
 """Errors in version 0.3: with fields as it names them, and as HTTP+JSON carries them.
 
-0.3 leaves the form over HTTP+JSON open; official agents and clients use that of JSON-RPC, without
-an envelope.
+0.3 leaves the form over HTTP+JSON open, and official clients look for different ones: a body has
+them all, side by side.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from parley.model.encoding import encode
 from parley.model.errors import (
+    ERRORS_BY_CODE,
     A2AError,
     ContentTypeNotSupportedError,
     InternalError,
@@ -26,7 +27,7 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
-from parley.wire.errors import details_of, error_of
+from parley.wire.errors import details_of, error_of, status_of
 from parley.wire.syntax import Bytes
 
 # What a status means where a refusal has no code: agents on the official Python SDK send none.
@@ -91,9 +92,22 @@ _wrapped = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def write_error(error: A2AError) -> bytes:
-    """Return the body of a refusal."""
+    """Return the body of a refusal, in which each official client finds the form that it reads.
+
+    ``code``, ``message`` and ``data`` are the error of JSON-RPC without its envelope (JavaScript).
+    ``type`` is the name of the error (Python), ``error`` the form that 1.0 has (Go).
+    """
     error = in_these_names(error, proto=True)
-    return encode({"code": error.code, "message": error.message, "data": details_of(error)})
+    kind = ERRORS_BY_CODE.get(error.code, InternalError)
+    return encode(
+        {
+            "code": error.code,
+            "message": error.message,
+            "data": details_of(error),
+            "type": kind.__name__,
+            "error": status_of(error),
+        }
+    )
 
 
 def read_error(status: int, body: Bytes) -> A2AError:

@@ -33,7 +33,7 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
-from parley.wire.errors import details_of, error_of
+from parley.wire.errors import error_of, status_of
 from parley.wire.syntax import Bytes
 from parley.wire.v1_0.json import Json, meant_params, read_params
 from parley.wire.v1_0.query import members_of, read_query, write_query
@@ -160,16 +160,7 @@ class HttpJson(Json):
 
     def write_error(self, error: A2AError) -> bytes:
         """Return the body of a refusal: a google.rpc.Status (§11.6)."""
-        return encode(
-            {
-                "error": {
-                    "code": error.http_status,
-                    "status": error.grpc_status,
-                    "message": error.message,
-                    "details": details_of(error),
-                }
-            }
-        )
+        return encode({"error": status_of(error)})
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
         """Return the error that a refusal means: by its reason, else by its status.
