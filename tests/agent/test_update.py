@@ -256,15 +256,40 @@ async def test_a_function_in_a_thread_may_use_its_turn_but_not_update_the_same(
     def nested(turn: BlockingTurn) -> None:
         def add(value: int) -> int:
             assert turn.recall("n", 0) == 0
-            turn.update("other", lambda value: value + 1, 0)
-            with pytest.raises(RuntimeError, match="the function that updates 'n' updates it"):
+            with pytest.raises(RuntimeError, match="that updates 'n' updates 'n': return it"):
                 turn.update("n", add, 0)
             return value + 1
 
         assert turn.update("n", add, 0) == 1
-        assert turn.recall("other") == 1
+        assert turn.update("other", lambda value: value + 1, 5) == 6
 
     await in_turn(talk)(nested)
+
+
+async def test_updates_inside_updates_do_not_wait_for_each_other(talk: Callable[..., Any]) -> None:
+    agent, both = Agent("Crossed"), threading.Barrier(2)
+
+    @agent.skill(replies="message")
+    def crossed(turn: BlockingTurn) -> str:
+        outer, inner = turn.text.split()
+
+        def add(value: int) -> int:
+            both.wait(10)
+            turn.update(inner, lambda value: value + 1, 0)
+            return value + 1
+
+        try:
+            return str(turn.update(outer, add, 0))
+        except RuntimeError as error:
+            return str(error)
+
+    async with talk(agent) as caller, asyncio.timeout(20):
+        sends = [caller.send(text, context_id="c") for text in ("a b", "b a")]
+        replies = [reply.text for reply in await asyncio.gather(*sends)]
+    assert replies == [
+        "the function that updates 'a' updates 'b': do one after the other",
+        "the function that updates 'b' updates 'a': do one after the other",
+    ]
 
 
 async def test_a_turn_that_is_canceled_in_an_update_holds_up_no_other(

@@ -61,6 +61,19 @@ def test_configuration_is_found_shown_and_never_written(parley, tmp_path, monkey
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes say nothing here")
+def test_one_file_does_not_name_another(parley, tmp_path, monkeypatch):
+    """It would not be read, and ``config show`` would say that it is."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / ".env"
+    file.write_text("A2ACLI_CONFIG=other.env\n")
+    (tmp_path / "other.env").write_text("A2ACLI_TIMEOUT=20s\n")
+    ran = parley("config", "show")
+    assert ran.status == 2
+    assert f"{file} sets A2ACLI_CONFIG, but one .env file cannot name another" in ran.stderr
+    assert parley("config", "show", "--config", "other.env").field("timeout").startswith("20s")
+    assert "Usage" in parley("send", "--help").stdout
+
+
 def test_a_file_of_credentials_that_others_can_read_is_warned_of(parley, tmp_path):
     """A2ACLI_CONFIG_001"""
     (tmp_path / ".env").write_text("A2ACLI_API_KEY=k\n")

@@ -193,9 +193,10 @@ def own_file(tmp_path, text):
 GET = ("task", "get", TASK_ID)
 MISDIRECTED = [
     (setting, credential)
-    for setting in ("AGENT_CARD", "TRUST_ORIGIN", "INSECURE")
+    for setting in ("AGENT_CARD", "TRUST_ORIGIN", "INSECURE", "SVC_PARAM")
     for credential in ("flag", "environment", "own", "parameter", "password")
-    if (setting, credential) != ("AGENT_CARD", "password")  # they are one setting
+    # of which these are one setting
+    if (setting, credential) not in (("AGENT_CARD", "password"), ("SVC_PARAM", "parameter"))
 ]
 
 
@@ -205,7 +206,7 @@ def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhe
     parley, led_away, elsewhere, folder, tmp_path, monkeypatch, above, setting, credential
 ):
     ready(led_away)
-    value = {"AGENT_CARD": elsewhere.url, "TRUST_ORIGIN": elsewhere.url, "INSECURE": "yes"}[setting]
+    value = {"INSECURE": "yes", "SVC_PARAM": "host: other.example"}.get(setting, elsewhere.url)
     file = (folder.parent if above else folder) / ".env"
     file.write_text(f"A2ACLI_{setting}={value}\n")
     flags = [] if setting == "AGENT_CARD" else ["-a", led_away.url]
@@ -239,7 +240,7 @@ def test_a_file_that_nobody_named_decides_nothing_about_credentials_from_elsewhe
     # What it says to do does it.
     if setting == "AGENT_CARD":
         elsewhere.card["supportedInterfaces"] = [elsewhere.interface()]
-    elif setting == "INSECURE":
+    elif setting != "TRUST_ORIGIN":
         led_away.card["supportedInterfaces"] = [led_away.interface()]
     ran = parley(*GET, *flags, "--config", str(file))
     assert ran.status == 0, ran

@@ -36,8 +36,8 @@ class BlockingStream:
         self._wait(self._stream.write(chunk))
 
 
-_UPDATED: ContextVar[frozenset[str]] = ContextVar("_UPDATED", default=frozenset())
-"""The keys whose values functions of this thread update just now."""
+_UPDATING: ContextVar[str] = ContextVar("_UPDATING", default="")
+"""The key whose value a function of this thread updates just now."""
 
 
 def _settle(answer: asyncio.Future[Any], result: object) -> None:
@@ -275,7 +275,7 @@ class BlockingTurn:
     def update(self, key: str, function: Callable[[Any], R], default: Any = None) -> R:
         """Change what this context keeps under ``key`` in one step, and return what it is then.
 
-        ``function`` runs in this thread.
+        ``function`` runs in this thread. Raises ``RuntimeError`` inside the function of an update.
         """
         asked: SimpleQueue[tuple[Any, asyncio.Future[Any]] | None] = SimpleQueue()
 
@@ -287,8 +287,12 @@ class BlockingTurn:
                 raise error
             return result
 
-        if key in _UPDATED.get():
-            raise RuntimeError(f"the function that updates {key!r} updates it itself: return it")
+        if outer := _UPDATING.get():
+            # Two turns that update two keys, each inside the other, would wait for each other.
+            raise RuntimeError(
+                f"the function that updates {outer!r} updates {key!r}: "
+                + ("return it" if key == outer else "do one after the other")
+            )
         lane = self._turn.run.lane
         context = lane.executor.context(lane)
         updating: Future[R] = self._begin(context.update(key, function, default, call=here))
@@ -297,13 +301,13 @@ class BlockingTurn:
             while (each := asked.get()) is not None:
                 value, answer = each
                 result, error = None, None
-                outer = _UPDATED.set(_UPDATED.get() | {key})
+                mark = _UPDATING.set(key)
                 try:
                     result = function(value)
                 except Exception as raised:
                     error = raised
                 finally:
-                    _UPDATED.reset(outer)
+                    _UPDATING.reset(mark)
                 self._loop.call_soon_threadsafe(_settle, answer, (result, error))
         except BaseException:
             updating.cancel()

@@ -388,7 +388,7 @@ class Turn:
 
         ``function`` is a plain one, and quick: the event loop waits for it. It may be called more
         than once, when another replica was faster, and its last result counts. One that raises
-        changes nothing. It must not update the same key itself.
+        changes nothing. It must not update anything itself.
 
         A further run of the turn, for an answer or after a crash, updates again, as ``remember``
         does. To count once in the life of the task, make it a step:

@@ -54,7 +54,8 @@ Exit status:
   5  --timeout ran out"""
 
 SOURCES = """\b
-Every option but --stream can be set in the environment or a .env file:
+Every option but --stream can be set in the environment, or (but for --config)
+in a .env file:
   --agent-card is A2ACLI_AGENT_CARD, --api-key is A2ACLI_API_KEY, ...
   A flag counts before the environment, that before ./.env (or one in a folder
   above), that before ~/.config/a2a-cli/.env. See: parley config show

@@ -93,9 +93,7 @@ def _misdirected(
         steering = [
             setting
             for setting in SETTINGS
-            if setting.steers
-            and ranks[setting.field] == rank
-            and values[setting.field] != setting.default
+            if ranks[setting.field] == rank and _steers(setting, values[setting.field])
         ]
         others = [field for field in _credentials_in(values) if ranks[field] != rank]
         if steering and others:
@@ -107,6 +105,13 @@ def _misdirected(
                 origin=_said(origin[others[0]], BY_FIELD[others[0]]),
             )
     return None
+
+
+def _steers(setting: Setting, value: Any) -> bool:
+    """Whether a value decides where credentials go. A host's name does: one server has many."""
+    if setting.name == "svc-param":
+        return any(item.partition(":")[0].strip().lower() == "host" for item in value)
+    return setting.steers and value != setting.default
 
 
 _CREDENTIALS = {
@@ -141,6 +146,11 @@ def _resolve_one(setting: Setting, flag: Any, found: Sequence[Source]) -> tuple[
     for rank, source in enumerate(() if setting.local else found, 1):
         written = source.values.get(setting.variable, "")
         if written:
+            if setting.name == "config" and source.path:
+                raise UsageFailure(
+                    f"{source.path} sets {setting.variable}, but one .env file cannot name another",
+                    hint="give the file with --config, or set the variable in the environment",
+                )
             where = setting.variable + (f" in {source.name}" if source.path else "")
             lines = written.splitlines() if setting.kind == "list" else written
             return _read(setting, lines, where), where, rank
