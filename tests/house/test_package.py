@@ -211,7 +211,6 @@ def test_the_wheel_says_what_it_is(package: Package) -> None:
     assert held[f"{info}licenses/LICENSE"] == (ROOT / "LICENSE").read_bytes()
     assert said["Requires-Python"] == ">=3.11"
     assert said["Description-Content-Type"] == "text/markdown"
-    assert said.get_payload(decode=True).decode() == (ROOT / "README.md").read_text("utf-8")
     assert "Typing :: Typed" in said.get_all("Classifier", ())
     assert set(said.get_all("Provides-Extra", ())) == KNOWN
     urls = dict(url.split(", ") for url in said.get_all("Project-URL", ()))
@@ -223,6 +222,19 @@ def test_the_wheel_says_what_it_is(package: Package) -> None:
         assert (ROOT / place).exists()
     wanted_by = [Requirement(text) for text in said.get_all("Requires-Dist", ())]
     assert not [r.name for r in wanted_by if r.name.startswith(STRANGER)]
+
+
+def test_links_of_the_readme_lead_somewhere_on_the_package_index(package: Package) -> None:
+    held = contents(package.wheel)
+    (name,) = [name for name in held if name.endswith(".dist-info/METADATA")]
+    shown = message_from_bytes(held[name]).get_payload(decode=True).decode()
+    whole = f"{REPOSITORY}/blob/main/"
+    targets = re.findall(r"\]\(([^)]+)\)", shown)
+    assert targets == [t for t in targets if t.startswith(("https://", "#"))]
+    ours = {target.removeprefix(whole) for target in targets if target.startswith(whole)}
+    assert {"docs/write-an-agent.md", "examples", "CHANGELOG.md"} <= ours
+    assert [place for place in ours if not (ROOT / place.partition("#")[0]).exists()] == []
+    assert shown.replace(whole, "") == (ROOT / "README.md").read_text("utf-8")
 
 
 def test_the_sdist_builds_the_same_wheel(package: Package, tmp_path: Path) -> None:
