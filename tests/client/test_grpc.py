@@ -171,6 +171,24 @@ async def test_what_goes_with_a_call_is_metadata():
     assert sent[b"a2a-version"] == b"1.0"
 
 
+async def test_a_header_that_grpc_does_not_carry_is_told_by_its_name():
+    service = Scripted()
+    async with serving(app_of(service), grpc=GrpcOptions(port=0)) as url:
+        async with connect(url, binding="GRPC") as remote:
+            there = [remote.interface.url]
+        for name, value in (("X-Team", "bl\u00fc"), ("X-Team", "a\tb"), ("X!Team", "blue")):
+            options = {"headers": {name: value}, "trust_origins": there}
+            with pytest.raises(
+                ClientError, match=f"cannot carry the header {name.lower()}"
+            ) as told:
+                async with connect(url, binding="GRPC", **options) as remote:
+                    await remote.get("t-1")
+            assert value not in str(told.value)
+        options = {"headers": {"X-Team-Bin": "bl\u00fc"}, "trust_origins": there}
+        async with connect(url, binding="GRPC", **options) as remote:
+            await remote.get("t-1")
+
+
 async def test_the_tenant_of_the_interface_is_sent():
     from parley.server.app import Endpoint, create_app
 

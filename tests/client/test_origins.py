@@ -643,3 +643,13 @@ def test_nothing_shows_what_is_secret() -> None:
     refusal = given.bound_to(Origin.of("http://a")).refusal("Agent", [Origin.of("http://b")])
     assert SECRET not in f"{given!r} {given} {refusal}"
     assert "the bearer token and the API key and the header X-Team were" in str(refusal)
+
+
+@pytest.mark.parametrize("name", ["bearer", "api_key"])
+def test_a_secret_that_no_request_can_carry_is_refused_and_not_shown(name: str) -> None:
+    for value in (f"{SECRET}\n", f"{SECRET}\x00", f"{SECRET}\udc80"):
+        with pytest.raises(ValueError, match="no request can carry the") as told:
+            connect("http://a", **{name: value})  # type: ignore[arg-type]
+        assert SECRET not in str(told.value)
+    with pytest.raises(TypeError, match="is a text, unlike a bytes"):
+        connect("http://a", **{name: SECRET.encode()})  # type: ignore[arg-type]

@@ -175,7 +175,8 @@ def connect(
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for a version that is not
-    spoken, for a header that the client sets itself, and for what is no origin.
+    spoken, for a header that the client sets itself, for a token or a key that no request can
+    carry, and for what is no origin.
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 from parley.client.errors import OriginNotTrusted
+from parley.client.headers import check_secret
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.cards import AgentCard
 from parley.model.schemes import APIKeySecurityScheme
@@ -51,7 +52,8 @@ class Credentials:
 
     ``headers`` may hold anything, so all but the protocol's own (``public``) count as credentials.
     ``trust_origins`` are origins that may have them beside that of the agent's address, which
-    ``bound_to`` adds. Raises ``ValueError`` for what is no origin.
+    ``bound_to`` adds. Raises ``ValueError`` for what is no origin and for a token or a key that no
+    request can carry, ``TypeError`` for one that is not text.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class Credentials:
     ) -> None:
         if isinstance(trust_origins, str):
             raise ValueError(f"trust_origins is a list of origins, such as [{trust_origins!r}]")
+        check_secret("the bearer token", bearer)
+        check_secret("the API key", api_key)
         given = dict(headers or {})
         self.public = {n: v for n, v in given.items() if n.lower() in PUBLIC_HEADERS}
         self._headers = {n: v for n, v in given.items() if n.lower() not in PUBLIC_HEADERS}

@@ -57,6 +57,9 @@ _NO_SUCH_SERVICE = re.compile(r"method not found|unknown (?:service|method)", re
 _BROKEN = re.compile(r"received rst_stream|stream removed|socket closed|goaway", re.IGNORECASE)
 _PROBE = "/grpc.health.v1.Health/Check"
 
+_NAME = re.compile(r"[0-9a-z_.-]+")
+_VALUE = re.compile(r"[\x20-\x7e]*")
+
 _State = grpc.ChannelConnectivity
 
 
@@ -119,7 +122,7 @@ class GrpcBinding:
         self._dialect = dialect
         self._codec = dialect.grpc().told_to(peer)
         given = {**headers, **dict(self._target.query)}
-        self._metadata = tuple((name.lower(), value) for name, value in given.items())
+        self._metadata = tuple(_metadatum(name.lower(), value) for name, value in given.items())
         self._timeout = timeout
         self._idle = idle
         self._numbered = numbered
@@ -260,7 +263,7 @@ class GrpcBinding:
             )
         return f"/{self._codec.service}/{name}"
 
-    def _parameters(self, context: CallContext) -> tuple[tuple[str, str], ...]:
+    def _parameters(self, context: CallContext) -> tuple[tuple[str, str | bytes], ...]:
         ours = {"a2a-version": self._dialect.version}
         if context.extensions:
             ours[self._dialect.extensions_header] = joined(sorted(context.extensions))
@@ -324,6 +327,18 @@ class GrpcBinding:
                     f"{where} does not have the service {self._codec.service}", status=404
                 )
         return read_status(status, words, details)
+
+
+def _metadatum(name: str, value: str) -> tuple[str, str | bytes]:
+    """Return a header as metadata. Raises ``ClientError`` for one that gRPC does not carry."""
+    if name.endswith("-bin"):
+        return name, value.encode()
+    if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+        raise ClientError(
+            f"gRPC cannot carry the header {name[:60]}: its name has to be of letters, digits and "
+            "_-. alone, and its value of printable ASCII"
+        )
+    return name, value
 
 
 def _waits(request: A2AStruct) -> bool:

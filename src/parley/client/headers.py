@@ -32,7 +32,7 @@ def taken_apart(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"a header has a name and a value of text, unlike {name!r:.60}")
         lower = name.lower()
-        if not _NAME.fullmatch(name) or _NO_VALUE.search(value) or _has_half(value):
+        if not _NAME.fullmatch(name) or not _can_be_carried(value):
             raise ValueError(f"no request can carry the header {name!r:.60} with such a value")
         if lower in _NOT_TAKEN:
             raise ValueError(f"the header {name} cannot be given: {_NOT_TAKEN[lower]}")
@@ -45,13 +45,23 @@ def taken_apart(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list
     return others, list(dict.fromkeys(uris))
 
 
-def _has_half(value: str) -> bool:
-    """Whether a value has half of a surrogate pair, which no encoding has."""
+def check_secret(what: str, value: str | None) -> None:
+    """Raise ``TypeError`` or ``ValueError`` for a secret that no header can carry."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{what} is a text, unlike a {type(value).__name__}")
+    if value and not _can_be_carried(value):
+        raise ValueError(
+            f"no request can carry {what}: it has a control character, such as a line's end"
+        )
+
+
+def _can_be_carried(value: str) -> bool:
+    """Whether a value is of characters that headers have: of no half of a surrogate pair either."""
     try:
         value.encode()
     except UnicodeEncodeError:
-        return True
-    return False
+        return False
+    return not _NO_VALUE.search(value)
 
 
 def listed(value: str) -> list[str]:
