@@ -1,4 +1,4 @@
-"""What official clients make of an error over HTTP+JSON in version 0.3, which leaves its form open."""
+"""What official clients make of an error over HTTP+JSON of 0.3, which leaves its form open."""
 
 from __future__ import annotations
 

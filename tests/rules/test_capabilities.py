@@ -56,6 +56,31 @@ async def test_webhooks_are_refused_where_the_card_does_not_declare_them(way):
     assert refusals[-1].message.endswith(f"leave out configuration.{config}")
 
 
+PUSHES = ("Create", "Get", "List", "Delete")
+
+
+async def test_what_needs_a_capability_is_named_as_its_version_has_it(way):
+    in_json = {"Create": "set", "Get": "get", "List": "list", "Delete": "delete"}
+    async with placed(plain.asgi(drain=0.0)) as place:
+        wire = Wire(place, *way)
+        for verb in PUSHES:
+            name = f"{verb}TaskPushNotificationConfig{'s' * (verb == 'List')}"
+            given = [wire.webhook("https://a.example")] if verb == "Create" else []
+            config = "" if verb == "List" else "c"
+            answer = await wire.ask(name, *given, task="t", config=config)
+            if wire.is_old:
+                name = f"tasks/pushNotificationConfig/{in_json[verb]}"
+                name = f"{verb}TaskPushNotificationConfig" if wire.is_proto else name
+            assert answer.message.startswith(f"{name} needs capabilities.pushNotifications,")
+        refused = await wire.ask("GetExtendedAgentCard")
+    name, field = "GetExtendedAgentCard", "capabilities.extendedAgentCard"
+    if wire.is_old:
+        name = "GetAgentCard" if wire.is_proto else "agent/getAuthenticatedExtendedCard"
+        field = "supportsAuthenticatedExtendedCard"
+    assert refused.message.startswith(f"{name} needs {field},")
+    assert refused.reason == "UNSUPPORTED_OPERATION"
+
+
 async def test_a_required_extension_is_asked_for_or_nothing_is_done(way):
     async with placed(strict.asgi(drain=0.0)) as place:
         wire = Wire(place, *way)

@@ -110,7 +110,7 @@ def test_an_id_does_not_keep_the_body_alive():
 
 
 VERSION = 'jsonrpc must be the string "2.0"'
-METHOD = "method must be the name of an operation, such as SendMessage"
+METHOD = "method must be a string: the name of an operation"
 ID = "id must be a string, an integer or null"
 BATCH = "A2A has no batches: send each request alone"
 

@@ -114,8 +114,8 @@ class Paths:
             verbs = sorted(allowed)
             raise WrongVerb(f"/{shown} is asked for with {' or '.join(verbs)}, not {verb}", verbs)
         raise NoSuchPath(
-            f"nothing is at /{shown} of this agent; messages go to /message:send and "
-            "/message:stream, tasks are at /tasks"
+            f"nothing is at /{shown} of this agent; messages go to /message:send and tasks are at "
+            "/tasks, in version 0.3 to /v1/message:send and at /v1/tasks"
         )
 
 

@@ -210,7 +210,7 @@ def _explain(body: bytes) -> _Request:
         raise InvalidRequestError('jsonrpc must be the string "2.0"')
     method = _value(members.get("method", _ABSENT))
     if not isinstance(method, str):
-        raise InvalidRequestError("method must be the name of an operation, such as SendMessage")
+        raise InvalidRequestError("method must be a string: the name of an operation")
     return _Request(
         jsonrpc="2.0",
         method=method,

@@ -29,6 +29,7 @@ from parley.model.errors import (
 )
 from parley.wire.errors import details_of, error_of, status_of
 from parley.wire.syntax import Bytes
+from parley.wire.v0_3.operations import NAMES, PROTO_NAMES
 
 # What a status means where a refusal has no code: agents on the official Python SDK send none.
 _BY_STATUS: dict[int, type[A2AError]] = {
@@ -60,9 +61,21 @@ _IN_PROTO = {
 }
 
 
+_EXTENDED_CARD = "supportsAuthenticatedExtendedCard"
+
+
 def in_these_names(error: A2AError, *, proto: bool = False) -> A2AError:
-    """Return an error with the fields that are wrong as a caller of 0.3 names them."""
+    """Return an error with fields and operations as a caller of 0.3 names them."""
     names = _IN_PROTO if proto else _IN_JSON
+    metadata = error.metadata
+    operation = metadata.get("operation", "")
+    operations = PROTO_NAMES if proto else NAMES
+    if operation in operations:
+        # What needs a capability: it is named, and so is the field of the card.
+        names = {"capabilities.extendedAgentCard": _EXTENDED_CARD, operation: operations[operation]}
+        metadata = {**metadata, "operation": operations[operation]}
+        if metadata.get("capability") == "extendedAgentCard":
+            metadata["capability"] = _EXTENDED_CARD
     said = (error.message, *(violation.field for violation in error.violations))
     if isinstance(error, PeerError) or not any(name in text for name in names for text in said):
         return error
@@ -74,7 +87,7 @@ def in_these_names(error: A2AError, *, proto: bool = False) -> A2AError:
 
     return type(error)(
         named(error.message),
-        metadata=error.metadata,
+        metadata=metadata,
         violations=tuple([each._replace(field=named(each.field)) for each in error.violations]),
         details=error.details,
         retry_after=error.retry_after,

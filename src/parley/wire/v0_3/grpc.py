@@ -25,13 +25,9 @@ from parley.wire.v0_3.errors import in_these_names
 from parley.wire.v0_3.file_bytes import expects_text
 from parley.wire.v0_3.grpc_messages import SCHEMA
 from parley.wire.v0_3.json import unreadable
+from parley.wire.v0_3.operations import PROTO_NAMES
 
 _SERVICE = "A2AService"
-_RENAMED = {
-    "SubscribeToTask": "TaskSubscription",
-    "ListTaskPushNotificationConfigs": "ListTaskPushNotificationConfig",
-    "GetExtendedAgentCard": "GetAgentCard",
-}
 _EVENT = "StreamResponse"
 
 
@@ -40,9 +36,7 @@ class Grpc:
 
     service = f"{SCHEMA.package}.{_SERVICE}"
     names: Mapping[str, str] = {
-        name: _RENAMED.get(name, name)
-        for name in BY_NAME
-        if _RENAMED.get(name, name) in SCHEMA.services[_SERVICE]
+        name: rpc for name, rpc in PROTO_NAMES.items() if rpc in SCHEMA.services[_SERVICE]
     }
     methods: Mapping[str, Operation] = {rpc: BY_NAME[name] for name, rpc in names.items()}
 

@@ -23,6 +23,14 @@ NAMES: Mapping[str, str] = {
 }
 """The JSON-RPC method of each operation. 0.3 has none that lists tasks."""
 
+PROTO_NAMES: Mapping[str, str] = {
+    **{name: name for name in BY_NAME},
+    "SubscribeToTask": "TaskSubscription",
+    "ListTaskPushNotificationConfigs": "ListTaskPushNotificationConfig",
+    "GetExtendedAgentCard": "GetAgentCard",
+}
+"""What the proto calls each operation."""
+
 _ALIASES = {
     "tasks/send": "SendMessage",
     "sendTask": "SendMessage",
