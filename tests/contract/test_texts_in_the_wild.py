@@ -136,6 +136,18 @@ ANSWERED = {
         "/message:send",
         LATEST,
     ),
+    "the id of a message beside it, and dots": Typed(
+        "the same, of those that name the method with a dot",
+        rpc("message.send", {"messageId": "m-1", "message": HELLO}),
+    ),
+    "the id of a message beside it, at /sendMessage": Typed(
+        "the same, at the path of that picture",
+        {"messageId": "m-1", "message": HELLO},
+        "/sendMessage",
+    ),
+    "the id of a message beside it, at /sendMessage and in an envelope": Typed(
+        "all of it", rpc("message.send", {"message_id": "m-1", "message": HELLO}), "/sendMessage"
+    ),
     "/sendMessage": Typed(
         "the picture of a request's life in the documents of A2A, in all their versions",
         {"message": WITH_ID},
@@ -178,9 +190,9 @@ async def test_a_message_as_texts_print_it_is_answered(url: str, what: str) -> N
     if "jsonrpc" in ANSWERED[what].body:
         assert response.json["id"] == "req-1"
         assert response.headers["content-type"] == "application/json"
-    if ANSWERED[what].body.get("messageId"):
-        task = response.json.get("task", response.json)
-        assert task["history"][0]["messageId"] == "m-1"
+    if '"m-1"' in json.dumps(ANSWERED[what].body):
+        answer = response.json.get("result", response.json)
+        assert answer.get("task", answer)["history"][0]["messageId"] == "m-1"
 
 
 STREAMED = {

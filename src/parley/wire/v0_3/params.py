@@ -189,11 +189,13 @@ class WrittenMessageSendParams(A2AStruct, frozen=True, kw_only=True):
 class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
     """A message for the agent in the form of older texts.
 
-    ``id`` is the task that the message continues, ``session_id`` the context.
+    ``id`` is the task that the message continues, ``session_id`` the context, ``message_id`` the
+    message's own where that has none.
     """
 
     id: str = ""
     session_id: str = ""
+    message_id: str = ""
     message: OlderMessage
     accepted_output_modes: tuple[str, ...] = ()
     history_length: Int32 | None = None
@@ -210,7 +212,7 @@ class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
         )
         message = self.message
         message = OlderMessage(
-            message_id=message.message_id,
+            message_id=message.message_id or self.message_id,
             context_id=message.context_id or self.session_id,
             task_id=message.task_id or self.id,
             role=message.role,
