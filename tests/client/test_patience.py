@@ -218,9 +218,12 @@ async def test_an_agent_that_does_not_stream_is_asked_again_and_again() -> None:
         texts = [e.artifact.text for e in events if isinstance(e, TaskArtifactUpdateEvent)]
         assert texts == ["one ", "two ", "three"]
         assert server.calls == ["SendMessage", *["GetTask"] * 4]
-        agent.answers = [{"task": at("COMPLETED", "more")}]
+        agent.answers = [at("INPUT_REQUIRED", "one "), {"task": at("COMPLETED", "one ", "more")}]
         events = [event async for event in remote.stream("go on", task_id="t-1")]
-        assert [event.text for event in events] == ["more"]
+        assert [e.artifact.text for e in events if isinstance(e, TaskArtifactUpdateEvent)] == [
+            "more"
+        ]
+        assert events[-1].status.state is TaskState.COMPLETED
         assert "configuration" not in server.exchanges[-1].params
         with pytest.raises(UnsupportedOperationError, match=r"capabilities\.streaming"):
             await anext(remote.subscribe("t-1"))
