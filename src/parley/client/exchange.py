@@ -191,16 +191,17 @@ class HttpBinding(ABC):
             for id, _, data in parser.feed(chunk):
                 if not data:
                     continue
-                logger.debug("< %s", _Shown(data))
+                if logger.isEnabledFor(logging.DEBUG):
+                    logger.debug("< %s", _Shown(data))
                 event = self.event(data, written)
                 if event is None:
                     continue
-                yield StreamItem(event, self._number(id))
+                yield StreamItem(event, None if id is None else self._number(id))
                 if self.codec.ends_stream(event):
                     return
 
-    def _number(self, id: str | None) -> int | None:
-        if self._numbered and id is not None and _EVENT_NUMBER.fullmatch(id):
+    def _number(self, id: str) -> int | None:
+        if self._numbered and _EVENT_NUMBER.fullmatch(id):
             return int(id)
         return None
 

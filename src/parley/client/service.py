@@ -30,7 +30,7 @@ from parley.model.requests import (
 )
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 logger = logging.getLogger(__name__)
 
@@ -88,10 +88,11 @@ class RemoteService:
                 event = completed(item.event, task_id, context_id)
                 if isinstance(event, Message):
                     is_over = True
+                elif isinstance(event, TaskArtifactUpdateEvent):
+                    task_id, context_id = event.task_id, event.context_id
                 else:
                     task_id = event.id if isinstance(event, Task) else event.task_id
-                    context_id = event.context_id or context_id
-                    is_over = ends_task(event)
+                    context_id, is_over = event.context_id, event.status.state.is_terminal
                 yield item if event is item.event else item._replace(event=event)
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
@@ -124,11 +125,6 @@ class RemoteService:
             )
 
 
-def ends_task(event: Event) -> bool:
-    """Whether nothing can come of a task after an event."""
-    return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal
-
-
 def named_by(request: A2AStruct) -> tuple[str, str]:
     """Return the ids of the task and the context that a request names; empty for none."""
     if isinstance(request, SendMessageRequest):
@@ -143,18 +139,22 @@ def named_by(request: A2AStruct) -> tuple[str, str]:
 
 def completed(answer: Any, task_id: str, context_id: str) -> Any:
     """Return an answer or an event with the ids that it lacks, where they are known."""
-    known: dict[str, str] = {}
-    match answer:
-        case Task():
-            known = {"id": task_id, "context_id": context_id}
-        case TaskStatusUpdateEvent() | TaskArtifactUpdateEvent():
-            known = {"task_id": task_id, "context_id": context_id}
-        case Message():
-            known = {"context_id": context_id}
-        case TaskPushNotificationConfig():
-            known = {"task_id": task_id}
-    missing = {name: id for name, id in known.items() if id and not getattr(answer, name)}
+    missing = {}
+    for name in _IDS.get(type(answer), ()):
+        if not getattr(answer, name):
+            id = context_id if name == "context_id" else task_id
+            if id:
+                missing[name] = id
     return msgspec.structs.replace(answer, **missing) if missing else answer
+
+
+_IDS: dict[type, tuple[str, ...]] = {
+    Task: ("id", "context_id"),
+    TaskStatusUpdateEvent: ("task_id", "context_id"),
+    TaskArtifactUpdateEvent: ("task_id", "context_id"),
+    Message: ("context_id",),
+    TaskPushNotificationConfig: ("task_id",),
+}
 
 
 def _method(operation: Operation) -> Callable[..., Awaitable[Any] | AsyncIterator[StreamItem]]:

@@ -259,17 +259,18 @@ async def follow(
             async with aclosing(cast("AsyncGenerator[StreamItem, None]", source())) as items:
                 opening = True
                 while True:
-                    over = _is_over(reader, ends_with_turn, closed=False)
-                    item = await _next(items, within=LAST_WORDS if over else None)
+                    if _is_over(reader, ends_with_turn, closed=False):
+                        item = await _next(items, within=LAST_WORDS)
+                    else:
+                        item = await anext(items, None)
                     if item is None:
                         break
-                    placed = item.seq is not None or isinstance(item.event, Task | Message)
-                    if opening and resumed and not placed:
+                    if opening and resumed and not _is_placed(item):
                         # The agent goes on without saying where. What is looked at holds this event
                         # and may hold the next ones too, so that they are not to be listened to.
                         polls = True
                         break
-                    if opening and not ends_with_turn and not placed:
+                    if opening and not ends_with_turn and not _is_placed(item):
                         # A subscription that does not begin with the task, which holds this event
                         # already. The stream of a message may begin with any event.
                         request = GetTaskRequest(id=reader.task_id)
@@ -402,16 +403,17 @@ async def poll(
         await asyncio.sleep(retry.pause(quiet))
 
 
-async def _next(
-    items: AsyncGenerator[StreamItem, None], *, within: float | None
-) -> StreamItem | None:
+async def _next(items: AsyncGenerator[StreamItem, None], *, within: float) -> StreamItem | None:
     try:
-        if within is None:
-            return await anext(items)
         async with asyncio.timeout(within):
-            return await anext(items)
-    except (StopAsyncIteration, TimeoutError):
+            return await anext(items, None)
+    except TimeoutError:
         return None
+
+
+def _is_placed(item: StreamItem) -> bool:
+    """Whether an event tells by itself where in its task it belongs."""
+    return item.seq is not None or isinstance(item.event, Task | Message)
 
 
 def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:

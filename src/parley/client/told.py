@@ -45,16 +45,16 @@ class Told:
     def add(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> None:
         """Add the next event. Raises ``IllegalEvent`` when it cannot follow."""
         if self._fold is not None:
-            if not self._restates(event):
+            if not (isinstance(event, TaskStatusUpdateEvent) and self._restates(event)):
                 self._fold.apply(event)
             self._size += len(encode(event))
             self._forget_what_is_too_much()
         elif isinstance(event, TaskStatusUpdateEvent):
             self._outline = replace(self._outline, status=event.status)
 
-    def _restates(self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> bool:
+    def _restates(self, event: TaskStatusUpdateEvent) -> bool:
         """Take a state that no task of ours goes back to, if it is such; whether it was."""
-        if self._fold is None or not isinstance(event, TaskStatusUpdateEvent):
+        if self._fold is None:
             return False
         task = self._fold.task
         if event.status.state not in _RESTATED or task.state.is_terminal:

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import Enum
@@ -49,18 +49,31 @@ def noting() -> Iterator[Notes]:
         _notes.reset(token)
 
 
-@contextmanager
-def noted(what: str) -> Iterator[None]:
+def noted(what: str) -> AbstractContextManager[None]:
     """Log what is noted while the block reads ``what``, such as the answer to an operation."""
-    if _notes.get() is not None:
-        yield
-        return
-    with noting() as notes:
-        yield
-    if notes:
-        words = "; ".join(f"{path}: {text}" if path else text for path, text in notes)
-        more = " (and perhaps more)" if len(notes) == MOST_NOTES else ""
-        logger.warning("%s is not as it should be: %.2000s%s", what, words, more)
+    return _Noted(what)
+
+
+class _Noted:
+    """Every event of a stream is read in one, so this is written out."""
+
+    __slots__ = ("_found", "_token", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._found: Notes = []
+        self._token = _notes.set(self._found) if _notes.get() is None else None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._token is None:
+            return
+        _notes.reset(self._token)
+        if kind is None and self._found:
+            words = "; ".join(f"{path}: {text}" if path else text for path, text in self._found)
+            more = " (and perhaps more)" if len(self._found) == MOST_NOTES else ""
+            logger.warning("%s is not as it should be: %.2000s%s", self._what, words, more)
 
 
 def is_null(data: Bytes) -> bool:

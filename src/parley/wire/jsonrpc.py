@@ -175,14 +175,18 @@ def parse_response(
         raise InvalidAgentResponseError(
             f"the answer is not a JSON-RPC 2.0 response: {problem}"
         ) from None
-    if id is not None and answer.id and answer.id != _NULL:
-        said = bytes(answer.id)
-        if said not in (b"%d" % id, b'"%d"' % id, b"%d.0" % id):
-            shown = said[:60].decode(errors="replace")
-            raise AnotherRequests(f"the answer has the id {shown}, and the request had {id}")
+    said = bytes(answer.id)
+    if id is not None and said != b"%d" % id and not _is_as_good(said, id):
+        shown = said[:60].decode(errors="replace")
+        raise AnotherRequests(f"the answer has the id {shown}, and the request had {id}")
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
     return answer.result or _NULL
+
+
+def _is_as_good(said: bytes, id: int) -> bool:
+    """Whether an answer that does not repeat a request's id as it was is meant for it."""
+    return said in (b"", b"null", b'"%d"' % id, b"%d.0" % id)
 
 
 def _mended(body: Bytes, problem: ValueError) -> bytes:

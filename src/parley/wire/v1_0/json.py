@@ -94,8 +94,11 @@ class Json:
 
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says."""
-        event: Event = self._read("a stream", data, StreamResponse, _read_event)
-        return event
+        try:
+            return decode(data, StreamResponse).payload
+        except (ValueError, RecursionError):
+            event: Event = self._read("a stream", data, StreamResponse, _read_event)
+            return event
 
     def ends_stream(self, event: Event) -> bool:
         """No event does: streams of this version end when their service ends them."""
@@ -113,7 +116,10 @@ class Json:
 
 
 def _read_answer(data: Bytes) -> Event:
-    return _read_value(data, SendMessageResponse, in_stream=False)
+    try:
+        return decode(data, SendMessageResponse).payload
+    except (ValueError, RecursionError):
+        return _read_value(data, SendMessageResponse, in_stream=False)
 
 
 def _read_event(data: Bytes) -> Event:
@@ -123,11 +129,8 @@ def _read_event(data: Bytes) -> Event:
 def _read_value(
     data: Bytes, kind: type[SendMessageResponse | StreamResponse], *, in_stream: bool
 ) -> Event:
-    """Return an answer or an event; one that is not canonical may be that of an older text."""
-    try:
-        return decode(data, kind).payload
-    except (ValueError, RecursionError):
-        value = protojson.parse_answer(data)
+    """Return an answer or an event that is not canonical, such as one of an older text."""
+    value = protojson.parse_answer(data)
     meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
     if meant is None:
         return protojson.read_answer(value, kind).payload
