@@ -9,6 +9,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -431,6 +432,26 @@ async def test_the_same_host_without_encryption_is_another_origin() -> None:
             for http in options.values():
                 if isinstance(http, HttpTransport):
                     await http.close()
+
+
+async def test_no_password_is_taken_from_a_file_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / ".netrc"
+    file.write_text(f"machine 127.0.0.1 login me password {SECRET}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(file))
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with scripted(Agent(task())) as server, HttpTransport(trust_env=True) as http:
+        async with connect(server.url, http=http) as agent:
+            await agent.get("t-1")
+        assert [e.headers for e in server.exchanges if "authorization" in e.headers] == []
+        # What the environment says goes by no proxy goes by none.
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        async with connect(server.url, http=http) as agent:
+            await agent.get("t-1")
 
 
 def _trusting() -> ssl.SSLContext:

@@ -107,7 +107,8 @@ class HttpTransport:
     ``connect_timeout`` bounds the making of a connection, TLS included. ``max_response`` bounds
     what is held of an answer, in bytes. ``tls`` is for authorities or client certificates of one's
     own, and ``grpc_tls`` the same for gRPC, which cannot use an ``SSLContext``'s certificates;
-    ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment.
+    ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment, and
+    nothing else: no password from ``~/.netrc``.
     Redirects are followed by ``get`` only, three at most, and never from an encrypted address to
     one that is not; another server gets none of the headers that may be secret. No cookies are
     kept.
@@ -240,6 +241,7 @@ class HttpTransport:
                     total=timeout, connect=self.connect_timeout, sock_read=idle
                 ),
                 allow_redirects=False,
+                proxy=_proxy_for(url) if self.trust_env else None,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
@@ -264,7 +266,8 @@ class HttpTransport:
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"parley/{VERSION}"},
-                trust_env=self.trust_env,
+                # Otherwise passwords from ~/.netrc would go to any port of their hosts too.
+                trust_env=False,
             )
         return self._session
 
@@ -324,6 +327,16 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if option is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+def _proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for an address."""
+    from urllib.request import getproxies, proxy_bypass  # pulls in much, and is seldom needed
+
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def place(url: str) -> str:
