@@ -20,6 +20,7 @@ from parley.server.app import Settings
 from parley.server.run import serving
 
 from ..server.http import Response, ask, connection, data_of
+from .agents import strict
 
 pytestmark = pytest.mark.anyio
 
@@ -426,6 +427,14 @@ async def test_an_envelope_that_is_refused_is_refused_in_one(url: str) -> None:
     asked = Typed("an envelope to a path", rpc("message/send", {"message": {}}), "/sendMessage")
     response = await post(url, asked)
     assert (response.status, response.error["code"], response.json["id"]) == (200, -32602, "req-1")
+
+
+@pytest.mark.parametrize("path", ["/sendMessage", "/tasks/send", "/v1/message:send"])
+async def test_an_envelope_is_refused_in_one_whatever_it_is_refused_for(path: str) -> None:
+    async with serving(strict.asgi()) as address:
+        call = rpc("message/send", {"message": WITH_ID})
+        response = await post(address, Typed("an envelope to a path", call, path))
+    assert (response.status, response.error["code"], response.json["id"]) == (200, -32008, "req-1")
 
 
 # Modes: the cards of books and tutorials have "text" where a media type is due

@@ -137,6 +137,27 @@ async def test_rule_07_the_client_goes_by_the_reason_because_errors_share_a_stat
     assert type(await caught(answer)) is kind
 
 
+PACKAGE = "org.a2aproject.sdk.compat03.spec."
+
+
+@pytest.mark.parametrize("kind", [e for e in errors.ERRORS if -32010 < e.code <= -32001])
+@pytest.mark.parametrize("form", ["Python and Go", "older Python", "Java", "older Java"])
+async def test_rule_33_the_client_reads_each_form_of_an_error_over_http_json_of_0_3(kind, form):
+    detail = {"@type": ERROR_INFO, "reason": kind.reason, "domain": "a2a-protocol.org"}
+    status = {"code": 400, "status": "FAILED_PRECONDITION", "message": "no", "details": [detail]}
+    body = {
+        "Python and Go": {"error": status},
+        "older Python": {"message": "no", "type": kind.__name__},
+        "Java": {"message": "no", "error": f"{PACKAGE}{kind.__name__}_v0_3"},
+        "older Java": {"message": "no", "error": f"io.a2a.spec.{kind.__name__}"},
+    }[form]
+
+    async def answer(exchange: Exchange) -> None:
+        await exchange.json(body, 400)
+
+    assert type(await caught(answer, version="0.3")) is kind
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [

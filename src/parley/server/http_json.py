@@ -136,7 +136,7 @@ class HttpJsonExchange(Exchange):
         target, fields = self._found
         try:
             return self._understand(target, fields, body, caller)
-        except (InvalidParamsError, VersionNotSupportedError):
+        except A2AError:
             if target.route.operation.request is not SendMessageRequest or not _is_rpc(body):
                 raise
         # Some post JSON-RPC to the path of a message: what they posted says how to answer.

@@ -98,6 +98,26 @@ class _Refusal(msgspec.Struct):
     message: str
     code: int | None = None
     data: Any = None
+    details: Any = None
+    type: Any = None
+    error: Any = None
+
+    @property
+    def typed(self) -> list[Any]:
+        """The typed details, under either name."""
+        given = self.details if self.data is None else self.data
+        return given if isinstance(given, list) else [given] * (given is not None)
+
+    @property
+    def named(self) -> type[A2AError] | None:
+        """The error that is named: as it is (Python), or with a package around it (Java)."""
+        name = self.type if isinstance(self.type, str) else self.error
+        if not isinstance(name, str):
+            return None
+        return _BY_NAME.get(name.rpartition(".")[2].removesuffix("_v0_3"))
+
+
+_BY_NAME = {error.__name__: error for error in ERRORS_BY_CODE.values()}
 
 
 _refusal = msgspec.json.Decoder(_Refusal).decode
@@ -124,7 +144,7 @@ def write_error(error: A2AError) -> bytes:
 
 
 def read_error(status: int, body: Bytes) -> A2AError:
-    """Return the error that a refusal means: by its code, else by its status.
+    """Return the error that a refusal means: by its details, code or name, else by its status.
 
     Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
     """
@@ -137,9 +157,6 @@ def read_error(status: int, body: Bytes) -> A2AError:
         raise InvalidAgentResponseError(f"the answer is not a refusal: {problem}") from None
     code = given.code
     if code is None or code >= 0:
-        kind = _BY_STATUS.get(status)
+        kind = given.named or _BY_STATUS.get(status)
         code = kind.code if kind else None
-    data = given.data
-    return error_of(
-        code, given.message, data if isinstance(data, list) else [data] * (data is not None)
-    )
+    return error_of(code, given.message, given.typed)
