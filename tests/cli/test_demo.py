@@ -46,6 +46,13 @@ def test_it_serves_until_ctrl_c_and_takes_a_free_port(parley, tmp_path):
             assert demo.stderr == ""
 
 
+def test_once_says_how_to_serve_where_its_commands_lead(tmp_path):
+    with Running(["demo", "--once", "--port", "0"], tmp_path) as demo:
+        assert demo.end() == 0
+    port = re.search(r"-a http://[\d.]+:(\d+)/hello ", demo.stdout)[1]
+    assert f" demo --port {port} and:" in demo.stdout
+
+
 @posix
 def test_a_terminal_gets_colour_and_an_artifact_that_grows_in_place(tmp_path):
     import pty

@@ -9,6 +9,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -116,6 +117,7 @@ async def _show(stage: Stage, agents: Mapping[str, Agent], address: str, *, once
         await scene(stage, address)
         await stage.pause()
     commands = [try_command(agent, address + path) for path, agent in agents.items()]
-    stage.end(commands, serving=not once)
+    port = urlsplit(address).port
+    stage.end(commands, serving=not once, options=() if port == PORT else ("--port", str(port)))
     if not once:
         await asyncio.Event().wait()

@@ -65,8 +65,8 @@ class Stage(Protocol):
         """Give whoever watches a moment."""
         ...
 
-    def end(self, commands: Sequence[str], *, serving: bool) -> None:
-        """Say what to try next."""
+    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
+        """Say what to try next; ``options`` are those of a demo that it can be tried with."""
         ...
 
 
@@ -92,11 +92,11 @@ def can(card: AgentCard) -> str:
     return ", ".join(able)
 
 
-def try_title(*, serving: bool) -> str:
+def try_title(*, serving: bool, options: Sequence[str]) -> str:
     """Return what is above the commands to try."""
     if serving:
         return "Try it yourself, in another terminal"
-    return f"To try it yourself, run {shell_words([*invocation(), 'demo'])} and"
+    return f"To try it yourself, run {shell_words([*invocation(), 'demo', *options])} and"
 
 
 class PlainStage:
@@ -154,9 +154,9 @@ class PlainStage:
     async def pause(self) -> None:
         """Go on at once."""
 
-    def end(self, commands: Sequence[str], *, serving: bool) -> None:
-        """Say what to try next."""
-        say(f"\n{try_title(serving=serving)}:")
+    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
+        """Say what to try next; ``options`` are those of a demo that it can be tried with."""
+        say(f"\n{try_title(serving=serving, options=options)}:")
         for command in commands:
             say(f"  {command}")
         if serving:

@@ -135,10 +135,10 @@ class RichStage:
         """Give whoever watches a moment."""
         await asyncio.sleep(MOMENT)
 
-    def end(self, commands: Sequence[str], *, serving: bool) -> None:
-        """Say what to try next."""
+    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
+        """Say what to try next; ``options`` are those of a demo that it can be tried with."""
         self._console.print()
-        title = Text(try_title(serving=serving), "bold")
+        title = Text(try_title(serving=serving, options=options), "bold")
         self._console.print(Rule(title, align="left", style="dim"))
         for command in commands:
             self._console.print(_words((f"  {command}", "cyan")), soft_wrap=True)
