@@ -227,3 +227,29 @@ async def test_an_agent_that_does_not_stream_is_asked_again_and_again() -> None:
         assert "configuration" not in server.exchanges[-1].params
         with pytest.raises(UnsupportedOperationError, match=r"capabilities\.streaming"):
             await anext(remote.subscribe("t-1"))
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_message_is_sent_though_the_look_at_its_task_gets_no_answer(
+    streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.client.question.LONGEST_LOOK", 0.1)
+    agent = Agent(never, {"task": task("COMPLETED")}, capabilities={"streaming": streaming})
+    async with talk(agent) as (remote, server), asyncio.timeout(10):
+        answer = await remote.send("go on", task_id="t-1")
+        assert answer.state is TaskState.COMPLETED
+        assert server.calls == ["GetTask", "SendMessage"]
+    agent = Agent(never, {"task": task("COMPLETED")})
+    async with talk(agent) as (remote, server), asyncio.timeout(10):
+        events = [event async for event in remote.stream("go on", task_id="t-1")]
+        assert events[-1].status.state is TaskState.COMPLETED
+        assert server.calls[0] == "GetTask"
+        assert server.calls[1].startswith("Send")
+
+
+async def test_the_look_at_a_task_leaves_the_message_most_of_its_time() -> None:
+    agent = Agent(never, {"task": task("COMPLETED")})
+    async with talk(agent) as (remote, server):
+        answer = await remote.send("go on", task_id="t-1", timeout=4)
+        assert answer.state is TaskState.COMPLETED
+        assert server.calls == ["GetTask", "SendMessage"]

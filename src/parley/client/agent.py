@@ -192,7 +192,9 @@ class RemoteAgent:
                 if task is not None and task.id == known:
                     before = task
                 elif known and not (return_immediately or self._numbered):
-                    before = await task_before(self.service, self.context, known, history_length=0)
+                    before = await task_before(
+                        self.service, self.context, known, history_length=0, timeout=timeout
+                    )
                 answer = await self.service.send_message(request, self.context)
                 if isinstance(answer, Message) or return_immediately:
                     return answer

@@ -6,6 +6,8 @@ at it in between must not take that for the end of the turn.
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from parley.client.errors import ClientError, ConnectionClosed, Unreachable
@@ -18,21 +20,32 @@ from parley.model.tasks import Task, TaskState
 # turn has ended as it began: by asking the very same. A status with a time is not two alike.
 LOOKS = 8
 LOOKS_WITHOUT_TIME = 3
+# How many seconds a message waits for the look at its task.
+LONGEST_LOOK = 5.0
 
 
 async def task_before(
-    service: A2AService, context: CallContext, task_id: str, *, history_length: int | None = None
+    service: A2AService,
+    context: CallContext,
+    task_id: str,
+    *,
+    history_length: int | None = None,
+    timeout: float | None = None,
 ) -> Task | None:
     """Return the task that a message is about to continue; ``None`` if the agent does not tell.
 
-    Raises ``Unreachable`` and ``ConnectionClosed``, as sending the message would.
+    The look takes a few seconds at most, and a quarter of the ``timeout`` that the message has: the
+    message is sent whether it succeeds or not. Raises ``Unreachable`` and ``ConnectionClosed``, as
+    sending the message would.
     """
+    request = GetTaskRequest(id=task_id, history_length=history_length)
+    within = LONGEST_LOOK if timeout is None else min(LONGEST_LOOK, timeout / 4)
     try:
-        request = GetTaskRequest(id=task_id, history_length=history_length)
-        return await service.get_task(request, context)
+        async with asyncio.timeout(within):
+            return await service.get_task(request, context)
     except (Unreachable, ConnectionClosed):
         raise
-    except (A2AError, ClientError):
+    except (A2AError, ClientError, TimeoutError):
         return None  # what is wrong with the task is said in answer to the message
 
 
