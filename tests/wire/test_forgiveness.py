@@ -27,6 +27,8 @@ CODECS = {
     for version in versions.SPOKEN
 }
 ANSWERS = [each for each in OPERATIONS if each.response is not Empty and not each.extension]
+# The members of a card that say one fact together, so that one of them changes what others say.
+INTERFACES = ("supportedInterfaces", "url", "preferredTransport", "additionalInterfaces")
 WRONG = [None, 5, -1.5, True, "", "nonsense", [], [5], [None], {}, {"x": 1}, [[]]]
 
 
@@ -120,7 +122,7 @@ def test_one_wrong_field_takes_nothing_else_with_it(codec: str, name: str, data:
     broken = deepcopy(members)
     break_at(broken, path, by)
     got = read(spoken, name, broken)
-    if "securitySchemes" not in path and "supportedInterfaces" not in path:
+    if "securitySchemes" not in path and path[0] not in INTERFACES:
         try:
             again = written(spoken, name, got)
         except ValueError:  # a webhook of no task, which 0.3 cannot say
@@ -171,6 +173,18 @@ def test_a_part_keeps_what_is_right_in_it(part: Any, meant: Part) -> None:
 def test_a_part_of_0_3_keeps_what_is_right_in_it(part: Any, meant: Part) -> None:
     said = {"kind": "message", "messageId": "m", "role": "agent", "parts": [part]}
     assert got(said, "SendMessage", "jsonrpc 0.3").parts == (meant,)
+
+
+@pytest.mark.parametrize("state", ["", "nonsense", "TASK_STATE_NONSENSE", 5, None, []])
+@pytest.mark.parametrize("name", ["GetTask", "CancelTask", "SendMessage"])
+def test_what_is_said_in_a_state_that_is_unknown_is_read_in_either_form(
+    state: object, name: str
+) -> None:
+    for parts in ("content", "parts"):
+        message = {"messageId": "m", "role": "ROLE_AGENT", parts: [{"text": "hi"}]}
+        task: Any = {"id": "t", "status": {"state": state, "message": message}}
+        wrapped = {"task": task} if name == "SendMessage" else task
+        assert got(wrapped, name, "http_json 0.3").status.message.text == "hi"
 
 
 @pytest.mark.parametrize("role", ["ROLE_UNSPECIFIED", "ROLE_SYSTEM", 7, None, [], "assistant"])

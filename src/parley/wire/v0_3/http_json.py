@@ -25,10 +25,11 @@ from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.forgiveness import noted
 from parley.wire.syntax import Bytes
-from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values
+from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values, values
 from parley.wire.v0_3.file_bytes import expects_text, with_text_bytes
 from parley.wire.v0_3.json import meant_params, read_task, read_value, unreadable
 
+_STATES = [*[state.value for state in values.State], "cancelled"]
 _PATHS = {
     route.operation.name: (route.verb, route.path)
     for route in reversed(operations.ROUTES)
@@ -230,13 +231,12 @@ def _is_of_jsonrpc(members: Any) -> bool:
     """
     if not isinstance(members, dict):
         return False
-    message = members.get("message")
-    if isinstance(message, dict) and "parts" in message and "content" not in message:
-        return True
     inner = [each for each in (members, *members.values()) if isinstance(each, dict)]
-    states = [each["status"].get("state") for each in inner if isinstance(each.get("status"), dict)]
-    spelled = any(isinstance(s, str) and not s.startswith("TASK_STATE_") for s in states)
-    return "kind" in members or spelled
+    statuses = [each["status"] for each in inner if isinstance(each.get("status"), dict)]
+    said = [each.get("message") for each in (members, *statuses)]
+    has_parts = any(isinstance(m, dict) and "parts" in m and "content" not in m for m in said)
+    spelled = any(each.get("state") in _STATES for each in statuses)
+    return "kind" in members or has_parts or spelled
 
 
 def _object(body: Bytes) -> dict[str, Any]:
