@@ -447,7 +447,9 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
         return turn.text
 
     async with talk(agent) as caller:
-        message = Message(message_id="m", role=Role.USER, parts=(Part(raw=b"x"),))
+        message = Message(
+            message_id="m", role=Role.USER, parts=(Part(raw=b"x", media_type="image/png"),)
+        )
         with pytest.raises(ContentTypeNotSupportedError, match=r"takes text/\*"):
             await caller.send(message)
         assert (await caller.send("fine")).text == "fine"

@@ -191,7 +191,7 @@ async def test_tasks_are_listed_by_filters_and_pages(official: Official) -> None
 
     async def page(**params: Any) -> tuple[list[str], Any]:
         listed = await official.call("list", {"contextId": here, **params})
-        return [task["id"] for task in listed.get("tasks", [])], listed
+        return [task["id"] for task in listed.get("tasks") or []], listed
 
     found, whole = await page()
     assert (found, whole["totalSize"], whole["pageSize"]) == (ids, 6, 50)

@@ -46,10 +46,20 @@ func (agent) Execute(ctx context.Context, run *a2asrv.ExecutorContext) iter.Seq2
 			}
 			return yield(a2a.NewStatusUpdateEvent(run, state, said), nil)
 		}
+		if words[0] == "answer" {
+			answer(run, yield, status, words[1], words[2:])
+			return
+		}
 		if !status(a2a.TaskStateWorking, "working on it") {
 			return
 		}
 		switch words[0] {
+		case "draft":
+			draft := a2a.NewArtifactUpdateEvent(run, "draft", a2a.NewTextPart("draft. "))
+			draft.Artifact.Name, draft.Append = "draft", false
+			if yield(draft, nil) {
+				status(a2a.TaskStateInputRequired, "which?")
+			}
 		case "report":
 			if report(run, yield, words) {
 				status(a2a.TaskStateCompleted, "done")
@@ -82,6 +92,41 @@ func (agent) Execute(ctx context.Context, run *a2asrv.ExecutorContext) iter.Seq2
 func (agent) Cancel(_ context.Context, run *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
 	return func(yield yielding) {
 		yield(a2a.NewStatusUpdateEvent(run, a2a.TaskStateCanceled, nil), nil)
+	}
+}
+
+// Go on with a task that asked: what comes first, and how it ends, is for `how` to say.
+func answer(
+	run *a2asrv.ExecutorContext, yield yielding, status func(a2a.TaskState, string) bool,
+	how string, words []string,
+) {
+	switch how {
+	case "chunks":
+		if report(run, yield, append([]string{how}, words...)) {
+			status(a2a.TaskStateCompleted, "")
+		}
+	case "more":
+		more := a2a.NewArtifactUpdateEvent(run, "draft", a2a.NewTextPart("more. "))
+		more.Artifact.Name, more.Append = "draft", true
+		if yield(more, nil) {
+			status(a2a.TaskStateCompleted, "")
+		}
+	case "again":
+		if status(a2a.TaskStateWorking, "thinking") {
+			status(a2a.TaskStateInputRequired, "and when?")
+		}
+	case "bare":
+		status(a2a.TaskStateCompleted, "")
+	case "said":
+		status(a2a.TaskStateCompleted, "that is it")
+	case "failed":
+		status(a2a.TaskStateFailed, "it did not work")
+	case "whole":
+		whole := *run.StoredTask
+		whole.Status.State = a2a.TaskState("TASK_STATE_" + words[0])
+		if yield(&whole, nil) && report(run, yield, []string{how, "2", "0"}) {
+			status(a2a.TaskStateCompleted, "")
+		}
 	}
 }
 
