@@ -48,7 +48,7 @@ async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Tas
         return told
     try:
         task = await agent.get(told.task.id, history_length=call.settings.history)
-        return with_last_words(task, told.task.last_words)
+        return with_last_words(task, told.task.last_words, call.before)
     except (ClientError, A2AError) as error:
         if not told.is_whole:
             raise
@@ -169,9 +169,9 @@ async def poll(call: Call, agent: RemoteAgent, task_id: str, *, known: Task | No
         asks = (still_asks(old, task, looks=quiet) for old in (call.before, known))
         if is_settled(task.state):
             if not any(asks):
-                return with_last_words(task, said)
+                return with_last_words(task, said, call.before)
         elif looks.are_enough(task):
-            return with_last_words(task, said)
+            return with_last_words(task, said, call.before)
         else:
             said = task.status.message or said
         before = task

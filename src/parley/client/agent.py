@@ -390,6 +390,7 @@ class RemoteAgent:
 
         One that stays in an unknown state is waited for no longer, unless ``for_ever``.
         """
+        found = before
         interval = 2.0 if poll is None else poll
         pause = min(0.25, interval)
         said: Message | None = None
@@ -400,9 +401,9 @@ class RemoteAgent:
             if is_settled(task.state):
                 settled += 1
                 if not still_asks(before, task, looks=settled):
-                    return with_last_words(task, said)
+                    return with_last_words(task, said, found)
             elif not for_ever and looks.are_enough(task):
-                return with_last_words(task, said)
+                return with_last_words(task, said, found)
             else:
                 before = None
                 said = task.status.message or said

@@ -6,6 +6,7 @@ import logging
 
 from msgspec.structs import replace
 
+from parley.client.difference import news
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
 
@@ -14,14 +15,20 @@ logger = logging.getLogger(__name__)
 MOST_LOOKS = 30
 
 
-def with_last_words(task: Task, said: Message | None) -> Task:
+def with_last_words(task: Task, said: Message | None, before: Task | None = None) -> Task:
     """Return a task with what its agent ``said`` before, if it ended without any text.
 
-    The message joins the history, where the protocol has it: some agents keep none.
+    The message joins the history, where the protocol has it: some agents keep none. Of a task that
+    was continued, the turn counts: what it has or said ``before`` is no part of it.
     """
-    if said is None or not said.text or not task.state.is_terminal or task.text:
+    if said is None or not said.text or not task.state.is_terminal:
         return task
-    return replace(task, history=(*task.history, said))
+    if before is not None:
+        old = (before.status.message, *before.history)
+        if any(message is not None and message.message_id == said.message_id for message in old):
+            return task
+    new = task if before is None else news(before, task)
+    return task if new.text else replace(task, history=(*task.history, said))
 
 
 class Looks:
