@@ -115,7 +115,7 @@ def test_a_page_elsewhere_cannot_call_a_server_on_this_machine(file, parley, tmp
             assert answered(url, "GET", "/docs", host)[0] == 200
         assert answered(url, "POST", "/", f"localhost:{port}")[0] == 200
         listed = parley("task", "list", "-a", url, "-o", "json").document
-        assert len(listed["tasks"]) == 2  # of the friend, and of this machine
+        assert len(listed["tasks"]) == 3  # of the friend at two paths, and of this machine
 
 
 @posix

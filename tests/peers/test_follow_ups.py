@@ -56,7 +56,7 @@ def answers_of(peer: str) -> dict[str, Turn]:
     """Return what an agent on a peer's server can be answered with."""
     if peer == "parley":  # where agents publish no tasks, and write into no artifact of before
         return {how: turn for how, turn in ANSWERS.items() if how.split()[0] not in _NOT_OURS}
-    if peer == "python-0.3":  # where nothing comes after a task that is published as it asks
+    if peer in ("python-0.3", "go-2.4"):  # where a task that is published as it asks ends the turn
         return {how: turn for how, turn in ANSWERS.items() if how != "whole INPUT_REQUIRED"}
     return ANSWERS
 

@@ -240,11 +240,14 @@ def run_briefly(app, **options):
 
 
 def test_a_server_that_everyone_reaches_and_may_call_says_so(caplog):
+    def said():  # another test's agent may say that this one holds its loop up
+        return [each for each in caplog.records if each.name.startswith("parley.server")]
+
     with caplog.at_level(logging.WARNING, "parley.server"):
         run_briefly(app_of(), host="127.0.0.1")
-        assert caplog.text == ""
+        assert not said()
         run_briefly(app_of(identify=lambda scope: None), host="0.0.0.0")
-        assert caplog.text == ""
+        assert not said()
         run_briefly(app_of(), host="0.0.0.0")
     assert "0.0.0.0" in caplog.text
     assert "nobody is identified" in caplog.text

@@ -35,9 +35,7 @@ def difference(
         return [now]
     ids: dict[str, Any] = {"task_id": now.id, "context_id": now.context_id}
     events: list[Event] = []
-    known = {*told, *(message.message_id for message in before.history)}
-    if before.status.message is not None:
-        known.add(before.status.message.message_id)
+    known = _known(before) | told
     for message in _after(now.history, after):
         if message.role is Role.AGENT and message.message_id not in known:
             passed = TaskStatus(state=TaskState.WORKING, message=message)
@@ -53,14 +51,28 @@ def difference(
 
 
 def news(before: Task, now: Task) -> Task:
-    """Return ``now`` with those artifacts only that ``before`` did not have.
+    """Return ``now`` with those artifacts and messages only that ``before`` did not have.
 
-    Of one that grew there are the parts by which it did; one that was replaced is there whole. What
-    a turn has to say is the ``text`` of this, where ``before`` is the task as its message found it.
+    Of an artifact that grew there are the parts by which it did; one that was replaced is there
+    whole. What a turn has to say is the ``text`` of this, where ``before`` is the task as its
+    message found it.
     """
     if before.id != now.id:
         return now
-    return msgspec.structs.replace(now, artifacts=tuple(piece for piece, _ in _pieces(before, now)))
+    known = _known(before)
+    return msgspec.structs.replace(
+        now,
+        artifacts=tuple(piece for piece, _ in _pieces(before, now)),
+        history=tuple(message for message in now.history if message.message_id not in known),
+    )
+
+
+def _known(before: Task) -> set[str]:
+    """Return the ids of all that was said by then: a question joins the history when answered."""
+    known = {message.message_id for message in before.history}
+    if before.status.message is not None:
+        known.add(before.status.message.message_id)
+    return known
 
 
 def _pieces(before: Task, now: Task) -> Iterator[tuple[Artifact, bool]]:

@@ -23,12 +23,10 @@ def with_last_words(task: Task, said: Message | None, before: Task | None = None
     """
     if said is None or not said.text or not task.state.is_terminal:
         return task
-    if before is not None:
-        old = (before.status.message, *before.history)
-        if any(message is not None and message.message_id == said.message_id for message in old):
-            return task
-    new = task if before is None else news(before, task)
-    return task if new.text else replace(task, history=(*task.history, said))
+    told = replace(task, history=(*task.history, said))
+    if before is None:
+        return task if task.text else told
+    return told if not news(before, task).text and news(before, told).text else task
 
 
 class Looks:

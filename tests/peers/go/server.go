@@ -123,7 +123,7 @@ func answer(
 		status(a2a.TaskStateFailed, "it did not work")
 	case "whole":
 		whole := *run.StoredTask
-		whole.Status.State = a2a.TaskState("TASK_STATE_" + words[0])
+		whole.Status = a2a.TaskStatus{State: a2a.TaskState("TASK_STATE_" + words[0])}
 		if yield(&whole, nil) && report(run, yield, []string{how, "2", "0"}) {
 			status(a2a.TaskStateCompleted, "")
 		}
