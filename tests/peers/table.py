@@ -230,7 +230,7 @@ TABLE: dict[str, Implementation] = {
     ),
     "rust-0.4": Implementation(
         title="Official Rust command line 0.4.5",
-        had="`a2a-cli` on crates.io, with cargo",
+        had="`a2a-cli`, a crate, with cargo",
         peer=RUST,
         client=Side(script="rust_cli.py", speaks=_over_http("1.0")),
     ),
