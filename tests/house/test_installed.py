@@ -260,7 +260,7 @@ def test_what_uv_has_on_its_path_for_one_command_is_printed_with_its_place(
         ["parley", "demo", "--once", "--port", "0"],
         cwd=tmp_path, env=given, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert f"run {with_cli.parley} demo and" in done.stdout
+    assert f"run {with_cli.parley} demo --port" in done.stdout
     assert f"\n  {with_cli.parley} send -a " in done.stdout
 
 

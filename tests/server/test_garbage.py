@@ -115,11 +115,17 @@ async def test_a_request_leaves_no_cycles(
             else:
                 await say(kind)
 
+        async def left() -> list[str]:
+            for _ in range(3):
+                await do()
+            for _ in range(10):  # the ends of tasks that have answered
+                await asyncio.sleep(0.01)
+            return collected()
+
         await do()  # what is made once
         await asyncio.sleep(0)
         collected()
-        for _ in range(3):
-            await do()
-        for _ in range(10):  # the ends of tasks that have answered
-            await asyncio.sleep(0.01)
-        assert collected() == []
+        # An earlier test's generator may be let go of here, and end as this loop runs, once.
+        # What a request leaves, it leaves each time.
+        first = await left()
+        assert not first or await left() == [], first
