@@ -41,7 +41,7 @@ def rendered(results: Results, entries: list[Deviation]) -> str:
         lines += notes
     else:
         lines.append("Everything works.")
-    lines += ["", "## What our server is told for them", ""]
+    lines += ["", "## Settings that a peer needs", ""]
     lines.append("Every server of ours serves gRPC beside HTTP. These clients need a setting then:")
     lines.append("")
     for one in TABLE.values():
