@@ -31,7 +31,7 @@ class Served:
         self.log = store.with_suffix(".log")
 
     async def start(self) -> None:
-        """Start the server and wait until it answers."""
+        """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, SERVED, str(self.port), f"sqlite:///{self.store}",
@@ -42,9 +42,12 @@ class Served:
             while True:
                 assert self.process.returncode is None, self.log.read_text()
                 with contextlib.suppress(OSError):
-                    _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                    writer.write(b"GET /health/ready HTTP/1.0\r\n\r\n")
+                    answer = await reader.read()
                     writer.close()
-                    return
+                    if b" 200 " in answer[:20]:
+                        return
                 await asyncio.sleep(0.01)
 
     async def end(self, how: int = signal.SIGKILL) -> int:
