@@ -4,7 +4,7 @@
 # venv and pip). A stamp file says what is installed there, so a second run starts at once.
 #
 #   make demo ARGS=--once        arguments for `parley demo`
-#   make test ARGS=tests/log     arguments for pytest; JOBS=1 runs one test at a time
+#   make test ARGS=tests/store     arguments for pytest; JOBS=1 runs one test at a time
 #   make test PYTHON=python3.12  another Python; $(VENV) is made anew when it holds a different one
 
 VENV ?= .venv
@@ -44,7 +44,7 @@ endif
 
 help:
 	@echo "make demo    serve the example agents and talk to them (ARGS=--once ends by itself)"
-	@echo "make test    run all tests (ARGS=tests/log for some of them)"
+	@echo "make test    run all tests (ARGS=tests/store for some of them)"
 	@echo "make lint    style, types, floors, file sizes"
 	@echo "make bench   measure beside a bare ASGI server and the official SDK's server"
 	@echo "make conformance  run the public conformance kits of A2A (ARGS=tck-1.0 for one of them)"

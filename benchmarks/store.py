@@ -18,12 +18,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
-from parley.log.artifact_fold import pieces_of
-from parley.log.follow import follow
-from parley.log.hints import LocalHints
-from parley.log.memory import MemoryTaskStore
-from parley.log.sqlite import SqliteTaskStore
-from parley.log.store import Append, Scope, TaskQuery, TaskStore
 from parley.model.encoding import encode
 from parley.model.parts import Artifact, Part
 from parley.model.struct import Timestamp
@@ -34,6 +28,12 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from parley.store.artifact_fold import pieces_of
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.follow import follow
+from parley.store.memory import MemoryTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import Append, Scope, TaskQuery, TaskStore
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
 SCOPE = Scope("an agent", "", "someone@example.org")

@@ -37,8 +37,6 @@ CALLS = 200
 
 def finished(number: int) -> Any:
     """Return the append of a whole task: submitted, working, an artifact, completed."""
-    from parley.log.artifact_fold import pieces_of
-    from parley.log.store import Append, Scope
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.struct import Timestamp
     from parley.model.tasks import (
@@ -48,6 +46,8 @@ def finished(number: int) -> Any:
         TaskStatus,
         TaskStatusUpdateEvent,
     )
+    from parley.store.artifact_fold import pieces_of
+    from parley.store.task_store import Append, Scope
 
     task_id, context_id = str(uuid.UUID(int=number + (1 << 100))), str(uuid.uuid4())
     now = Timestamp.now()
@@ -178,7 +178,7 @@ def measure(place: Path, sizes: tuple[int, ...], progress: Callable[[str], None]
 def one_store(
     name: str, url: str, place: Path, sizes: tuple[int, ...], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    from parley.agent.host import open_store
+    from parley.host.host import open_store
 
     by_size: dict[int, dict[str, float]] = {}
     stored, fill_seconds = 0, 0.0

@@ -30,7 +30,7 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.client.service import RemoteService
+from parley.client.calls.service import RemoteService
 
 BINDINGS = {"JSONRPC": "JSONRPC", "GRPC": "GRPC", "HTTP_JSON": "HTTP+JSON", "REST": "HTTP+JSON"}
 FINISHED = "task-finished"

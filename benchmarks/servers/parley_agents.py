@@ -69,7 +69,7 @@ def main(port: int, what: str, where: str, **more: str) -> None:
         agent.skill(tags=["work"], replies="task")(SKILLS[what])
     options: dict[str, Any] = {"store": where}
     if "synchronous" in more:
-        from parley.log.sqlite import SqliteTaskStore
+        from parley.store.sqlite.store import SqliteTaskStore
 
         options["store"] = SqliteTaskStore(where, synchronous=more["synchronous"])
     elif where != "memory:" and "://" not in where:

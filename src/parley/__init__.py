@@ -22,14 +22,14 @@ from parley.model.distribution import VERSION
 
 if TYPE_CHECKING:
     from parley.agent.agent import Agent, RoutedMessage
-    from parley.agent.answer import Answer
-    from parley.agent.blocking import BlockingTurn
-    from parley.agent.host import asgi, serve
+    from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.agent import RemoteAgent
     from parley.client.connection import connect
     from parley.client.errors import ClientError
+    from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import connect_sync
+    from parley.engine.answer import Answer
+    from parley.host.host import asgi, serve
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -63,15 +63,15 @@ _HOMES = {
     "AgentInterface": "parley.model.cards",
     "AgentProvider": "parley.model.cards",
     "AgentSkill": "parley.model.cards",
-    "Answer": "parley.agent.answer",
+    "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
-    "BlockingTurn": "parley.agent.blocking",
+    "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
-    "RemoteAgent": "parley.client.agent",
+    "RemoteAgent": "parley.client.remote_agent",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.agent.agent",
     "Settings": "parley.server.settings",
@@ -82,10 +82,10 @@ _HOMES = {
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
-    "asgi": "parley.agent.host",
+    "asgi": "parley.host.host",
     "connect": "parley.client.connection",
     "connect_sync": "parley.client.sync",
-    "serve": "parley.agent.host",
+    "serve": "parley.host.host",
 }
 
 __all__ = [

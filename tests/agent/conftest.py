@@ -1,72 +1,9 @@
-"""Agents in process: their service on each store, without a server between."""
+"""Agents in process, for the tests of this room."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from parley.agent.agent import Agent
-from parley.agent.host import Host, placed
-from parley.log.lease import SHORTEST_LEASE, Lease
-from parley.log.memory import MemoryLogs, MemoryTaskStore
-from parley.log.postgres import PostgresTaskStore
-from parley.log.sqlite import SqliteTaskStore
-from parley.log.store import TaskStore
-from tests.agent.fleet import Fleet, MortalStore
-from tests.agent.talk import Talk
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TaskStore]:
-    """A maker of stores that share what they keep, as far as they keep it."""
-    if request.param == "sqlite":
-        return lambda: SqliteTaskStore(tmp_path / "tasks.db", synchronous="OFF")
-    return MemoryTaskStore
-
-
-@pytest.fixture
-def talk(new_store: Callable[[], TaskStore]) -> Callable[..., Any]:
-    """A maker of hosts: ``async with talk(agent) as caller``."""
-
-    @asynccontextmanager
-    async def opened(agent: Agent, store: TaskStore | None = None, drain: float = 0.0) -> Any:
-        host = Host(placed(agent), store or new_store(), drain=drain)
-        await host.start()
-        try:
-            yield Talk(host.services[""], host)
-        finally:
-            await host.stop()
-
-    return opened
-
-
-@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
-def new_replica(request: pytest.FixtureRequest) -> Callable[[], TaskStore]:
-    """A maker of stores for replicas that share what they keep, with a short lease."""
-    lease = Lease(SHORTEST_LEASE)
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-        return lambda: PostgresTaskStore(url, lease=lease)
-    logs = MemoryLogs()
-    return lambda: MortalStore(logs=logs, lease=lease)
-
-
-@pytest.fixture
-async def fleet(new_replica: Callable[[], TaskStore]) -> AsyncIterator[Fleet]:
-    """A fleet without replicas: ``await fleet.add(agent)``."""
-    fleet = Fleet(new_replica)
-    yield fleet
-    await fleet.close()
-
-
-@pytest.fixture
-async def mortal_fleet() -> AsyncIterator[Fleet]:
-    """A fleet whose replicas can be killed, or cut off."""
-    logs = MemoryLogs()
-    fleet = Fleet(lambda: MortalStore(logs=logs, lease=Lease(SHORTEST_LEASE)))
-    yield fleet
-    await fleet.close()
+from tests.engine.in_process import fleet as fleet
+from tests.engine.in_process import mortal_fleet as mortal_fleet
+from tests.engine.in_process import new_replica as new_replica
+from tests.engine.in_process import new_store as new_store
+from tests.engine.in_process import talk as talk

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
-from parley.agent.next_turn import ATTEMPT_KEY
-from parley.log.events import Received
-from parley.log.memory import MemoryTaskStore
-from parley.log.store import Append
+from parley.engine.turn.next_turn import ATTEMPT_KEY
 from parley.model.errors import (
     InvalidParamsError,
     OverloadedError,
@@ -31,6 +28,9 @@ from parley.model.requests import (
 )
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskStatusUpdateEvent
+from parley.store.events import Received
+from parley.store.memory import MemoryTaskStore
+from parley.store.task_store import Append
 
 pytestmark = pytest.mark.anyio
 
@@ -698,8 +698,8 @@ async def test_what_a_dead_process_left_open_is_run_again(talk: Any, new_store: 
 async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time(
     talk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.sweep.SWEEP_SECONDS", 0.01)
-    monkeypatch.setattr("parley.agent.sweep.PRUNE_SECONDS", 0.01)
+    monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("parley.engine.maintenance.PRUNE_SECONDS", 0.01)
     agent = Agent("Forgetful", park_for=timedelta(milliseconds=1), keep_for=timedelta(seconds=1))
 
     @agent.skill

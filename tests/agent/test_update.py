@@ -13,12 +13,12 @@ import msgspec
 import pytest
 
 from parley import Agent, Answer, BlockingTurn, Message, Part, Role, TaskState, Turn
-from parley.log.store import Scope
 from parley.model.encoding import encode
 from parley.model.requests import CancelTaskRequest
 from parley.model.service import CallContext, Caller
-from tests.agent.fleet import Fleet, MortalStore, until, until_state
-from tests.agent.talk import Talk
+from parley.store.task_store import Scope
+from tests.engine.fleet import Fleet, MortalStore, until, until_state
+from tests.engine.talk import Talk
 from tests.house.documents import blocks
 
 pytestmark = pytest.mark.anyio

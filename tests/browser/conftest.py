@@ -2,7 +2,7 @@
 
 import pytest
 
-from .devtools import browsing, found
+from tests.browser.devtools import browsing, found
 
 
 @pytest.fixture(scope="module")

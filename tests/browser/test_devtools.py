@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from .devtools import WAIT, Refused, browsing, found
+from tests.browser.devtools import WAIT, Refused, browsing, found
 
 pytestmark = pytest.mark.anyio
 

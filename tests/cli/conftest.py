@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from parley.cli import calling
 from parley.cli.app import run
+from parley.cli.calls import calling
 from parley.client.retry import Retry
-
-from .scripted import ScriptedAgent
+from tests.cli.scripted import ScriptedAgent
 
 
 class Ran(NamedTuple):

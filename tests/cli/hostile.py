@@ -9,7 +9,7 @@ import struct
 import threading
 from typing import Any
 
-from .scripted import Answer, ScriptedAgent
+from tests.cli.scripted import Answer, ScriptedAgent
 
 CONTROLS = [*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0), 0x2028, 0x2029]
 DIRECTIONS = [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070)]

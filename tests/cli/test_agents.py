@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from .scripted import TASK_ID, Answer, message, task
+from tests.cli.scripted import TASK_ID, Answer, message, task
 
 KEY_IN_HEADER = {"apiKeySecurityScheme": {"location": "header", "name": "X-Agent-Key"}}
 KEY_IN_QUERY = {"apiKeySecurityScheme": {"location": "query", "name": "key"}}

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from parley import Agent, Turn
-from parley.client.binding import is_spoken
-from parley.server.grpc_options import GrpcOptions
+from parley.client.bindings.binding import is_spoken
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 
 agent = Agent("Served", description="Tells a little", version="1.0.0")

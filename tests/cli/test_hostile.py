@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
-from . import hostile
-from .hostile import SAID, bytes_in, unsafe_in
-from .processes import Running
-from .scripted import Answer
+from tests.cli import hostile
+from tests.cli.hostile import SAID, bytes_in, unsafe_in
+from tests.cli.processes import Running
+from tests.cli.scripted import Answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -226,8 +226,8 @@ def test_what_callers_say_is_shown_in_a_servers_log_and_forges_no_line(parley, t
 STAGED = """
 import asyncio, sys
 
-from parley.cli.output import prepare_streams
-from parley.cli.stage_rich import RichStage
+from parley.cli.output.streams import prepare_streams
+from parley.cli.demo.stage_rich import RichStage
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus

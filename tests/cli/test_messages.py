@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from parley.cli.failures import UsageFailure
 from parley.cli.messages import LARGEST_FILE, Flag, build_message
+from parley.cli.output.failures import UsageFailure
 from parley.model.encoding import encode
 
 

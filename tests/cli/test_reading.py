@@ -2,7 +2,7 @@
 
 import pytest
 
-from .scripted import Answer, message, status_update, task
+from tests.cli.scripted import Answer, message, status_update, task
 
 USER = {"messageId": "u", "role": "ROLE_USER", "parts": [{"text": "what time is it?"}]}
 

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from parley.client.binding import is_spoken
-
-from .scripted import TASK_ID, Answer, ScriptedAgent, message, task
+from parley.client.bindings.binding import is_spoken
+from tests.cli.scripted import TASK_ID, Answer, ScriptedAgent, message, task
 
 SECRET = "the-s3cret"
 BEARER = ("--bearer", SECRET)

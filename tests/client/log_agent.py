@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from parley.log.fold import Fold
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.requests import StreamResponse
@@ -18,9 +17,9 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from parley.store.fold import Fold
 from parley.wire import protojson
-
-from .scripted_server import Exchange, card
+from tests.client.scripted_server import Exchange, card
 
 IDS = {"task_id": "t-1", "context_id": "c-1"}
 

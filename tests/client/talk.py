@@ -8,8 +8,7 @@ from typing import Any
 
 from parley.client import RemoteAgent, connect
 from parley.client.retry import Retry
-
-from .scripted_server import Exchange, ScriptedServer, card, scripted
+from tests.client.scripted_server import Exchange, ScriptedServer, card, scripted
 
 AT_ONCE = Retry(calls=3, streams=6, first=0.0, limit=0.0)
 ARTIFACT = {"artifactId": "a", "parts": [{"text": "noted"}]}

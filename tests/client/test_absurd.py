@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from parley.client import connect
-from parley.client.card import CardResolver
+from parley.client.bindings.http import HttpTransport
+from parley.client.card.resolver import CardResolver
 from parley.client.errors import CardInvalid, CardNotFound, ClientError, UnexpectedStatus
-from parley.client.http import HttpTransport
 from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.tasks import TaskState
-
-from .scripted_server import Exchange, card, scripted
-from .talk import Agent, talk, task
+from tests.client.scripted_server import Exchange, card, scripted
+from tests.client.talk import Agent, talk, task
 
 pytestmark = pytest.mark.anyio
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from parley.client.bindings.http import HttpTransport
 from parley.client.errors import (
     AuthenticationRequired,
     Disconnected,
     ResponseTooLarge,
     UnexpectedStatus,
 )
-from parley.client.http import HttpTransport
 from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidParamsError,
@@ -31,9 +31,8 @@ from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import GetTaskRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
-
-from .scripted_server import Exchange, card
-from .talk import ARTIFACT, HI, Agent, error, hang_up, status, talk, task
+from tests.client.scripted_server import Exchange, card
+from tests.client.talk import ARTIFACT, HI, Agent, error, hang_up, status, talk, task
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.operations import OPERATIONS, Operation
-
-from .talk import HI, Agent, talk
+from tests.client.talk import HI, Agent, talk
 
 pytestmark = pytest.mark.anyio
 

@@ -15,16 +15,15 @@ from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
 from parley.model.service import CallContext
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.wire import versions
-from parley.wire.protobuf import Messages
+from parley.wire.protobuf.messages import Messages
 from parley.wire.v1_0.grpc_messages import SCHEMA
+from tests.client.bindings.test_grpc import answering
+from tests.client.scripted_server import Exchange, card, scripted
+from tests.client.talk import Agent, talk, task
 from tests.server.scripted import Scripted, app_of, card_of
-
-from .scripted_server import Exchange, card, scripted
-from .talk import Agent, talk, task
-from .test_grpc import answering
 
 pytestmark = pytest.mark.anyio
 
@@ -216,7 +215,7 @@ async def test_a_state_in_another_spelling_is_what_it_says(state: Any) -> None:
 
 
 async def test_a_wait_for_a_task_in_an_unknown_state_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.client.last_words.MOST_LOOKS", 3)
+    monkeypatch.setattr("parley.client.calls.last_words.MOST_LOOKS", 3)
     async with talk(Agent(at("ARCHIVED")), retries=0) as (remote, server):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.UNSPECIFIED
         assert server.calls == ["GetTask"] * 4
@@ -225,7 +224,7 @@ async def test_a_wait_for_a_task_in_an_unknown_state_ends(monkeypatch: pytest.Mo
 async def test_a_wait_goes_on_while_something_happens_in_an_unknown_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("parley.client.last_words.MOST_LOOKS", 2)
+    monkeypatch.setattr("parley.client.calls.last_words.MOST_LOOKS", 2)
     looks = [at("QUEUED", str(n)) for n in range(9)]
     async with talk(Agent(*looks, at("COMPLETED")), retries=0) as (remote, _):
         assert (await remote.wait("t-1", poll=0.01)).state is TaskState.COMPLETED
@@ -276,8 +275,8 @@ async def test_an_unknown_state_over_grpc_is_unspecified(caplog: Any) -> None:
 
 
 async def test_what_follows_the_end_over_grpc_is_not_yielded() -> None:
+    from parley.client.calls.service import RemoteService
     from parley.client.retry import Retry
-    from parley.client.service import RemoteService
 
     async def answer(data: bytes, context: Any) -> Any:
         for state in (2, 3, 2):

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect, connect_sync
-from parley.client.binding import is_spoken
-from parley.client.card import read_card
+from parley.client.bindings.binding import is_spoken
+from parley.client.bindings.http import HttpTransport
+from parley.client.card.resolver import read_card
 from parley.client.credentials import Credentials
 from parley.client.errors import (
     AuthenticationRequired,
@@ -28,17 +29,15 @@ from parley.client.errors import (
     OriginNotTrusted,
     UnexpectedStatus,
 )
-from parley.client.http import HttpTransport
 from parley.client.origin import Origin
 from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
 from parley.model.service import ANONYMOUS
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-
-from ..server.scripted import app_of, card_of
-from .scripted_server import Exchange, card, scripted
-from .talk import HI, Agent, task
-from .test_http import CERTIFICATE
+from tests.client.bindings.test_http import CERTIFICATE
+from tests.client.scripted_server import Exchange, card, scripted
+from tests.client.talk import HI, Agent, task
+from tests.server.scripted import app_of, card_of
 
 pytestmark = pytest.mark.anyio
 
@@ -649,7 +648,7 @@ def test_the_origin_of_grpc_says_whether_it_is_encrypted(
 ) -> None:
     assert str(Origin.of_grpc(url, **options)) == origin
     if is_spoken("GRPC"):
-        from parley.client.grpc import Target
+        from parley.client.bindings.grpc import Target
 
         target = Target.of(url, insecure=options.get("insecure", False))
         secure = target.secure or options.get("tls", False)

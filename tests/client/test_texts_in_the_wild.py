@@ -20,8 +20,7 @@ from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.server.app import Settings
 from parley.server.run import serving
-
-from .scripted_server import Exchange, card, scripted
+from tests.client.scripted_server import Exchange, card, scripted
 
 pytestmark = pytest.mark.anyio
 

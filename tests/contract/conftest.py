@@ -18,11 +18,10 @@ from parley.client import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.operations import BY_NAME
 from parley.server.app import App
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from tests.client.trusting import grpc_of
-
-from .agents import contract, plain, strict, who
+from tests.contract.agents import contract, plain, strict, who
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 VERSIONS = ("1.0", "0.3")

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from parley import Part
-
-from .conftest import Speech
+from tests.contract.conftest import Speech
 
 T = TypeVar("T")
 

@@ -14,10 +14,9 @@ from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
 from parley.model.ids import LONGEST_ID
 from parley.model.requests import GetTaskRequest
-
-from .agents import private
-from .conftest import Serve, Speech, reach
-from .test_errors import refused
+from tests.contract.agents import private
+from tests.contract.conftest import Serve, Speech, reach
+from tests.contract.test_errors import refused
 
 pytestmark = pytest.mark.anyio
 

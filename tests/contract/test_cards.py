@@ -6,8 +6,7 @@ import pytest
 
 from parley.model.errors import UnsupportedOperationError
 from parley.model.requests import GetExtendedAgentCardRequest
-
-from .conftest import WAYS, past_the_card, reach
+from tests.contract.conftest import WAYS, past_the_card, reach
 
 pytestmark = pytest.mark.anyio
 

@@ -33,9 +33,8 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-
-from .agents import STRICT
-from .conftest import past_the_card, reach
+from tests.contract.agents import STRICT
+from tests.contract.conftest import past_the_card, reach
 
 pytestmark = pytest.mark.anyio
 

@@ -20,9 +20,8 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
-
-from .conftest import past_the_card
-from .test_errors import refused
+from tests.contract.conftest import past_the_card
+from tests.contract.test_errors import refused
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,8 @@ import pytest
 from parley import Message, Part, Role, Task, TaskState
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
-
-from .agents import release
-from .saying import PARTS, as_told
+from tests.contract.agents import release
+from tests.contract.saying import PARTS, as_told
 
 pytestmark = pytest.mark.anyio
 

@@ -7,10 +7,9 @@ import asyncio
 import pytest
 
 from parley import Message, Role, Task, TaskState
-
-from .agents import release
-from .conftest import Speech, reach
-from .saying import PARTS, as_told
+from tests.contract.agents import release
+from tests.contract.conftest import Speech, reach
+from tests.contract.saying import PARTS, as_told
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,7 @@ from parley import (
     TaskStatusUpdateEvent,
 )
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
-
-from .agents import release
+from tests.contract.agents import release
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,7 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-
-from .agents import release
+from tests.contract.agents import release
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,8 @@ import pytest
 import parley
 from parley.client.errors import NoCommonVersion
 from parley.model.errors import TaskNotFoundError
-
-from .agents import contract, plain
-from .conftest import Serve, Speech, connect, reach
+from tests.contract.agents import contract, plain
+from tests.contract.conftest import Serve, Speech, connect, reach
 
 pytestmark = pytest.mark.anyio
 

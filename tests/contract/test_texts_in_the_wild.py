@@ -18,9 +18,8 @@ from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.server.app import Settings
 from parley.server.run import serving
-
-from ..server.http import Response, ask, connection, data_of
-from .agents import strict
+from tests.contract.agents import strict
+from tests.server.raw_http import Response, ask, connection, data_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from parley.server.run import serving
-from tests.server.http import call, post
+from tests.deploy.proxied import HAPROXY
+from tests.deploy.test_proxy import ADDRESSES, front
+from tests.server.raw_http import call, post
 from tests.server.scripted import Scripted, app_of
 from tests.services.ports import free_port
-
-from .proxied import HAPROXY
-from .test_proxy import ADDRESSES, front
 
 pytestmark = [
     pytest.mark.anyio,

@@ -10,12 +10,20 @@ from typing import Any
 
 import pytest
 
-from parley.agent.host import DRAIN_SECONDS
-from parley.agent.opening import POSTGRES, REDIS, scheme_of
-from parley.cli.serve import BUS_VARIABLE, STORE_VARIABLE
+from parley.cli.commands.serve import BUS_VARIABLE, STORE_VARIABLE
+from parley.host.host import DRAIN_SECONDS
+from parley.host.store_urls import POSTGRES, REDIS, scheme_of
 from parley.server.settings import Settings
-
-from .files import DEPLOY, ROOT, compose, container, deployments, entrypoint, objects, seconds
+from tests.deploy.files import (
+    DEPLOY,
+    ROOT,
+    compose,
+    container,
+    deployments,
+    entrypoint,
+    objects,
+    seconds,
+)
 
 RUNS = {"compose": compose()["services"]["agent"]["command"]} | {
     each["metadata"]["name"]: container(each)["args"] for each in deployments()

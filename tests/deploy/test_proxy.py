@@ -16,9 +16,8 @@ import parley
 from parley import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.retry import Retry
 from tests.cli.processes import Running
+from tests.deploy.proxied import HAPROXY, haproxy, names
 from tests.services.ports import free_port
-
-from .proxied import HAPROXY, haproxy, names
 
 pytestmark = [
     pytest.mark.anyio,

@@ -9,7 +9,7 @@ import pytest
 import parley
 from parley.model.errors import InvalidParamsError
 from tests.examples.serving import listening
-from tests.server.http import JSON, ask
+from tests.server.raw_http import JSON, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -33,7 +33,7 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.struct import Timestamp
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 
 pytestmark = pytest.mark.anyio

@@ -28,7 +28,7 @@ from parley.model.encoding import encode
 from parley.model.errors import InternalError, InvalidParamsError, PermissionDeniedError
 from parley.model.extensions import Extension
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
-from tests.agent.conftest import new_store, talk
+from tests.engine.in_process import new_store, talk
 
 __all__ = ["new_store", "talk"]
 

@@ -15,7 +15,7 @@ from parley.model.parts import Part, Role
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
-from tests.agent.conftest import new_store, talk
+from tests.engine.in_process import new_store, talk
 
 __all__ = ["new_store", "talk"]
 

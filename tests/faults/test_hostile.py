@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.malformed import FULL, GOOD, LIMIT, MALFORMED, MESSAGE, WRONG, places
-from tests.server.http import JSON, WAIT, Response, ask, call, connection, post
+from tests.server.raw_http import JSON, WAIT, Response, ask, call, connection, post
 
 pytestmark = pytest.mark.anyio
 

@@ -14,8 +14,8 @@ import pytest
 
 import parley
 from parley import Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
-from parley.log.fold import fold
-from parley.log.sqlite import SqliteTaskStore
+from parley.store.fold import fold
+from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
 from tests.faults.served import CHUNKS
 

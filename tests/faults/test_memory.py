@@ -20,8 +20,8 @@ from parley.model.parts import Part, Role
 from parley.model.requests import SendMessageRequest
 from parley.wire import versions
 from tests.faults.conftest import Served
-from tests.server.http import JSON, call
 from tests.server.http2 import Http2, http2
+from tests.server.raw_http import JSON, call
 
 SEND = "/lf.a2a.v1.A2AService/SendMessage"
 VERSION = ("a2a-version", "1.0")

@@ -11,10 +11,10 @@ import pytest
 
 import parley
 from parley import Task, TaskState
-from parley.log.sqlite import SqliteTaskStore
-from parley.log.store import PushState
 from parley.model.encoding import encode
 from parley.model.requests import StreamResponse
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import PushState
 from tests.faults.conftest import Served
 from tests.webhooks import Webhook, is_over, webhook
 

@@ -16,12 +16,12 @@ import pytest
 
 import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn
-from parley.log.sqlite import SqliteTaskStore
 from parley.model.errors import OverloadedError
 from parley.server.run import serving
+from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import SERVED, Served
 from tests.faults.test_kill import WHOLE, check_log, text_of
-from tests.server.http import ask
+from tests.server.raw_http import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -189,7 +189,7 @@ def locked(path: Path) -> Iterator[None]:
 async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.agent.sweep.SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.05)
     agent = Agent("Locked out")
     go_on = asyncio.Event()
 

@@ -19,9 +19,8 @@ from parley import RemoteAgent, Task, TaskState
 from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable
 from parley.client.retry import PASSING_STATUSES, Retry
 from parley.model.errors import OverloadedError, TaskNotCancelableError
+from tests.fleet.book import Book
 from tests.webhooks import Webhook
-
-from .book import Book
 
 PATIENT = Retry(calls=400, streams=400, first=0.05, limit=0.5)
 """Goes on calling for some three minutes: longer than any fault lasts."""

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.fleet import fleet
+from tests.fleet.fleet import Fleet
+from tests.fleet.load import Load
+from tests.fleet.official import official_processes, official_readers
 from tests.services import postgres as postgresql
 from tests.services.postgres import PostgresServer
 from tests.services.proxy import Line, line
-
-from . import fleet
-from .fleet import Fleet
-from .load import Load
-from .official import official_processes, official_readers
 
 FleetOf = Callable[..., AbstractAsyncContextManager[Fleet]]
 Officials = Callable[[Fleet, Load, int], AbstractAsyncContextManager[None]]

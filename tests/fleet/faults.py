@@ -9,7 +9,7 @@ import random
 import signal
 from collections.abc import Awaitable, Callable
 
-from .fleet import Fleet
+from tests.fleet.fleet import Fleet
 
 Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from parley import Task, TaskState, TaskStatusUpdateEvent
-from parley.log.events import Kind, LoggedEvent
-from parley.log.fold import Fold, fold
-from parley.log.store import Scope, StoreUnavailable, TaskQuery, TaskRecord, TaskStore
 from parley.model.encoding import encode
 from parley.model.parts import Role
+from parley.store.events import Kind, LoggedEvent
+from parley.store.fold import Fold, fold
+from parley.store.task_store import Scope, StoreUnavailable, TaskQuery, TaskRecord, TaskStore
+from tests.fleet.book import Book
 from tests.webhooks import Told
-
-from .book import Book
 
 SCOPE = Scope(agent="fleet")
 REST_SECONDS = 90.0

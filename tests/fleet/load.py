@@ -10,14 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from parley import TaskState
-from parley.agent.host import open_store
-from parley.log.store import TaskStore
-from tests.webhooks import Webhook, webhook
-
-from .book import Book
-from .callers import CALLERS, LONG, Caller, World, client
-from .fleet import Fleet
-from .ledger import (
+from parley.host.host import open_store
+from parley.store.task_store import TaskStore
+from tests.fleet.book import Book
+from tests.fleet.callers import CALLERS, LONG, Caller, World, client
+from tests.fleet.fleet import Fleet
+from tests.fleet.ledger import (
     at_rest,
     check_acts,
     check_book,
@@ -26,6 +24,7 @@ from .ledger import (
     check_webhooks,
     has_heard_all,
 )
+from tests.webhooks import Webhook, webhook
 
 HOOK_SECONDS = 60.0
 

@@ -14,13 +14,12 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+from tests.fleet.callers import LONG
+from tests.fleet.fleet import Fleet
+from tests.fleet.ledger import numbers
+from tests.fleet.load import Load
 from tests.peers.conftest import command_of
 from tests.peers.official_caller import Official, Process, Refused, official_process
-
-from .callers import LONG
-from .fleet import Fleet
-from .ledger import numbers
-from .load import Load
 
 WAYS = (
     ("python-1.3", "JSONRPC", "1.0"),

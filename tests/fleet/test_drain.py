@@ -15,10 +15,9 @@ from parley.client.retry import Retry
 from parley.model.operations import BY_NAME
 from parley.model.requests import SendMessageRequest
 from tests.contract.conftest import past_the_card
-
-from .conftest import FleetOf
-from .ledger import check_log, kept, numbers
-from .load import opened
+from tests.fleet.conftest import FleetOf
+from tests.fleet.ledger import check_log, kept, numbers
+from tests.fleet.load import opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Officials
-from .faults import kill, replace
-from .fleet import fleet_of
-from .load import load
-from .settings import schedules
+from tests.fleet.conftest import Officials
+from tests.fleet.faults import kill, replace
+from tests.fleet.fleet import fleet_of
+from tests.fleet.load import load
+from tests.fleet.settings import schedules
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.peer]
 

@@ -11,10 +11,10 @@ import random
 
 import pytest
 
-from . import faults
-from .conftest import FleetOf, Officials
-from .load import load
-from .settings import schedules
+from tests.fleet import faults
+from tests.fleet.conftest import FleetOf, Officials
+from tests.fleet.load import load
+from tests.fleet.settings import schedules
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
 

@@ -16,13 +16,12 @@ import pytest
 
 import parley
 from parley.model.errors import OverloadedError
+from tests.fleet.callers import World, client
+from tests.fleet.conftest import FleetOf
+from tests.fleet.fleet import Fleet
+from tests.fleet.load import load
 from tests.services.postgres import PostgresServer
 from tests.services.proxy import line
-
-from .callers import World, client
-from .conftest import FleetOf
-from .fleet import Fleet
-from .load import load
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

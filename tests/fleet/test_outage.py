@@ -11,11 +11,10 @@ from parley import Task, TaskState
 from parley.model.errors import OverloadedError
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
 from tests.contract.conftest import past_the_card
-from tests.server.http import ask
-
-from .conftest import FleetOf
-from .fleet import Fleet, Replica
-from .test_drain import WAYS, connect, saying
+from tests.fleet.conftest import FleetOf
+from tests.fleet.fleet import Fleet, Replica
+from tests.fleet.test_drain import WAYS, connect, saying
+from tests.server.raw_http import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

@@ -10,12 +10,11 @@ import pytest
 
 import parley
 from parley import Task, TaskState
-
-from .callers import PATIENT, client
-from .conftest import FleetOf
-from .fleet import Fleet, Replica
-from .ledger import check_acts, check_log, kept, numbers
-from .load import opened
+from tests.fleet.callers import PATIENT, client
+from tests.fleet.conftest import FleetOf
+from tests.fleet.fleet import Fleet, Replica
+from tests.fleet.ledger import check_acts, check_log, kept, numbers
+from tests.fleet.load import opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

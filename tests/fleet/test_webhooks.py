@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from parley import Task
+from tests.fleet.callers import client
+from tests.fleet.conftest import FleetOf
+from tests.fleet.fleet import Fleet, Replica
+from tests.fleet.ledger import check_log, kept
+from tests.fleet.load import opened
+from tests.fleet.settings import schedules
 from tests.webhooks import Told, Webhook, webhook
-
-from .callers import client
-from .conftest import FleetOf
-from .fleet import Fleet, Replica
-from .ledger import check_log, kept
-from .load import opened
-from .settings import schedules
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 

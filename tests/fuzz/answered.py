@@ -16,9 +16,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.client import card as resolving
+from parley.client.card import resolver as resolving
+from parley.client.card.interface import candidates
 from parley.client.errors import CardInvalid, ClientError, NoCommonInterface
-from parley.client.interface import candidates
 from parley.model.cards import AgentCard
 from parley.model.encoding import encode
 from parley.model.errors import (
@@ -34,11 +34,11 @@ from parley.model.retry_after import seconds_of
 from parley.model.service import StreamItem
 from parley.model.struct import WrongField
 from parley.server.address import BadAddress, server_address
-from parley.server.exchange import named_in
 from parley.server.hosts import Hosts, NotOurHost
+from parley.server.http.exchange import named_in
 from parley.wire import jsonrpc, protojson, sse, versions
 from parley.wire.dialect import Codec
-from parley.wire.protobuf_errors import CODES, read_status, write_status
+from parley.wire.protobuf.errors import CODES, read_status, write_status
 from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS, Target
 from tests.wire.v0_3.losses import left_of
@@ -313,7 +313,7 @@ def cards(data: bytes) -> None:
 
 
 def _callable(found: Any) -> None:
-    from parley.client.grpc import Target as GrpcTarget
+    from parley.client.bindings.grpc import Target as GrpcTarget
 
     for candidate in found:
         if candidate.binding == "GRPC":

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 from msgspec.structs import replace
 
-from parley.agent.pages import PageToken, read_token, write_token
+from parley.engine.service.pagination import PageToken, read_token, write_token
 from parley.model import encoding
 from parley.model.errors import (
     A2AError,
@@ -27,10 +27,10 @@ from parley.model.errors import (
 from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import A2AStruct
-from parley.server.paths import Paths, segments_of
+from parley.server.http.paths import Paths, segments_of
 from parley.wire import jsonrpc, protojson, versions
 from parley.wire.limits import check_limits
-from parley.wire.protobuf_errors import MOST_BYTES, write_status
+from parley.wire.protobuf.errors import MOST_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
 from tests.fuzz import messages
 from tests.strategies import MESSAGES

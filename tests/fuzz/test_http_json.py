@@ -29,7 +29,7 @@ from parley import Agent, Turn
 from parley.model.operations import OPERATIONS
 from parley.model.service import Caller
 from parley.server.run import serving
-from tests.server.http import MESSAGE, ask
+from tests.server.raw_http import MESSAGE, ask
 
 pytestmark = pytest.mark.anyio
 

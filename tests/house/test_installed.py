@@ -168,9 +168,12 @@ def test_what_needs_another_extra_says_which(
 @pytest.mark.parametrize(
     ("code", "extra"),
     [
-        ("import parley.client.grpc", "grpc"),
+        ("import parley.client.bindings.grpc", "grpc"),
         ("from agent import agent; agent.asgi(store='postgresql://h/x')", "postgres"),
-        ("from parley.agent.opening import open_bus as o; o('redis://h', 'postgresql:')", "redis"),
+        (
+            "from parley.host.store_urls import open_bus as o; o('redis://h', 'postgresql:')",
+            "redis",
+        ),
         ("from agent import agent; parley.serve(agent, grpc_port=0)", "grpc"),
     ],
 )
@@ -185,7 +188,13 @@ def test_the_library_says_which_extra_it_lacks(
 
 
 def test_with_every_extra_everything_is_there(with_everything: Environment, tmp_path: Path) -> None:
-    modules = ("client.grpc", "server.grpc", "log.postgres", "log.bus_postgres", "log.bus_redis")
+    modules = (
+        "client.bindings.grpc",
+        "server.grpc.server",
+        "store.postgres.store",
+        "store.bus.postgres_bus",
+        "store.bus.redis_bus",
+    )
     lines = [f"import parley.{name}" for name in (*modules, "cli.app")]
     done = run([with_everything.python, "-c", "\n".join([*lines, "import watchfiles"])], tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -11,17 +11,17 @@ import pytest
 from tests.house.file_sizes import ROOT
 
 SOURCES = sorted((ROOT / "src" / "parley").rglob("*.py"))
-PLACE = "cli/output.py"
+PLACE = "cli/output/streams.py"
 
 # What else may name a stream, and why nothing of others gets onto a terminal there as it is.
 MAY_NAME_A_STREAM = {
     "cli/boundary.py": "flushes, and closes what nobody reads any more",
-    "cli/reporting.py": "flushes",
-    "cli/demo.py": "asks whether it is a terminal",
-    "cli/store_transfer.py": "writes the lines of an export, which it refuses to a terminal",
+    "cli/calls/reporting.py": "flushes",
+    "cli/commands/demo.py": "asks whether it is a terminal",
+    "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/messages.py": "reads",
 }
-MAY_DRAW = {"cli/stage_rich.py": "on a console that shows what it is given as text"}
+MAY_DRAW = {"cli/demo/stage_rich.py": "on a console that shows what it is given as text"}
 
 PRINTS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack"}
 PRINTS |= {"excepthook", "print_tb", "StreamHandler", "basicConfig", "showwarning"}
@@ -81,7 +81,7 @@ def test_nothing_is_printed_but_through_the_one_place(path: Path) -> None:
     by_console = {"print"} if name(path) in MAY_DRAW else set()
     assert set(called(tree)) & PRINTS <= by_console
     assert not streams(tree) or name(path) in MAY_NAME_A_STREAM
-    assert not imported(tree) & DRAWS or name(path) in {*MAY_DRAW, "cli/picture.py"}
+    assert not imported(tree) & DRAWS or name(path) in {*MAY_DRAW, "cli/demo/picture.py"}
 
 
 def test_what_may_name_a_stream_does() -> None:

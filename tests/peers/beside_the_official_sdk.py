@@ -14,7 +14,7 @@ async def main(version: str) -> None:
     import grpc
 
     import parley
-    from parley.server.grpc_options import GrpcOptions
+    from parley.server.grpc.options import GrpcOptions
     from parley.server.run import serving
     from parley.wire import versions
 

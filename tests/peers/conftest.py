@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parley.server.grpc_options import grpc_options
+from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 
 from .counterpart import agent

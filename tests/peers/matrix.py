@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from parley.server.grpc_options import grpc_options
+from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 from parley.server.settings import Settings
 

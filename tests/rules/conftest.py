@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from parley.server.app import App
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from tests.contract.agents import contract, who
-
-from .wire import WAYS, Place, Wire
+from tests.rules.wire import WAYS, Place, Wire
 
 
 @asynccontextmanager

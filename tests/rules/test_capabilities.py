@@ -13,12 +13,11 @@ from parley.server.endpoint import Endpoint
 from tests.client.talk import Agent as Scripted
 from tests.client.talk import talk
 from tests.contract.agents import STRICT, plain, strict
+from tests.rules.conftest import placed
+from tests.rules.told import words_of
+from tests.rules.wire import Wire
 from tests.server.scripted import Scripted as Service
 from tests.server.scripted import card_of
-
-from .conftest import placed
-from .told import words_of
-from .wire import Wire
 
 pytestmark = pytest.mark.anyio
 

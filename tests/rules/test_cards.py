@@ -10,8 +10,8 @@ import pytest
 
 import parley
 from parley import Settings
-from parley.client.card import read_card
-from parley.client.interface import candidates
+from parley.client.card.interface import candidates
+from parley.client.card.resolver import read_card
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.schemes import (
     HTTPAuthSecurityScheme,
@@ -24,12 +24,11 @@ from parley.server.endpoint import Endpoint
 from parley.server.run import serving
 from tests.client.scripted_server import card
 from tests.contract.agents import contract, plain
-from tests.server.http import ask
+from tests.rules.conftest import placed
+from tests.rules.wire import WAYS, Wire
+from tests.server.raw_http import ask
 from tests.server.scripted import Scripted as Service
 from tests.server.scripted import card_of
-
-from .conftest import placed
-from .wire import WAYS, Wire
 
 pytestmark = pytest.mark.anyio
 

@@ -12,16 +12,15 @@ import pytest
 
 import parley
 from parley import Agent, Artifact, Turn
-from parley.log.fold import Fold, IllegalEvent
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.tasks import TaskArtifactUpdateEvent
+from parley.store.fold import Fold, IllegalEvent
 from parley.wire import versions
 from tests.client.scripted_server import Exchange, card, scripted
-from tests.server.http import ask, post
-
-from .conftest import only, placed
-from .told import state_of
-from .wire import Wire
+from tests.rules.conftest import only, placed
+from tests.rules.told import state_of
+from tests.rules.wire import Wire
+from tests.server.raw_http import ask, post
 
 pytestmark = pytest.mark.anyio
 

@@ -18,10 +18,9 @@ from parley.model.errors import (
 )
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import plain, strict
-from tests.server.http import ask
-
-from .conftest import only, placed
-from .wire import Wire
+from tests.rules.conftest import only, placed
+from tests.rules.wire import Wire
+from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
 

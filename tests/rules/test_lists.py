@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from .conftest import only
-from .wire import Wire
+from tests.rules.conftest import only
+from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from parley.log.store import PushState
-from tests.agent.pushing import gated, pushing
+from parley.store.task_store import PushState
+from tests.push.pushing import gated, pushing
+from tests.rules.conftest import only
+from tests.rules.wire import Wire
 from tests.webhooks import webhook
-
-from .conftest import only
-from .wire import Wire
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,9 @@ import parley
 from tests.client.scripted_server import card, scripted
 from tests.client.talk import HI
 from tests.client.talk import Agent as Scripted
-from tests.server.http import JSON, ask, call, post
-
-from .conftest import only
-from .told import state_of
+from tests.rules.conftest import only
+from tests.rules.told import state_of
+from tests.server.raw_http import JSON, ask, call, post
 
 pytestmark = pytest.mark.anyio
 

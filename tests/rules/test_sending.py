@@ -13,10 +13,9 @@ from tests.client.scripted_server import card, scripted
 from tests.client.talk import HI
 from tests.client.talk import Agent as Scripted
 from tests.contract.agents import gates
-
-from .conftest import only, placed
-from .told import said_in, state_of, words_of
-from .wire import Wire
+from tests.rules.conftest import only, placed
+from tests.rules.told import said_in, state_of, words_of
+from tests.rules.wire import Wire
 
 pytestmark = pytest.mark.anyio
 

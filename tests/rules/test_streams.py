@@ -11,10 +11,9 @@ from parley import Agent, Turn
 from parley.model.tasks import TaskState
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.contract.agents import gates
-from tests.server.http import connection, data_of
-
-from .conftest import only, placed
-from .wire import Wire
+from tests.rules.conftest import only, placed
+from tests.rules.wire import Wire
+from tests.server.raw_http import connection, data_of
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,10 @@ import parley
 from tests.client.scripted_server import card, scripted
 from tests.client.talk import task as task_json
 from tests.contract.agents import contract, plain, who
-from tests.server.http import ask, call, post
-
-from .conftest import placed
-from .told import words_of
-from .wire import Place, Wire
+from tests.rules.conftest import placed
+from tests.rules.told import words_of
+from tests.rules.wire import Place, Wire
+from tests.server.raw_http import ask, call, post
 
 pytestmark = pytest.mark.anyio
 

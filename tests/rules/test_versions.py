@@ -11,11 +11,10 @@ import parley
 from parley import Settings
 from parley.wire import versions
 from tests.contract.agents import contract
-from tests.server.http import ask, connection, data_of
-
-from .conftest import only, placed
-from .told import state_of, words_of
-from .wire import OLD_METHODS, PATHS, Wire
+from tests.rules.conftest import only, placed
+from tests.rules.told import state_of, words_of
+from tests.rules.wire import OLD_METHODS, PATHS, Wire
+from tests.server.raw_http import ask, connection, data_of
 
 pytestmark = pytest.mark.anyio
 

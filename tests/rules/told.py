@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from tests.server.http import WAIT
+from tests.server.raw_http import WAIT
 
 KINDS = {
     "task": "task",

@@ -17,10 +17,9 @@ from uuid import uuid4
 import grpc
 from google.protobuf import json_format
 
-from tests.server.http import WAIT, Connection, Response, connection
+from tests.rules.told import KINDS, Answer, Event, Events, nothing, refused, refused_over_grpc
+from tests.server.raw_http import WAIT, Connection, Response, connection
 from tests.wire.oracle import facts, message_class
-
-from .told import KINDS, Answer, Event, Events, nothing, refused, refused_over_grpc
 
 WAYS = [
     (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")

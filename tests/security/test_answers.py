@@ -13,13 +13,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from parley.agent.push_post import Failure, Poster
+from parley.client.bindings.http import HttpTransport, Reply
 from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Timeout
-from parley.client.http import HttpTransport, Reply
-from parley.log.store import PushRecord
 from parley.model.push import TaskPushNotificationConfig
+from parley.push.http_sender import Failure, Poster
 from parley.security.answers import INTERIM, AnswerTooLarge, bounded_connector
 from parley.security.egress import Egress
+from parley.store.task_store import PushRecord
 from tests.client.scripted_server import Exchange, scripted
 from tests.security.flooding import KINDS
 

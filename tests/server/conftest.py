@@ -3,8 +3,7 @@
 import pytest
 
 from parley.server.run import serving
-
-from .scripted import Scripted, app_of
+from tests.server.scripted import Scripted, app_of
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from parley.model.parts import Message, Part, Role
 from parley.model.requests import SendMessageRequest
 from parley.model.tasks import Event
 from parley.server.app import App
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.wire import versions
-from parley.wire.protobuf_errors import STATUS_KEY, read_status
+from parley.wire.protobuf.errors import STATUS_KEY, read_status
 
 WAIT = 5.0
 HI = SendMessageRequest(

@@ -12,9 +12,8 @@ import pytest
 from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.run import serving
-
-from .http import WAIT, ask, call, post
-from .scripted import app_of
+from tests.server.raw_http import WAIT, ask, call, post
+from tests.server.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,8 @@ from parley.model.errors import TaskNotFoundError
 from parley.server.app import Endpoint, Settings, create_app
 from parley.server.hosts import Hosts, NotOurHost
 from parley.server.run import serving
-
-from .http import JSON, MESSAGE, ask, call, connection, post
-from .scripted import Scripted, app_of, card_of
+from tests.server.raw_http import JSON, MESSAGE, ask, call, connection, post
+from tests.server.scripted import Scripted, app_of, card_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,10 +11,9 @@ from parley.model.ids import LONGEST_ID
 from parley.model.requests import GetTaskRequest
 from parley.model.service import Caller
 from parley.server.run import serving
-
-from .http import ask, call, post
-from .rpc import served
-from .scripted import Scripted, app_of
+from tests.server.raw_http import ask, call, post
+from tests.server.rpc import served
+from tests.server.scripted import Scripted, app_of
 
 pytestmark = pytest.mark.anyio
 

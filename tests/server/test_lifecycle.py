@@ -11,9 +11,8 @@ from parley.model.service import StreamItem
 from parley.model.tasks import TaskState
 from parley.server.app import Settings
 from parley.server.run import serving
-
-from .http import JSON, WAIT, ask, call, connection, id_of, post
-from .scripted import Scripted, Standstill, app_of, chunk, task
+from tests.server.raw_http import JSON, WAIT, ask, call, connection, id_of, post
+from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
 
 pytestmark = pytest.mark.anyio
 

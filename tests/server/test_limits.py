@@ -16,8 +16,6 @@ import parley
 from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
-from parley.log.memory import MemoryTaskStore
-from parley.log.store import Append, StoreUnavailable
 from parley.model.errors import OverloadedError
 from parley.model.requests import (
     CancelTaskRequest,
@@ -28,8 +26,10 @@ from parley.model.requests import (
     SubscribeToTaskRequest,
 )
 from parley.server.app import App, Settings
-from parley.server.grpc_options import GrpcOptions
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
+from parley.store.task_store import Append, StoreUnavailable
 from tests.client.trusting import grpc_of
 from tests.contract.conftest import past_the_card
 

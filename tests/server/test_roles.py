@@ -8,15 +8,14 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskState, Turn
-from parley.agent.host import serve
-from parley.log.memory import MemoryLogs, MemoryTaskStore
-from parley.server.grpc_options import GrpcOptions
+from parley.host.host import serve
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.server.sockets import ListenError
+from parley.store.memory import MemoryLogs, MemoryTaskStore
 from tests.contract.conftest import past_the_card
-
-from .http import JSON, ask, call
-from .rpc import HI
+from tests.server.raw_http import JSON, ask, call
+from tests.server.rpc import HI
 
 pytestmark = pytest.mark.anyio
 

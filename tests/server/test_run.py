@@ -14,9 +14,8 @@ import pytest
 
 from parley.server.run import ListenError, run, serving, serving_in_thread
 from parley.server.sockets import address_of, listen
-
-from .http import WAIT, ask, call, connection, post
-from .scripted import app_of
+from tests.server.raw_http import WAIT, ask, call, connection, post
+from tests.server.scripted import app_of
 
 pytestmark = pytest.mark.anyio
 

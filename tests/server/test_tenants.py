@@ -7,9 +7,8 @@ import pytest
 from parley.model.errors import TaskNotFoundError
 from parley.server.app import Endpoint, create_app
 from parley.server.run import serving
-
-from .http import MESSAGE, ask, call, connection, post
-from .scripted import Scripted, card_of, reply
+from tests.server.raw_http import MESSAGE, ask, call, connection, post
+from tests.server.scripted import Scripted, card_of, reply
 
 pytestmark = pytest.mark.anyio
 
@@ -310,7 +309,7 @@ async def test_one_agent_at_the_root_is_an_assistant_too():
 
 
 async def test_a_task_is_looked_for_under_the_tenant():
-    """What keeps tasks of tenants apart is the context: see tests/agent/test_tenants.py."""
+    """What keeps tasks of tenants apart is the context: see tests/engine/test_tenants.py."""
     seen = []
 
     async def missing(request, context):

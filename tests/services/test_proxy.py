@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from .front_door import front_door
-from .proxy import Line, line
+from tests.services.front_door import front_door
+from tests.services.proxy import Line, line
 
 pytestmark = pytest.mark.anyio
 

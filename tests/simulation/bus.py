@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from parley.log.events import LoggedEvent
-from parley.log.hints import LocalHints
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import LoggedEvent
 from tests.simulation.loop import Process
 from tests.simulation.world import World
 

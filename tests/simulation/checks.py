@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from parley.log.events import Kind, LoggedEvent, Received, Remembered, TurnStarted
-from parley.log.fold import Fold
-from parley.log.head import Head
-from parley.log.store import Append
 from parley.model.parts import text_of
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
+from parley.store.events import Kind, LoggedEvent, Received, Remembered, TurnStarted
+from parley.store.fold import Fold
+from parley.store.head import Head
+from parley.store.task_store import Append
 from tests.simulation.programs import expected_artifacts
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from parley.agent.service import AgentService
+from parley.engine.service.service import AgentService
 from parley.model.errors import (
     A2AError,
     InternalError,

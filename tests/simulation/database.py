@@ -12,11 +12,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from parley.log.events import LoggedEvent
-from parley.log.head import payload_of
-from parley.log.lease import Lease, Touch
-from parley.log.memory import MemoryLogs, MemoryTaskStore
-from parley.log.store import (
+from parley.model.parts import Message
+from parley.store.events import LoggedEvent
+from parley.store.head import payload_of
+from parley.store.lease import Lease, Touch
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.task_store import (
     Append,
     Committed,
     Conflict,
@@ -27,7 +28,6 @@ from parley.log.store import (
     StoreUnavailable,
     TaskQuery,
 )
-from parley.model.parts import Message
 from tests.simulation.checks import LogChecker
 from tests.simulation.loop import Process
 from tests.simulation.world import World

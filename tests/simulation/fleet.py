@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
-from parley.agent.host import Host
-from parley.agent.service import AgentService
-from parley.log.lease import Lease
-from parley.log.store import StoreError
+from parley.engine.service.service import AgentService
+from parley.host.host import Host
 from parley.model.errors import A2AError
+from parley.store.lease import Lease
+from parley.store.task_store import StoreError
 from tests.simulation.bus import SimulatedBus, Wire
 from tests.simulation.checks import LogChecker
 from tests.simulation.database import Database, SimulatedStore

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from parley.agent.adoption import Adoption
-from parley.agent.lane import Lane
-from parley.agent.run import Run
-from parley.agent.senders import Senders
-from parley.agent.writer import TaskWriter
-from parley.log import follow, memory
-from parley.log.events import logged
-from parley.log.head import Head
-from parley.log.hints import LocalHints
-from parley.log.store import Append
+from parley.engine.queue.claimer import Adoption
+from parley.engine.replies.waiters import Senders
+from parley.engine.turn.attempt import Run
+from parley.engine.turn.task_runner import Lane
+from parley.engine.turn.task_writer import TaskWriter
+from parley.store import follow, memory
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import logged
+from parley.store.head import Head
+from parley.store.task_store import Append
 
 if TYPE_CHECKING:
     from tests.simulation.database import SimulatedStore

@@ -14,9 +14,11 @@ from typing import Any
 
 import msgspec
 
-from parley.agent import host, push_delivery
-from parley.agent.lane import Lane
-from parley.log import hints, jitter
+from parley.engine.turn.task_runner import Lane
+from parley.host import host
+from parley.push import dispatcher
+from parley.store import jitter
+from parley.store.bus import subscriptions
 from tests.simulation.clients import Client
 from tests.simulation.fleet import Fleet, Replica
 from tests.simulation.loop import Process, Stuck, numbered
@@ -269,8 +271,8 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (os, "urandom", world.random.randbytes),
         (jitter, "uniform", world.random.uniform),
         (host, "Watchdog", _NoWatchdog),
-        (push_delivery, "Poster", simulation.webhooks.poster),
-        (hints, "Subscription", _Subscription),
+        (dispatcher, "Poster", simulation.webhooks.poster),
+        (subscriptions, "Subscription", _Subscription),
         (asyncio.Timeout, "__hash__", numbered),
         (Lane, "__hash__", numbered),
     ]
@@ -295,7 +297,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
             delattr(where, name)
 
 
-class _Subscription(hints.Subscription):
+class _Subscription(subscriptions.Subscription):
     """One whose place in a set does not depend on its address."""
 
     __hash__ = numbered

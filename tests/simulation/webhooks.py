@@ -8,8 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from parley.agent.push_post import Failure
-from parley.log.store import PushRecord, PushState
+from parley.push.http_sender import Failure
+from parley.store.task_store import PushRecord, PushState
 from tests.simulation.checks import LogChecker
 from tests.simulation.world import World
 

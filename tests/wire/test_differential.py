@@ -25,8 +25,7 @@ from msgspec import inspect
 from parley.model.errors import InvalidParamsError
 from parley.wire.protojson import decode, encode
 from tests.strategies import MESSAGES, any_message, json_values, spoil, value_of
-
-from .oracle import parse, write
+from tests.wire.oracle import parse, write
 
 
 def name_of(value: Any) -> str:

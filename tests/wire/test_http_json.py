@@ -21,7 +21,7 @@ from parley.model.requests import Empty, SendMessageResponse, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskState
-from parley.server.paths import Paths, segments_of
+from parley.server.http.paths import Paths, segments_of
 from parley.wire import versions
 from parley.wire.dialect import Route
 from parley.wire.v1_0.query import read_query

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import msgspec
 
-from parley.agent.extended_card import ExtendedCard, ExtendedCards
-from parley.agent.options import Options
-from parley.agent.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
+from parley.engine.options import Options
+from parley.engine.service.extended_card import ExtendedCard, ExtendedCards
+from parley.engine.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
@@ -394,7 +394,7 @@ class Agent:
 
         Takes the options of ``parley.asgi``.
         """
-        from parley.agent.host import asgi
+        from parley.host.host import asgi
 
         return asgi(self, **options)
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from parley.agent.kept import kept, read
-from parley.log.store import Scope, TaskQuery, TaskStore
+from parley.engine.serialization import kept, read
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
+from parley.store.task_store import Scope, TaskQuery, TaskStore
 
 R = TypeVar("R")
 

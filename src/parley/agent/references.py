@@ -10,15 +10,15 @@ from typing import TypeVar
 import msgspec
 
 from parley.agent.context import AgentContext
-from parley.agent.ids import new_id
-from parley.agent.run import Run
-from parley.agent.skill import form_of
-from parley.log.follow import TaskGone, follow
+from parley.engine.skill import form_of
+from parley.engine.turn.attempt import Run
 from parley.model.errors import TaskNotFoundError
 from parley.model.ids import may_be_id
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.references import artifacts_named, tasks_named
 from parley.model.tasks import Task, TaskState
+from parley.model.uuid7 import new_id
+from parley.store.follow import TaskGone, follow
 
 T = TypeVar("T")
 

@@ -12,13 +12,13 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 import msgspec
 
 from parley.agent import references
-from parley.agent.answer import Answer
-from parley.agent.content import accepts, checked, to_parts
+from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
-from parley.agent.kept import check_metadata, kept, read
-from parley.agent.outgoing import active
-from parley.agent.run import Failed, Rejected, Run, log
-from parley.agent.stream import ArtifactStream
+from parley.engine.answer import Answer
+from parley.engine.content import accepts, checked, to_parts
+from parley.engine.serialization import check_metadata, kept, read
+from parley.engine.turn.attempt import Failed, Rejected, Run, log
+from parley.engine.turn.output_filter import active
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.service import Caller

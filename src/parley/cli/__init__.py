@@ -12,7 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         import typer  # noqa: F401
     except ModuleNotFoundError:
-        from parley.cli.output import say
+        from parley.cli.output.streams import say
         from parley.model.distribution import install_command
 
         say(
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         sys.exit(2)
     from parley.cli.app import run
-    from parley.cli.output import listen_to_python
+    from parley.cli.output.streams import listen_to_python
 
     listen_to_python()
     # Its C library writes what peers say, a GOAWAY's words, to stderr: past Python, as it came.

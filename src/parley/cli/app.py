@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli import card, config, demo, send, serve, store, task
 from parley.cli.boundary import conclude
-from parley.cli.failures import INTERRUPTED, UsageFailure
-from parley.cli.options import found_sources
-from parley.cli.output import Output, prepare_streams, say
+from parley.cli.commands import card, config, demo, send, serve, store, task
+from parley.cli.output.failures import INTERRUPTED, UsageFailure
+from parley.cli.output.streams import Output, prepare_streams, say
 from parley.cli.program import NAME
-from parley.cli.settings import BY_FIELD, SETTINGS
+from parley.cli.settings.options import found_sources
+from parley.cli.settings.table import BY_FIELD, SETTINGS
 
 _ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # what every complaint of it is
 

@@ -7,8 +7,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from parley.cli.failures import BROKEN_PIPE, INTERRUPTED, Failure
-from parley.cli.output import Output
+from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, Failure
+from parley.cli.output.streams import Output
 
 
 def conclude(output: Output, action: Callable[[], int | None]) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from parley.cli.failures import Failure, UsageFailure
+from parley.cli.output.failures import Failure, UsageFailure
 
 if TYPE_CHECKING:
     from parley import Agent

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from parley.cli.failures import UsageFailure
+from parley.cli.output.failures import UsageFailure
 from parley.model.parts import Message, Part, Role
 
 LARGEST_FILE = 7 * 1024 * 1024  # in base64 a little under the 10 MiB that servers commonly take

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from parley.cli.failures import UsageFailure
-from parley.cli.output import say
-from parley.cli.text import one_line
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.streams import say
+from parley.cli.output.text import one_line
 from parley.model.distribution import install_command
 
 PATIENCE = 30.0  # seconds for a server to end; more than it gives its turns

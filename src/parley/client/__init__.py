@@ -1,10 +1,10 @@
 """The bindings, calling."""
 
-from parley.client.agent import RemoteAgent
+from parley.client.calls.difference import news
+from parley.client.calls.stream import EventStream
 from parley.client.connection import Connection, connect
-from parley.client.difference import news
 from parley.client.errors import ClientError
-from parley.client.stream import EventStream
+from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
 
 __all__ = [

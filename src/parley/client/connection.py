@@ -6,15 +6,15 @@ from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from parley.client.agent import RemoteAgent
-from parley.client.binding import Binding, home
-from parley.client.card import CardResolver, Reference, ResolvedCard
+from parley.client.bindings.binding import Binding, home
+from parley.client.bindings.http import HttpTransport
+from parley.client.calls.negotiation import Interfaces
+from parley.client.card.interface import Candidate, choose, declares
+from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
 from parley.client.credentials import Credentials
 from parley.client.extensions import activate
 from parley.client.headers import taken_apart
-from parley.client.http import HttpTransport
-from parley.client.interface import Candidate, choose, declares
-from parley.client.negotiation import Interfaces
+from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collected

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from parley.client.service import RemoteService
+from parley.client.calls.service import RemoteService
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, in_force, with_dependencies

@@ -12,11 +12,11 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-from parley.client.agent import RemoteAgent
+from parley.client.calls.stream import EventStream
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
 from parley.client.push import PushConfigs
-from parley.client.stream import EventStream
+from parley.client.remote_agent import RemoteAgent
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.tasks import Event, Task, TaskState
 

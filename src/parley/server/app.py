@@ -11,18 +11,18 @@ from contextlib import asynccontextmanager, suppress
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from parley.server import health
 from parley.server.address import route_path
+from parley.server.byte_budget import Held
 from parley.server.endpoint import Endpoint as Endpoint
-from parley.server.exchange import Identify
-from parley.server.held import Held
 from parley.server.hosts import Hosts, NotOurHost
+from parley.server.http import health
+from parley.server.http.exchange import Identify
+from parley.server.http.misdirected import refuse_host
+from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
-from parley.server.misdirected import refuse_host
 from parley.server.routes import Routes, checked
 from parley.server.settings import Settings as Settings
-from parley.server.streams import Streams
-from parley.server.unsent import Unsent
+from parley.server.slow_readers import Unsent
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (

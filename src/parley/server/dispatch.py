@@ -23,11 +23,11 @@ from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.server.active_extensions import Extensions
+from parley.server.concurrency_limiter import Places
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
-from parley.server.parameters import Extensions
-from parley.server.places import Places
 
 
 def _nowhere(tenant: str) -> Interfaces:

@@ -8,23 +8,23 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp
 
-from parley.server.discovery import CARD_PATHS, CardChoice, CardPage
+from parley.server.byte_budget import Held
+from parley.server.cards.advertised_interfaces import GrpcPlace, Offer
+from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
+from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
+from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.concurrency_limiter import Places
 from parley.server.dispatch import Dispatcher
-from parley.server.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.endpoint import Endpoint
-from parley.server.exchange import Identify, Surroundings
-from parley.server.held import Held
 from parley.server.hosts import Hosts
-from parley.server.http_json import HttpJsonBinding
-from parley.server.index import ASSISTANTS, Index
-from parley.server.jsonrpc import JsonRpcBinding
+from parley.server.http.exchange import Identify, Surroundings
+from parley.server.http.http_json import HttpJsonBinding
+from parley.server.http.jsonrpc import JsonRpcBinding
+from parley.server.http.paths import has_quoted_slash
+from parley.server.http.streams import Streams
+from parley.server.http.unavailable import Nobody
 from parley.server.lifecycle import Lifecycle
-from parley.server.nobody import Nobody
-from parley.server.offer import GrpcPlace, Offer
-from parley.server.paths import has_quoted_slash
-from parley.server.places import Places
 from parley.server.settings import Settings
-from parley.server.streams import Streams
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 _TENANT = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,127}")

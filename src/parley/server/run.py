@@ -19,12 +19,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from parley.server.app import App, Settings
-from parley.server.connection import Limits, protocol_with
-from parley.server.grpc_options import GrpcOptions
-from parley.server.held import Held
+from parley.server.byte_budget import Held
+from parley.server.grpc.options import GrpcOptions
+from parley.server.http.connection import Limits, protocol_with
+from parley.server.slow_readers import Unsent
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
-from parley.server.unsent import Unsent
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -138,7 +138,7 @@ def over_grpc(
     """
     if options is None:
         return contextlib.nullcontext("")
-    from parley.server.grpc import serving_grpc
+    from parley.server.grpc.server import serving_grpc
 
     return serving_grpc(app, options, host=host, address=address, grace=grace)
 

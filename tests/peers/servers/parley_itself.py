@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 from parley import Agent, Turn
-from parley.server.grpc_options import grpc_options
+from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 
 agent = Agent("Official agent", description="An agent on Parley")

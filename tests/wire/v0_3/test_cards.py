@@ -26,8 +26,7 @@ from parley.model.schemes import (
 )
 from parley.wire import versions
 from parley.wire.v0_3.cards import proto_members_of
-
-from .exchanges import cards
+from tests.wire.v0_3.exchanges import cards
 
 MINIMAL = {"name": "a", "url": "https://a.example"}
 FULL = {

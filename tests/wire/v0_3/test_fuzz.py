@@ -18,8 +18,7 @@ from parley.wire.limits import check_limits
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.jsonrpc import JsonRpc
 from tests.strategies import json_objects, json_values, spoil, value_of
-
-from .exchanges import CALLED, answer_of, cards, request_of
+from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
 
 CODECS = [JsonRpc(), HttpJson()]
 events = value_of(StreamResponse).map(lambda wrapper: wrapper.payload)

@@ -27,9 +27,8 @@ from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.jsonrpc import JsonRpc
 from tests.strategies import value_of
 from tests.wire.oracle import message_class
-
-from .exchanges import CALLED, answer_of, read, request_of
-from .losses import left_of
+from tests.wire.v0_3.exchanges import CALLED, answer_of, read, request_of
+from tests.wire.v0_3.losses import left_of
 
 JSONRPC, HTTP_JSON = JsonRpc(), HttpJson()
 

@@ -16,9 +16,8 @@ from parley.wire.v0_3.cards import write_merged_card
 from parley.wire.v0_3.jsonrpc import JsonRpc
 from parley.wire.v0_3.operations import NAMES
 from tests.strategies import value_of
-
-from .exchanges import CALLED, answer_of, cards, request_of
-from .schema import flaws
+from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
+from tests.wire.v0_3.schema import flaws
 
 JSONRPC = JsonRpc()
 

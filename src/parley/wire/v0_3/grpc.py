@@ -16,9 +16,9 @@ from parley.model.tasks import Event
 from parley.wire import protojson
 from parley.wire.forgiveness import noted
 from parley.wire.lenient import Wrong
-from parley.wire.protobuf import Messages
-from parley.wire.protobuf_limits import check_depth, check_parts
-from parley.wire.protobuf_members import fill, members_of
+from parley.wire.protobuf.limits import check_depth, check_parts
+from parley.wire.protobuf.members import fill, members_of
+from parley.wire.protobuf.messages import Messages
 from parley.wire.syntax import Bytes
 from parley.wire.v0_3 import proto_json
 from parley.wire.v0_3.errors import in_these_names

@@ -6,7 +6,7 @@ file and the icon of a card came after 0.3.0, and are passed over by those who d
 
 from __future__ import annotations
 
-from parley.wire.protobuf import Schema
+from parley.wire.protobuf.messages import Schema
 
 SCHEMA = Schema(
     package="a2a.v1",

@@ -20,9 +20,9 @@ from parley.model.tasks import Event
 from parley.wire import protojson
 from parley.wire.forgiveness import noted
 from parley.wire.lenient import Wrong
-from parley.wire.protobuf import Messages
-from parley.wire.protobuf_limits import check_depth, check_parts
-from parley.wire.protobuf_structs import Structs
+from parley.wire.protobuf.limits import check_depth, check_parts
+from parley.wire.protobuf.messages import Messages
+from parley.wire.protobuf.structs import Structs
 from parley.wire.syntax import Bytes
 from parley.wire.v1_0.grpc_messages import SCHEMA
 

@@ -5,7 +5,7 @@ Facts of the specification, as ``wire.protobuf`` reads them.
 
 from __future__ import annotations
 
-from parley.wire.protobuf import Schema
+from parley.wire.protobuf.messages import Schema
 
 SCHEMA = Schema(
     package="lf.a2a.v1",

@@ -1,0 +1,1 @@
+"""Calling an agent from a command, and reporting the result."""

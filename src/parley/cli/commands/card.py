@@ -1,0 +1,130 @@
+"""``parley card get``: fetch and show an agent card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
+from parley.cli.settings.table import Settings
+
+if TYPE_CHECKING:
+    from parley.cli.calls.calling import Call
+
+EXAMPLES = """\b
+Examples:
+  parley card get -a agents.example.com      the well-known path is added
+  parley card get -a https://agents.example.com/cards/time.json
+  parley card get -a ./card.json -o json
+  parley card get -a agents.example.com --extended   with A2ACLI_BEARER set"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="card", help="Look at agent cards.")
+
+    @settings_command(group, "get", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SOURCES}")
+    def get(
+        settings: Settings,
+        output: Output,
+        extended: bool = typer.Option(
+            False,
+            "--extended",
+            help="Show the card that the agent has for authenticated callers.",
+            show_default=False,
+            rich_help_panel="Card",
+        ),
+        validate: bool = typer.Option(
+            False,
+            "--validate",
+            help="Check the card against the schema of the protocol.",
+            show_default=False,
+            rich_help_panel="Card",
+        ),
+    ) -> int:
+        """Fetch an agent card and show it: who the agent is, what it can do, and where.
+
+        "Selected" is the interface that parley would call.
+        """
+        from parley.cli.calls.calling import Call
+
+        call = Call(settings, output)
+        return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
+
+
+async def _get(call: Call, *, validate: bool) -> None:
+    from parley.cli.calls.calling import PATIENCE
+    from parley.cli.output.card_text import write_card
+    from parley.client.card.interface import choose
+    from parley.client.card.resolver import CardResolver
+    from parley.client.credentials import Credentials
+    from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
+
+    settings, output = call.settings, call.output
+    try:
+        reference, credentials = Credentials.given(
+            settings.agent_card,
+            headers=call.headers,
+            bearer=settings.bearer,
+            api_key=settings.api_key,
+            trust_origins=settings.trust_origin,
+        )
+    except ValueError as error:
+        raise UsageFailure(str(error)) from None
+    async with call.http() as http:
+        resolver = CardResolver(
+            http,
+            credentials=credentials,
+            timeout=call.answer_time,
+            retry=PATIENCE,
+        )
+        resolved = await resolver.resolve(reference)
+    if validate:
+        _validate(call, resolved.raw)
+    selected = None
+    try:
+        choice = choose(
+            resolved.card,
+            call.bindings,
+            version=call.version,
+            card_url=resolved.url,
+            credentials=resolved.bind(credentials),
+            http=http,
+        )
+        selected = choice.candidates[0].interface
+    except OriginNotTrusted as error:
+        output.warn(f"{error.reason}; --trust-origin allows it")
+    except (NoCommonInterface, CardInvalid) as error:
+        output.warn(str(error))
+    if output.is_json:
+        output.json(resolved.raw)  # as the agent wrote it: nothing is added, nothing left out
+    else:
+        write_card(output.text, resolved.card, selected, verbose=settings.verbose)
+
+
+def _validate(call: Call, raw: bytes) -> None:
+    from parley.cli.validation import problems
+
+    found = problems(raw)
+    if found:
+        raise Failure("A2ACLI_ERR_CARD_INVALID", "\n".join(["the card is not valid:", *found]))
+    call.output.note("the card is valid")
+
+
+async def _get_extended(call: Call) -> None:
+    from parley.cli.output.card_text import write_card
+    from parley.model.operations import BY_NAME
+
+    output = call.output
+    async with call.agent() as agent:
+        BY_NAME["GetExtendedAgentCard"].check(agent.card.capabilities)
+        call.insist_on_scheme(agent.card)
+        card = await agent.extended_card()
+        if output.is_json:
+            output.document(card)
+        else:
+            write_card(output.text, card, agent.interface, verbose=call.settings.verbose)

@@ -1,0 +1,58 @@
+"""``parley config show``: the settings in force, and where each one comes from."""
+
+from __future__ import annotations
+
+import typer
+
+from parley.cli.output.streams import Output
+from parley.cli.settings import dotenv
+from parley.cli.settings.options import SOURCES, found_sources, settings_command, shown
+from parley.cli.settings.table import BY_FIELD, SETTINGS, Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="config", help="Look at the configuration.")
+
+    @settings_command(group, "show", *ALL, epilog=SOURCES)
+    def show(settings: Settings, output: Output) -> None:
+        """Show every setting in force, and the source that it comes from.
+
+        Nothing is ever written: set variables, or edit the .env files, to change them.
+        Credentials are only said to be set.
+        """
+        rows = [(setting, shown(setting, settings) or setting.shown) for setting in SETTINGS]
+        sources = settings.sources
+        if settings.is_json:
+            output.document(
+                {
+                    "settings": [
+                        {"name": s.name, "value": value, "source": sources[s.field]}
+                        for s, value in rows
+                    ],
+                    "files": [str(path) for path in _files(settings)],
+                }
+            )
+            return
+        for setting, value in rows:
+            output.text.field(setting.name, f"{value or 'none'} ({sources[setting.field]})")
+        for path in _files(settings):
+            output.text.field("File", path)
+        if settings.misdirection is not None:
+            output.warn(f"{settings.misdirection}; {settings.misdirection.way_out}")
+        for name in _unknown(settings):
+            output.warn(f"{name} is set, but there is no such setting")
+
+
+ALL = tuple(BY_FIELD)
+
+
+def _files(settings: Settings) -> list[str]:
+    return [str(source.path) for source in found_sources(settings.config) if source.path]
+
+
+def _unknown(settings: Settings) -> list[str]:
+    known = {setting.variable for setting in SETTINGS if not setting.local}
+    given = {name for source in found_sources(settings.config) for name in source.values}
+    return sorted(name for name in given if name.startswith(dotenv.PREFIX) and name not in known)

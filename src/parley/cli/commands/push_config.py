@@ -1,0 +1,169 @@
+"""``parley task push-config``: the webhooks that an agent tells of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.redaction import Redactor
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
+from parley.cli.settings.table import Settings
+
+if TYPE_CHECKING:
+    from parley.cli.calls.calling import Call
+    from parley.cli.output.text import TextWriter
+    from parley.model.push import TaskPushNotificationConfig
+
+EXAMPLES = """\b
+Examples:
+  parley task push-config create 0193... https://hooks.example.com/parley
+  parley task push-config list 0193..."""
+EPILOG = f"{EXITS}\n\n{SOURCES}"
+PANEL = "Webhook"
+TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
+CONFIG = typer.Argument(metavar="ID", help="The configuration's id.", show_default=False)
+
+
+def _option(flag: str, metavar: str, text: str) -> str:
+    option: str = typer.Option(
+        "", flag, metavar=metavar, help=text, rich_help_panel=PANEL, show_default=False
+    )
+    return option
+
+
+def register(task: typer.Typer) -> None:
+    """Add the command group to that of tasks."""
+    group = typer.Typer(rich_markup_mode=None)
+    task.add_typer(group, name="push-config", help="Have a webhook told of a task's events.")
+
+    @settings_command(group, "create", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EPILOG}")
+    def create(
+        settings: Settings,
+        output: Output,
+        task_id: str = TASK,
+        url: str = typer.Argument(
+            metavar="URL", help="Where the events are to be posted.", show_default=False
+        ),
+        id: str = _option("--id", "ID", "The configuration's id; the agent gives one if left out."),
+        token: str = _option("--token", "TOKEN", "A token by which the webhook knows the agent."),
+        scheme: str = _option(
+            "--auth-scheme", "SCHEME", "How the agent authenticates: Bearer, ..."
+        ),
+        credentials: str = _option("--auth-credentials", "TEXT", "With what it does."),
+    ) -> int:
+        """Have the events of a task posted to a webhook."""
+        from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
+
+        output.redact = Redactor(
+            (settings.bearer, settings.api_key, token, credentials), settings.svc_param
+        )
+        if credentials and not scheme:
+            raise UsageFailure("--auth-credentials needs --auth-scheme, such as Bearer")
+        config = TaskPushNotificationConfig(
+            id=id,
+            task_id=task_id,
+            url=url,
+            token=token,
+            authentication=AuthenticationInfo(scheme=scheme, credentials=credentials)
+            if scheme
+            else None,
+        )
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _create(call, config))
+
+    @settings_command(group, "get", *EVERYWHERE, epilog=EPILOG)
+    def get(settings: Settings, output: Output, task_id: str = TASK, id: str = CONFIG) -> int:
+        """Show one webhook of a task."""
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _get(call, id))
+
+    @settings_command(group, "list", *EVERYWHERE, epilog=EPILOG)
+    def list_configs(
+        settings: Settings,
+        output: Output,
+        task_id: str = TASK,
+        page_size: int = typer.Option(
+            None,
+            "--page-size",
+            metavar="N",
+            min=1,
+            help="How many to a page.  [default: as the agent sees fit]",
+            show_default=False,
+            rich_help_panel=PANEL,
+        ),
+        page_token: str = _option("--page-token", "TOKEN", "The page to show."),
+    ) -> int:
+        """List the webhooks of a task, page by page."""
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _list(call, page_size, page_token))
+
+    @settings_command(group, "delete", *EVERYWHERE, epilog=EPILOG)
+    def delete(settings: Settings, output: Output, task_id: str = TASK, id: str = CONFIG) -> int:
+        """Remove a webhook from a task. That there is none is no error."""
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _delete(call, id))
+
+
+def _call(settings: Settings, output: Output, task_id: str) -> Call:
+    from parley.cli.calls.calling import Call
+
+    call = Call(settings, output)
+    call.task_id = task_id
+    return call
+
+
+async def _create(call: Call, config: TaskPushNotificationConfig) -> None:
+    async with call.agent() as agent:
+        _show(call, await agent.push.create(call.task_id, config))
+
+
+async def _get(call: Call, id: str) -> None:
+    async with call.agent() as agent:
+        _show(call, await agent.push.get(call.task_id, id))
+
+
+async def _list(call: Call, page_size: int | None, page_token: str) -> None:
+    output = call.output
+    async with call.agent() as agent:
+        page = await agent.push.page(call.task_id, page_size=page_size or 0, page_token=page_token)
+    if output.is_json and not output.is_stream:
+        output.document(page)
+    else:
+        for config in page.configs:
+            _show(call, config)
+            if not output.is_json:
+                output.text.gap()
+    if page.next_page_token:
+        sizes = ("--page-size", str(page_size)) if page_size else ()
+        more = (*sizes, "--page-token", page.next_page_token, *call.task_argument)
+        output.note(f"next: {call.command('task push-config list', *more)}")
+
+
+async def _delete(call: Call, id: str) -> None:
+    async with call.agent() as agent:
+        await agent.push.delete(call.task_id, id)
+    if call.output.is_json:
+        call.output.json(b"{}")
+    else:
+        call.output.text.field("Deleted", id)
+
+
+def _show(call: Call, config: TaskPushNotificationConfig) -> None:
+    if call.output.is_json:
+        call.output.document(config)
+    else:
+        _write(call.output.text, config)
+
+
+def _write(write: TextWriter, config: TaskPushNotificationConfig) -> None:
+    """Write a configuration. Its secrets are only said to be there."""
+    write.field("Task", config.task_id)
+    write.field("Push config", config.id)
+    write.field("URL", config.url)
+    if config.token:
+        write.field("Token", "set, not shown")
+    if config.authentication is not None:
+        write.field("Authentication", config.authentication.scheme)

@@ -1,0 +1,103 @@
+"""``parley send``: start or continue an interaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from parley.cli.messages import build_message
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import (
+    EVERYWHERE,
+    EXITS,
+    SECRETS,
+    SOURCES,
+    settings_command,
+    written_parts,
+)
+from parley.cli.settings.table import Settings
+
+if TYPE_CHECKING:
+    from parley.cli.calls.calling import Call
+    from parley.model.parts import Message
+
+EXAMPLES = """\b
+Examples:
+  parley send "What time is it in Tokyo?"
+  parley send -a agents.example.com --stream "Write a report about tides"
+  parley send --text "What is in it?" --file photo.jpg
+  parley send --file scan.bin --media-type application/pdf --data order.json
+  parley send --task-id 0193... "Make it Tuesday"         answer a question
+  parley send -o json --async "Go ahead" | jq -r .task.id"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @settings_command(
+        app,
+        "send",
+        "context_id",
+        "task_id",
+        "metadata",
+        "history",
+        *EVERYWHERE,
+        "async",
+        "wait",
+        "poll_interval",
+        parts=True,
+        epilog="\n\n".join((EXAMPLES, EXITS, SOURCES, SECRETS)),
+    )
+    def send(
+        settings: Settings,
+        output: Output,
+        context: typer.Context,
+        message: str = typer.Argument(
+            "", metavar="MESSAGE", help="The text of the message.", show_default=False
+        ),
+    ) -> int:
+        """Send a message to start or continue an interaction.
+
+        Waits until the task ends or asks for something, then prints what came of it:
+        the agent's message, or the task with its artifacts. MESSAGE and the part
+        flags are sent as the parts of one message, MESSAGE first, the others in the
+        order in which they are written.
+        """
+        if settings.stream and settings.async_ and settings.is_flag("async"):
+            raise UsageFailure("--stream and --async contradict each other; give one of them")
+        built = build_message(
+            written_parts(context),
+            text=message,
+            context_id=settings.context_id,
+            task_id=settings.task_id,
+        )
+
+        from parley.cli.calls.calling import Call
+
+        call = Call(settings, output)
+        return call.run(lambda: _send(call, built))
+
+
+async def _send(call: Call, message: Message) -> None:
+    from parley.cli.calls.following import look_before, send_and_follow, send_and_wait
+    from parley.cli.calls.reporting import Report
+
+    settings, report = call.settings, Report(call)
+    report.sent(message)
+    async with call.agent() as agent:
+        if settings.stream:
+            report.go_on(await send_and_follow(call, agent, message, report.event))
+            return
+        if settings.async_:
+            await look_before(call, agent, message)
+            answer = await agent.send(
+                message,
+                metadata=settings.metadata,
+                history_length=settings.history,
+                return_immediately=True,
+            )
+        else:
+            answer = await send_and_wait(call, agent, message)
+        report.answer(answer)

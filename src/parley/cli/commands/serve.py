@@ -1,0 +1,399 @@
+"""``parley serve``: agents from files or modules, on a server of their own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parley.cli.boundary import conclude
+from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.streams import Output, log_to_stderr, say
+from parley.cli.output.text import shell_words
+from parley.cli.program import invocation
+from parley.cli.settings.durations import parse_duration
+from parley.cli.settings.options import GroupedCommand
+from parley.cli.settings.table import BY_FIELD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from parley import Agent
+
+STORE = "sqlite:///parley.db"
+STORE_VARIABLE = "PARLEY_STORE"
+BUS_VARIABLE = "PARLEY_BUS"
+ROLES = ("both", "api", "worker")
+LEVELS = ("debug", "info", "warning", "error")
+
+EPILOG = """\b
+Targets:
+  agent.py             the one agent in a file
+  agent.py:name        one of several in it
+  package.module:name  one that can be imported
+  /time=agent.py       any of them, under a path of its own
+  Several targets without paths are served under the names of their agents.
+  --tenant NAME=TARGET serves one as a tenant of the address that all share.
+
+\b
+Examples:
+  parley serve agent.py
+  parley serve agent.py --reload --store memory:
+  parley serve /time=time_agent.py /boats=sailboat.py --port 8000
+  parley serve --tenant acme=shop.py --tenant globex=shop.py
+  parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com
+  parley serve agent.py --store postgresql://user@host/database
+
+\b
+--store and --bus are read from PARLEY_STORE and PARLEY_BUS too, where other
+users of the machine do not see the passwords in them."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+
+    @app.command("serve", cls=GroupedCommand, epilog=EPILOG)
+    def serve(
+        targets: Annotated[
+            list[str] | None,
+            typer.Argument(metavar="TARGET", help="The agents to serve.", show_default=False),
+        ] = None,
+        tenant: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="An agent that answers for one tenant of the server's address; repeat it.",
+                metavar="NAME=TARGET",
+                show_default=False,
+            ),
+        ] = None,
+        host: Annotated[
+            str, typer.Option(help="Address to listen on; 0.0.0.0 for all.", metavar="HOST")
+        ] = "127.0.0.1",
+        port: Annotated[
+            int, typer.Option(help="Port to listen on; 0 takes a free one.", metavar="PORT")
+        ] = 9999,
+        store: Annotated[
+            str,
+            typer.Option(
+                help="Where tasks are kept: sqlite:///PATH (durable; sqlite:////PATH from the "
+                "root), postgresql://USER@HOST/DATABASE (for many processes at a time), or "
+                "memory: (gone with the process).",
+                envvar=STORE_VARIABLE,
+                metavar="URL",
+            ),
+        ] = STORE,
+        bus: Annotated[
+            str,
+            typer.Option(
+                help="How processes that share a store tell one another what happens: "
+                "redis://HOST, postgresql://..., or none (they look four times a second). "
+                "[default: the PostgreSQL store's own]",
+                envvar=BUS_VARIABLE,
+                metavar="URL",
+                rich_help_panel="Many processes",
+                show_default=False,
+            ),
+        ] = "",
+        role: Annotated[
+            str,
+            typer.Option(
+                help="What this process does: takes requests and runs turns (both), leaves turns "
+                "to others (api), or runs them and serves health checks alone (worker).",
+                metavar="both|api|worker",
+                rich_help_panel="Many processes",
+            ),
+        ] = "both",
+        lease: Annotated[
+            str,
+            typer.Option(
+                help="How long a process may be silent before others have gone on with its tasks, "
+                "such as 15s.  [default: 15s]",
+                metavar="TIME",
+                rich_help_panel="Many processes",
+                show_default=False,
+            ),
+        ] = "",
+        no_migrate: Annotated[
+            bool,
+            typer.Option(
+                "--no-migrate",
+                help="Do not bring the store's schema up to date, but refuse an older one; see "
+                "parley store migrate.",
+                rich_help_panel="Many processes",
+            ),
+        ] = False,
+        reload: Annotated[
+            bool, typer.Option("--reload", help="Restart when the agents' code changes.")
+        ] = False,
+        url: Annotated[
+            str,
+            typer.Option(
+                help="The public address, for the cards, when a proxy in front hides it.",
+                metavar="URL",
+                show_default=False,
+            ),
+        ] = "",
+        allowed_host: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="A host that requests may name besides this machine's own, such as "
+                "example.com, *.example.com, example.com:8443, or * for all; repeat it.",
+                metavar="HOST",
+                show_default=False,
+            ),
+        ] = None,
+        grpc_port: Annotated[
+            int | None,
+            typer.Option(
+                help="Port for gRPC, which is not served without one; 0 takes a free one.",
+                metavar="PORT",
+                show_default=False,
+            ),
+        ] = None,
+        grpc_cert: Annotated[
+            str,
+            typer.Option(
+                help="Certificate for gRPC with TLS, with its chain (PEM).",
+                metavar="FILE",
+                show_default=False,
+            ),
+        ] = "",
+        grpc_key: Annotated[
+            str,
+            typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False),
+        ] = "",
+        grpc_client_ca: Annotated[
+            str,
+            typer.Option(
+                help="Authorities of callers' certificates; others are not let in (PEM).",
+                metavar="FILE",
+                show_default=False,
+            ),
+        ] = "",
+        no_grpc_on_card: Annotated[
+            bool,
+            typer.Option(
+                "--no-grpc-on-card",
+                help="Leave gRPC off the cards, for clients that refuse one with another address "
+                "than that of HTTP (google-adk).",
+            ),
+        ] = False,
+        allow_private_webhooks: Annotated[
+            bool,
+            typer.Option(
+                "--allow-private-webhooks",
+                help="Send push notifications to private networks and this machine too.",
+            ),
+        ] = False,
+        log_level: Annotated[
+            str,
+            typer.Option(
+                help="How much to log to stderr: debug (with every request), info, warning, error.",
+                metavar="LEVEL",
+            ),
+        ] = "info",
+        debug: Annotated[
+            bool, typer.Option("--debug", help="Show tracebacks of what stops the server.")
+        ] = False,
+    ) -> None:
+        """Serve agents over A2A: each with its card, its tasks kept in a durable store.
+
+        Prints the addresses and a command to try, and serves until Ctrl-C: what runs
+        then gets ten seconds to end, and the rest goes on after the next start.
+        """
+        output = Output(is_json=False, debug=debug)
+        targets, tenants = targets or [], tenant or []
+        if reload:
+            again = [*targets, *(f"--tenant={each}" for each in tenants)]
+            again += ["--host", host, "--port", str(port), "--role", role]
+            again += ["--no-migrate"] if no_migrate else []
+            again += ["--lease", lease] if lease else []
+            again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
+            again += [f"--allowed-host={each}" for each in allowed_host or []]
+            again += ["--allow-private-webhooks"] if allow_private_webhooks else []
+            again += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
+            again += ["--grpc-cert", grpc_cert] if grpc_cert else []
+            again += ["--grpc-key", grpc_key] if grpc_key else []
+            again += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
+            again += ["--no-grpc-on-card"] if no_grpc_on_card else []
+            # What may hold a password does not go through the process table.
+            os.environ[STORE_VARIABLE] = store
+            os.environ[BUS_VARIABLE] = bus
+            status = conclude(output, lambda: _reload(targets, tenants, again))
+        else:
+            status = conclude(
+                output,
+                lambda: _serve(
+                    targets,
+                    tenants,
+                    host,
+                    port,
+                    store,
+                    url,
+                    log_level.lower(),
+                    sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
+                    allowed_hosts=tuple(allowed_host or ()),
+                    allow_private_webhooks=allow_private_webhooks,
+                    port_for_grpc=grpc_port,
+                    grpc_on_card=not no_grpc_on_card,
+                    cert=grpc_cert or None,
+                    key=grpc_key or None,
+                    client_ca=grpc_client_ca or None,
+                ),
+            )
+        if status:
+            raise typer.Exit(status)
+
+
+def _serve(
+    targets: list[str],
+    tenant_targets: list[str],
+    host: str,
+    port: int,
+    store: str,
+    url: str,
+    log_level: str,
+    *,
+    sharing: Callable[[], dict[str, Any]],
+    allowed_hosts: tuple[str, ...] = (),
+    allow_private_webhooks: bool = False,
+    port_for_grpc: int | None = None,
+    grpc_on_card: bool = True,
+    **tls: str | None,
+) -> None:
+    if log_level not in LEVELS:
+        raise UsageFailure(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
+    if not targets and not tenant_targets:
+        raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
+    shared = sharing()
+    if shared["role"] == "worker" and port_for_grpc is not None:
+        raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
+    if not grpc_on_card and port_for_grpc is None:
+        raise UsageFailure("--no-grpc-on-card: gRPC is served where it has a port: --grpc-port")
+    from parley.cli.loading import load, load_tenants
+
+    log_to_stderr(log_level)
+    agents, tenants = load(targets), load_tenants(tenant_targets)
+
+    from parley.host.host import asgi
+    from parley.host.store_urls import shown
+    from parley.server.app import Settings
+    from parley.server.grpc.options import grpc_options
+    from parley.server.run import ListenError, run
+    from parley.store.task_store import StoreError
+
+    try:
+        grpc = grpc_options(port_for_grpc, **tls)
+        app = asgi(
+            agents,
+            tenants=tenants,
+            store=store,
+            url=url or None,
+            settings=Settings(allowed_hosts=allowed_hosts, grpc_on_card=grpc_on_card),
+            allow_private_webhooks=allow_private_webhooks,
+            **shared,
+        )
+    except ValueError as error:
+        raise UsageFailure(str(error)) from error
+    place = shown(store)
+    is_postgres = place.startswith("postgres")
+    try:
+        run(
+            app,
+            host=host,
+            port=port,
+            access_log=log_level == "debug",
+            grpc=grpc,
+            listening=lambda address: say(
+                banner(
+                    agents,
+                    url or address,
+                    place,
+                    tenants,
+                    role=shared["role"],
+                    grpc=app.grpc.beside(url or address) if grpc is not None else "",
+                )
+            ),
+        )
+    except ListenError as error:
+        raise Failure("PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port") from error
+    except StoreError as error:
+        raise Failure(
+            "PARLEY_ERR_STORE",
+            f"the store cannot be used: {error}"
+            if is_postgres
+            else f"the store {place} cannot be used: {error}",
+            hint=None
+            if is_postgres
+            else "name another with --store, such as --store sqlite:///other.db",
+        ) from error
+
+
+def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, Any]:
+    """Return the options for processes that share a store. Raises ``UsageFailure``."""
+    if role not in ROLES:
+        raise UsageFailure(f"--role: {role!r} is not one of {', '.join(ROLES)}")
+    try:
+        seconds = parse_duration(lease) if lease else None
+    except ValueError as error:
+        raise UsageFailure(f"--lease: {error}") from None
+    return {"bus": bus or None, "role": role, "lease": seconds, "migrates": migrates}
+
+
+def banner(
+    agents: Mapping[str, Agent],
+    address: str,
+    store: str,
+    tenants: Mapping[str, Agent] = {},
+    *,
+    grpc: str = "",
+    role: str = "both",
+) -> str:
+    """Return what is said when the server is up: who is where, and what to try."""
+    kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
+    last = f"Tasks are {kept} ({store}). Ctrl-C stops the server."
+    lines: list[str] = []
+    if role == "worker":
+        names = {agent.key: agent.name for agent in (*agents.values(), *tenants.values())}
+        lines = [f"{name}: turns are run here" for name in names.values()]
+        return "\n".join([*lines, f"  health   {address.rstrip('/')}/health/ready", "", last])
+    named = [(path, agent, agent.name) for path, agent in agents.items()]
+    named += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
+    for path, agent, title in named:
+        base = address.rstrip("/") + path
+        lines += [
+            title,
+            f"  address  {base}",
+            f"  card     {base}/.well-known/agent-card.json",
+            f"  try      {try_command(agent, base)}",
+            "",
+        ]
+    if grpc:
+        lines += [f"gRPC is at {grpc}", ""]
+    if role == "api":
+        lines += ["Turns are run by other processes, with --role worker or both.", ""]
+    return "\n".join([*lines, last])
+
+
+def try_command(agent: Agent, base: str) -> str:
+    """Return a command that sends the agent something it is made for; on one line if possible."""
+    examples = [example for skill in agent.skills.values() for example in skill.examples]
+    place = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
+    begin = shell_words(invocation())
+    commands = [f"{begin} send {place}{_quoted(text)}" for text in examples or ["Hello"]]
+    return next((command for command in commands if len(command) < 78), commands[0])
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if not set(text) & set('"\\$`!') else shlex.quote(text)
+
+
+def _reload(targets: list[str], tenants: list[str], arguments: list[str]) -> int:
+    from parley.cli.loading import folders, parse_tenant
+    from parley.cli.reload import serve_and_watch
+
+    places = [parse_tenant(each)[1].place for each in tenants]
+    return serve_and_watch(["serve", *arguments], folders([*targets, *places]))

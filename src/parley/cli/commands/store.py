@@ -1,0 +1,274 @@
+"""``parley store``: look at a store, bring it up to date, move it, and make room in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import typer
+
+from parley.cli.commands.serve import STORE, STORE_VARIABLE
+from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import settings_command
+from parley.cli.settings.table import Settings
+
+if TYPE_CHECKING:
+    from parley.store.admin.admin import Upkeep
+
+T = TypeVar("T")
+
+EXITS = """\b
+Exit status:
+  0  done      1  failed      2  wrong usage"""
+CHECKED = EXITS.replace("1  failed", "1  failed, or --check found something to do")
+PASSWORDS = """\b
+A password in --store can be seen by others in the process table. PARLEY_STORE does not
+show it; a password file of PostgreSQL's (~/.pgpass) keeps it out of the URL."""
+MOVING = """\b
+Move a store, with all its history:
+  parley store export tasks.jsonl --store sqlite:///parley.db
+  parley store import tasks.jsonl --store postgresql://user@host/database"""
+
+
+def _store() -> str:
+    option: str = typer.Option(
+        STORE,
+        "--store",
+        envvar=STORE_VARIABLE,
+        metavar="URL",
+        help="The store: sqlite:///PATH (sqlite:////PATH from the root) or "
+        "postgresql://USER@HOST/DATABASE.",
+    )
+    return option
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="store", help="Look after a store: migrate, move, prune, resume.")
+
+    @settings_command(group, "status", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
+    def status(settings: Settings, output: Output, store: str = _store()) -> None:
+        """Show how a store stands: its tasks, the work that waits, who uses it, its size.
+
+        Works while the store is in use, and changes nothing.
+        """
+        from parley.cli.store.status import show
+
+        _guarded(store, lambda upkeep: show(output, upkeep))
+
+    @settings_command(group, "migrate", "output", "debug", epilog=f"{CHECKED}\n\n{PASSWORDS}")
+    def migrate(
+        settings: Settings,
+        output: Output,
+        store: str = _store(),
+        check: bool = typer.Option(
+            False, "--check", help="Do nothing, but end with 1 if there is something to do."
+        ),
+        issuer: str = typer.Option(
+            "",
+            "--issuer",
+            metavar="ISSUER",
+            help="Give what belongs to callers without an issuer to those of this one.",
+            show_default=False,
+        ),
+        agent: str = typer.Option(
+            "",
+            "--agent",
+            metavar="KEY",
+            help="With --issuer: only what is kept of this agent, by its key.",
+            show_default=False,
+        ),
+        tenant: str = typer.Option(
+            "",
+            "--tenant",
+            metavar="NAME",
+            help="With --issuer: only what is kept of this tenant.",
+            show_default=False,
+        ),
+    ) -> int:
+        """Bring a store's schema up to date, or make it where there is none.
+
+        parley serve does the same when it starts, unless it is given --no-migrate. Stop
+        the processes of the version before first: a SQLite store must not be in use, and
+        from version 2 of PostgreSQL's schema on they find their store unavailable.
+
+        With --issuer, tasks, contexts and receipts of callers whose ids came without an
+        issuer then belong to the callers of the same ids of that issuer. No process may
+        use the store, PostgreSQL's either.
+        """
+        from parley.cli.store.owners import owners_of
+        from parley.cli.store.status import migrate
+
+        owners = owners_of(issuer, agent=agent, tenant=tenant)
+        return _guarded(
+            store, lambda upkeep: migrate(output, upkeep, only_checks=check, owners=owners)
+        )
+
+    @settings_command(group, "export", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
+    def export(
+        settings: Settings,
+        output: Output,
+        file: str = typer.Argument(
+            "-", metavar="FILE", help="A new file, or - for standard output."
+        ),
+        agent: str = typer.Option(
+            "", "--agent", metavar="KEY", help="Only what is kept of this agent, by its key."
+        ),
+        tenant: str = typer.Option(
+            "", "--tenant", metavar="NAME", help="Only what is kept of this tenant."
+        ),
+        store: str = _store(),
+    ) -> None:
+        """Write all that a store keeps, as of one moment, as lines of JSON.
+
+        Tasks with their whole logs, what agents keep for contexts, receipts, webhooks with
+        their credentials and how far they were told: keep the file as you keep the store.
+        Works while the store is in use.
+        """
+        from parley.cli.store.transfer import export
+
+        _guarded(store, lambda upkeep: export(output, upkeep, file, agent=agent, tenant=tenant))
+
+    @settings_command(group, "import", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
+    def import_(
+        settings: Settings,
+        output: Output,
+        file: str = typer.Argument(
+            metavar="FILE", help="A file that export wrote, or - for standard input."
+        ),
+        store: str = _store(),
+    ) -> None:
+        """Add what an export holds to a store, after all of it was checked.
+
+        What the store has already stays as it is, so an import that was broken off goes on
+        when it is done again. Turns that were under way are run again when a server has
+        the store, streams go on from where they were, webhooks hear what they have not.
+        A SQLite store must not be in use.
+        """
+        from parley.cli.store.transfer import import_from
+
+        _guarded(store, lambda upkeep: import_from(output, upkeep, file))
+
+    @settings_command(group, "prune", "output", "debug", epilog=EXITS)
+    def prune(
+        settings: Settings,
+        output: Output,
+        ended_before: str = typer.Option(
+            "",
+            "--ended-before",
+            metavar="AGE",
+            help="How long ago a task ended at least, such as 30d, 12h or 90m.",
+            show_default=False,
+        ),
+        agent: str = typer.Option(
+            "",
+            "--agent",
+            metavar="KEY",
+            help="Only this agent's, by its key; parley store status shows them.",
+            show_default=False,
+        ),
+        dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be removed."),
+        rate: int = typer.Option(
+            500,
+            "--rate",
+            metavar="N",
+            min=1,
+            max=100_000,
+            help="Remove up to so many tasks a second, so that others can write.",
+        ),
+        store: str = _store(),
+    ) -> None:
+        """Remove tasks that ended long ago, with their events, webhooks and receipts.
+
+        What agents keep for contexts that have no tasks, and were not used since, goes with
+        them. Tasks that have not ended stay, however old. Agent(keep_for=...) has a server
+        do this by itself. A SQLite store must not be in use.
+        """
+        from parley.cli.store.prune import parse_age, prune
+
+        age = parse_age(ended_before)
+        _guarded(
+            store,
+            lambda upkeep: prune(
+                output, upkeep, store, age=age, agent=agent, only_says=dry_run, rate=rate
+            ),
+        )
+
+    _register_webhooks(group)
+
+
+def _register_webhooks(store_group: typer.Typer) -> None:
+    """Add what is about webhooks."""
+    group = typer.Typer(rich_markup_mode=None)
+    store_group.add_typer(group, name="webhooks", help="Show and resume suspended webhooks.")
+
+    @settings_command(group, "list", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
+    def list_(
+        settings: Settings,
+        output: Output,
+        id: str = _push_id(),
+        task: str = _of("--task", "ID", "Only those of this task."),
+        agent: str = _of("--agent", "KEY", "Only those of this agent, by its key."),
+        tenant: str = _of("--tenant", "NAME", "Only those of this tenant."),
+        store: str = _store(),
+    ) -> None:
+        """Show which webhooks are suspended, how far behind they are, and why.
+
+        Of their URLs there is the server alone, and no credentials. Works while the store is
+        in use, and changes nothing.
+        """
+        from parley.cli.store.webhooks import list_suspended
+        from parley.store.admin.admin import Which
+
+        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        _guarded(store, lambda upkeep: list_suspended(output, upkeep, which))
+
+    @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
+    def resume_(
+        settings: Settings,
+        output: Output,
+        id: str = _push_id(),
+        task: str = _of("--task", "ID", "Those of this task."),
+        agent: str = _of("--agent", "KEY", "Those of this agent, by its key."),
+        tenant: str = _of("--tenant", "NAME", "Those of this tenant."),
+        all: bool = typer.Option(False, "--all", help="All that are suspended."),
+        store: str = _store(),
+    ) -> None:
+        """Have suspended webhooks told again, each after the last event that it took.
+
+        The servers that use the store go on with them within a second or so.
+        """
+        from parley.cli.store.webhooks import resume
+        from parley.store.admin.admin import Which
+
+        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        _guarded(store, lambda upkeep: resume(output, upkeep, which, all=all))
+
+
+def _push_id() -> str:
+    argument: str = typer.Argument(
+        "", metavar="[ID]", help="The id of the configuration.", show_default=False
+    )
+    return argument
+
+
+def _of(name: str, metavar: str, text: str) -> str:
+    option: str = typer.Option("", name, metavar=metavar, help=text, show_default=False)
+    return option
+
+
+def _guarded(url: str, action: Callable[[Upkeep], T]) -> T:
+    """Return what ``action`` returns for a store; what is wrong with that becomes a failure."""
+    from parley.host.store_urls import open_upkeep
+    from parley.store.task_store import StoreError
+
+    try:
+        upkeep = open_upkeep(url)
+    except ValueError as error:
+        raise UsageFailure(f"--store: {error}") from error
+    try:
+        return action(upkeep)
+    except StoreError as error:
+        raise Failure("PARLEY_ERR_STORE", str(error)) from error

@@ -1,0 +1,181 @@
+"""``parley task``: look at tasks, wait for them, follow them, cancel them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from parley.cli.commands import push_config
+from parley.cli.output.failures import UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
+from parley.cli.settings.table import Settings
+from parley.model.tasks import TaskState
+
+if TYPE_CHECKING:
+    from parley.cli.calls.calling import Call
+
+EPILOG = f"{EXITS}\n\n{SOURCES}"
+TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group."""
+    group = typer.Typer(rich_markup_mode=None)
+    app.add_typer(group, name="task", help="Look at tasks, wait for them, follow, cancel.")
+    push_config.register(group)
+
+    @settings_command(group, "get", "history", *EVERYWHERE, "wait", "poll_interval", epilog=EPILOG)
+    def get(settings: Settings, output: Output, task_id: str = TASK) -> int:
+        """Show a task: its state and its artifacts.
+
+        Once, or with --wait again and again until it ends or asks for something.
+        """
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _get(call, task_id))
+
+    @settings_command(group, "list", "context_id", "history", *EVERYWHERE, epilog=EPILOG)
+    def list_tasks(
+        settings: Settings,
+        output: Output,
+        state: str = typer.Option(
+            "",
+            "--state",
+            "--status",
+            metavar="STATE",
+            help="Only tasks in this state, such as working or input-required.",
+            show_default=False,
+            rich_help_panel="Interaction",
+        ),
+        page_size: int = typer.Option(
+            None,
+            "--page-size",
+            metavar="N",
+            min=1,
+            max=100,
+            help="How many tasks to a page.  [default: as the agent sees fit]",
+            show_default=False,
+            rich_help_panel="Interaction",
+        ),
+        page_token: str = typer.Option(
+            "",
+            "--page-token",
+            metavar="TOKEN",
+            help="The page to show, as named by the page before it.",
+            show_default=False,
+            rich_help_panel="Interaction",
+        ),
+        artifacts: bool = typer.Option(
+            False,
+            "--artifacts",
+            help="Show the tasks' artifacts too.",
+            show_default=False,
+            rich_help_panel="Interaction",
+        ),
+    ) -> int:
+        """List your tasks, the last updated first, page by page."""
+        wanted = parse_state(state)
+        call = _call(settings, output, "")
+        return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
+
+    @settings_command(group, "cancel", "metadata", *EVERYWHERE, epilog=EPILOG)
+    def cancel(settings: Settings, output: Output, task_id: str = TASK) -> int:
+        """Cancel a task, and show the state that it is in then."""
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _cancel(call, task_id))
+
+    @settings_command(group, "subscribe", "history", *EVERYWHERE, "poll_interval", epilog=EPILOG)
+    def subscribe(settings: Settings, output: Output, task_id: str = TASK) -> int:
+        """Follow a task's events until it ends or asks for something.
+
+        With --stream every event is shown as it comes; without, the task as it stands
+        at the end. A stream that breaks is taken up again, or polled.
+        """
+        call = _call(settings, output, task_id)
+        return call.run(lambda: _subscribe(call, task_id))
+
+
+def _call(settings: Settings, output: Output, task_id: str) -> Call:
+    from parley.cli.calls.calling import Call
+
+    call = Call(settings, output)
+    call.task_id = task_id
+    return call
+
+
+def parse_state(written: str) -> TaskState:
+    """Return the state that is meant by ``working``, ``INPUT_REQUIRED``, ``TASK_STATE_FAILED``.
+
+    The one that English spells in two ways may be spelled in both.
+    """
+    if not written:
+        return TaskState.UNSPECIFIED
+    name = written.upper().replace("-", "_").removeprefix("TASK_STATE_")
+    try:
+        return TaskState["CANCELED" if name == "CANCELLED" else name]
+    except KeyError:
+        known = ", ".join(state.name.lower().replace("_", "-") for state in TaskState)
+        raise UsageFailure(f"--state: {written!r} is no state; there are {known}") from None
+
+
+async def _get(call: Call, task_id: str) -> None:
+    import asyncio
+
+    from parley.cli.calls.following import poll
+    from parley.cli.calls.reporting import Report
+    from parley.client.calls.question import is_settled
+
+    async with call.agent() as agent:
+        task = await agent.get(task_id, history_length=call.settings.history)
+        if call.settings.wait and not is_settled(task.state):
+            await asyncio.sleep(call.settings.poll_interval)
+            task = await poll(call, agent, task_id)
+        Report(call).task(task)
+
+
+async def _list(
+    call: Call, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
+) -> None:
+    from parley.cli.calls.reporting import Report
+
+    async with call.agent() as agent:
+        page = await agent.list(
+            context_id=call.settings.context_id or "",
+            status=state,
+            page_size=page_size,
+            page_token=page_token,
+            history_length=call.settings.history,
+            include_artifacts=artifacts or None,
+        )
+        filters = ["--context-id", call.settings.context_id] if call.settings.context_id else []
+        filters += ["--state", state.name.lower()] if state is not TaskState.UNSPECIFIED else []
+        filters += ["--page-size", str(page_size)] if page_size else []
+        filters += ["--artifacts"] if artifacts else []
+        Report(call).page(page, filters)
+
+
+async def _cancel(call: Call, task_id: str) -> None:
+    from parley.cli.calls.reporting import Report
+
+    async with call.agent() as agent:
+        task = await agent.cancel(task_id, metadata=call.settings.metadata)
+        Report(call).task(task)
+
+
+async def _subscribe(call: Call, task_id: str) -> None:
+    from parley.cli.calls.following import follow, ignore
+    from parley.cli.calls.reporting import Report
+    from parley.model.operations import BY_NAME
+    from parley.model.tasks import Task
+
+    report, streams = Report(call), call.settings.stream
+    async with call.agent() as agent:
+        BY_NAME["SubscribeToTask"].check(agent.card.capabilities)
+        stream = agent.subscribe(task_id)
+        seen = await follow(call, agent, stream, report.event if streams else ignore)
+        assert isinstance(seen, Task)  # a task's stream has no direct messages
+        if streams:
+            report.go_on(seen)
+        else:
+            report.task(await agent.get(task_id, history_length=call.settings.history))

@@ -1,0 +1,1 @@
+"""``parley demo``: its scenes, and the stage that shows them."""

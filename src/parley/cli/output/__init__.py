@@ -1,0 +1,1 @@
+"""What a command prints: text, errors, redaction."""

@@ -1,0 +1,95 @@
+"""An agent card as labelled text."""
+
+from __future__ import annotations
+
+from parley.cli.output.text import TextWriter
+from parley.model.cards import AgentCard, AgentInterface, AgentSkill
+from parley.model.schemes import SecurityRequirement, SecurityScheme
+
+
+def write_card(
+    write: TextWriter, card: AgentCard, selected: AgentInterface | None, *, verbose: bool
+) -> None:
+    """Write a card: identity, capabilities, interfaces, security and skills."""
+    write.field("Name", card.name)
+    write.content("Description", card.description)
+    write.field("Version", card.version)
+    if card.provider is not None:
+        write.field("Provider", f"{card.provider.organization} ({card.provider.url})")
+    if card.documentation_url:
+        write.field("Documentation", card.documentation_url)
+    if verbose and card.icon_url:
+        write.field("Icon", card.icon_url)
+    _write_capabilities(write, card)
+    for interface in card.supported_interfaces:
+        write.field("Interface", describe_interface(interface))
+    write.field("Selected", describe_interface(selected) if selected else "none")
+    write.field("Input modes", ", ".join(card.default_input_modes))
+    write.field("Output modes", ", ".join(card.default_output_modes))
+    for name, scheme in card.security_schemes.items():
+        write.field("Security scheme", f"{name}: {describe_scheme(scheme)}")
+    for requirement in card.security_requirements:
+        write.field("Security requirement", describe_requirement(requirement))
+    if card.signatures:
+        write.field("Signatures", f"{len(card.signatures)} (not verified)")
+    for skill in card.skills:
+        _write_skill(write, skill, verbose=verbose)
+
+
+def _write_capabilities(write: TextWriter, card: AgentCard) -> None:
+    capabilities = card.capabilities
+    write.field("Streaming", _yes(capabilities.streaming))
+    write.field("Push notifications", _yes(capabilities.push_notifications))
+    write.field("Extended card", _yes(capabilities.extended_agent_card))
+    for extension in capabilities.extensions:
+        needed = " (required)" if extension.required else ""
+        write.field("Extension", f"{extension.uri}{needed}")
+
+
+def _write_skill(write: TextWriter, skill: AgentSkill, *, verbose: bool) -> None:
+    write.gap()
+    write.field("Skill", skill.id)
+    write.field("Name", skill.name)
+    write.content("Description", skill.description)
+    if skill.tags:
+        write.field("Tags", ", ".join(skill.tags))
+    for example in skill.examples:
+        write.content("Example", example)
+    if verbose and skill.input_modes:
+        write.field("Input modes", ", ".join(skill.input_modes))
+    if verbose and skill.output_modes:
+        write.field("Output modes", ", ".join(skill.output_modes))
+    for requirement in skill.security_requirements:
+        write.field("Security requirement", describe_requirement(requirement))
+
+
+def describe_interface(interface: AgentInterface) -> str:
+    """Return binding, version and address of an interface, on one line."""
+    tenant = f" tenant {interface.tenant}" if interface.tenant else ""
+    return f"{interface.protocol_binding} {interface.protocol_version} {interface.url}{tenant}"
+
+
+def describe_scheme(scheme: SecurityScheme) -> str:
+    """Return what a caller has to bring, on one line."""
+    if (key := scheme.api_key_security_scheme) is not None:
+        return f"API key in {key.location} {key.name}"
+    if (http := scheme.http_auth_security_scheme) is not None:
+        return f"HTTP {http.scheme}" + (f" ({http.bearer_format})" if http.bearer_format else "")
+    if scheme.oauth2_security_scheme is not None:
+        return "OAuth 2"
+    if (connect := scheme.open_id_connect_security_scheme) is not None:
+        return f"OpenID Connect {connect.open_id_connect_url}"
+    return "client certificate (mutual TLS)"
+
+
+def describe_requirement(requirement: SecurityRequirement) -> str:
+    """Return the schemes of one requirement, which are needed together, with their scopes."""
+    named = [
+        name + (f" ({' '.join(scopes.list)})" if scopes.list else "")
+        for name, scopes in requirement.schemes.items()
+    ]
+    return " and ".join(named) or "none"
+
+
+def _yes(value: bool | None) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,213 @@
+"""What the agent said, as labelled text. Every part is shown in some form; none is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec import UNSET
+
+from parley.cli.output.text import TextWriter, json_text
+from parley.client.calls.difference import news
+from parley.client.calls.question import reopens
+from parley.model.parts import Artifact, Message, Part, text_of
+from parley.model.requests import ListTasksResponse
+from parley.model.tasks import (
+    Event,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+TEXT, DATA, FILE = "Text", "Data", "File"
+
+
+def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
+    """Write a task: its ids and state, what it says, what it made."""
+    write.field("Task", task.id)
+    write.field("Context", task.context_id)
+    write_status(write, task.status, verbose=verbose)
+    for artifact in task.artifacts:
+        write_artifact(write, artifact, verbose=verbose)
+    if task.last_words is not None and not any(artifact.text for artifact in task.artifacts):
+        write_parts(write, task.last_words.parts, verbose=verbose)
+    if verbose:
+        write_metadata(write, task.metadata)
+
+
+def write_status(write: TextWriter, status: TaskStatus, *, verbose: bool) -> None:
+    """Write a state, exactly as it was received, and what the agent said about it."""
+    write.field("State", status.state.value)
+    if verbose and status.timestamp is not None:
+        write.field("Since", status.timestamp)
+    if status.message is not None:
+        write_parts(write, status.message.parts, verbose=verbose, label="Status")
+
+
+def write_message(
+    write: TextWriter, message: Message, *, verbose: bool, label: str = "Message"
+) -> None:
+    """Write a message: its ids, then its parts."""
+    write.field(label, message.message_id)
+    if message.task_id:
+        write.field("Task", message.task_id)
+    if message.context_id:
+        write.field("Context", message.context_id)
+    if verbose:
+        write.field("Role", message.role.value)
+        for uri in message.extensions:
+            write.field("Extension", uri)
+        for reference in message.reference_task_ids:
+            write.field("Refers to", reference)
+    write_parts(write, message.parts, verbose=verbose)
+    if verbose:
+        write_metadata(write, message.metadata)
+
+
+def write_history(write: TextWriter, history: Sequence[Message], *, verbose: bool) -> None:
+    """Write the messages of a task, the oldest first."""
+    for message in history:
+        write.field("History", message.message_id)
+        write.field("Role", message.role.value)
+        write_parts(write, message.parts, verbose=verbose)
+        if verbose:
+            write_metadata(write, message.metadata)
+
+
+def write_artifact(write: TextWriter, artifact: Artifact, *, verbose: bool) -> None:
+    """Write an artifact: what it is, then its parts."""
+    write_artifact_head(write, artifact, verbose=verbose)
+    write_parts(write, artifact.parts if verbose else joined(artifact.parts), verbose=verbose)
+    if verbose:
+        write_metadata(write, artifact.metadata)
+
+
+def write_artifact_head(write: TextWriter, artifact: Artifact, *, verbose: bool) -> None:
+    """Write which artifact the parts that follow belong to."""
+    write.field("Artifact", artifact.artifact_id)
+    if artifact.name:
+        write.field("Name", artifact.name)
+    if artifact.description:
+        write.field("Description", artifact.description)
+    if verbose:
+        for uri in artifact.extensions:
+            write.field("Extension", uri)
+
+
+def write_parts(
+    write: TextWriter, parts: Sequence[Part], *, verbose: bool, label: str = TEXT
+) -> None:
+    """Write parts: text as it reads, data as formatted JSON, files by name, type and size."""
+    for part in parts:
+        if part.text is not None:
+            write.content(label, part.text)
+        elif part.data is not UNSET:
+            write.content(DATA, json_text(part.data, indent=2))
+        else:
+            write.field(FILE, file_line(part))
+        if verbose:
+            if part.media_type and not part.is_file:
+                write.field("Media type", part.media_type)
+            if part.filename and not part.is_file:
+                write.field("Filename", part.filename)
+            write_metadata(write, part.metadata)
+
+
+def joined(parts: Sequence[Part]) -> list[Part]:
+    """Return an artifact's parts with its text in one piece where it was streamed in many."""
+    whole: list[Part] = []
+    for kind, run in groupby(parts, lambda part: (part.text is not None, part.media_type)):
+        if kind[0]:
+            whole.append(Part(text=text_of(tuple(run)), media_type=kind[1]))
+        else:
+            whole.extend(run)
+    return whole
+
+
+def write_metadata(write: TextWriter, metadata: dict[str, Any] | None) -> None:
+    """Write metadata, if there is any."""
+    if metadata:
+        write.content("Metadata", json_text(metadata))
+
+
+def write_page(write: TextWriter, page: ListTasksResponse, *, verbose: bool) -> None:
+    """Write a page of tasks, then how many there are and where the next page begins."""
+    for task in page.tasks:
+        write_task(write, task, verbose=verbose)
+        write.gap()
+    write.field("Total", page.total_size)
+    if page.next_page_token:
+        write.field("Next page", page.next_page_token)
+
+
+def file_line(part: Part, name: str = "") -> str:
+    """Return a file's name, media type and size (or address), on one line.
+
+    ``name`` is for files that have none themselves.
+    """
+    kind = part.media_type or "unknown type"
+    place = f"{len(part.raw):,} bytes" if part.raw is not None else part.url
+    return f"{part.filename or name or 'unnamed'} ({kind}, {place})"
+
+
+class EventWriter:
+    """Writes the events of a stream as they come; a text that grows stays one block."""
+
+    def __init__(self, write: TextWriter, flush: Callable[[], None], *, verbose: bool) -> None:
+        self._write = write
+        self._flush = flush
+        self._verbose = verbose
+
+    def event(self, event: Event, *, before: Task | None = None) -> None:
+        """Write one event, at once.
+
+        Of a task that a message continues there is only what it did not have ``before``.
+        """
+        write, verbose = self._write, self._verbose
+        if isinstance(event, TaskArtifactUpdateEvent):
+            self._artifact(event)
+        elif isinstance(event, TaskStatusUpdateEvent):
+            # The last line of a stream names its task, so every status does (§11.2).
+            write.field("Task", event.task_id)
+            write.field("Context", event.context_id)
+            write_status(write, event.status, verbose=verbose)
+        elif isinstance(event, Task):
+            self._task(event, before)
+        else:
+            write_message(write, event, verbose=verbose)
+        self._flush()
+
+    def _task(self, task: Task, before: Task | None) -> None:
+        if before is None or before.id != task.id:
+            write_task(self._write, task, verbose=self._verbose)
+            return
+        self._write.field("Task", task.id)
+        self._write.field("Context", task.context_id)
+        if not reopens(before, task):
+            write_status(self._write, task.status, verbose=self._verbose)
+        for artifact in news(before, task).artifacts:
+            write_artifact(self._write, artifact, verbose=self._verbose)
+        if self._verbose:
+            write_metadata(self._write, task.metadata)
+
+    def _artifact(self, event: TaskArtifactUpdateEvent) -> None:
+        write, artifact = self._write, event.artifact
+        key = f"text of {artifact.artifact_id}"
+        for number, part in enumerate(artifact.parts):
+            goes_on = event.append and write.open_block == key
+            if part.text is not None:
+                if not goes_on:
+                    if number == 0:
+                        write_artifact_head(write, artifact, verbose=self._verbose)
+                    write.begin(TEXT, key)
+                write.more(part.text)
+                continue
+            if number == 0:
+                write_artifact_head(write, artifact, verbose=self._verbose)
+            write_parts(write, (part,), verbose=self._verbose)
+        if not artifact.parts and write.open_block != key:
+            write_artifact_head(write, artifact, verbose=self._verbose)
+        if event.last_chunk and write.open_block == key:
+            write.close()

@@ -1,0 +1,1 @@
+"""The settings of the commands, and where their values come from."""

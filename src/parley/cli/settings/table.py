@@ -1,0 +1,299 @@
+"""Every setting of the client commands, once, as data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from parley.cli.output.text import shell_words
+from parley.cli.settings.dotenv import PREFIX
+
+Kind = Literal["text", "choice", "flag", "list", "duration", "limit", "number", "object"]
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting: its canonical flag without dashes, and all that help has to say about it.
+
+    ``flags`` are all spellings; ``off`` the spellings that say no. ``local`` settings are only
+    taken from the command line. One that ``steers`` decides where credentials go, or how the
+    connection is protected that they go over.
+    """
+
+    name: str
+    kind: Kind = "text"
+    flags: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    shown: str = ""
+    metavar: str = ""
+    panel: str = ""
+    help: str
+    secret: bool = False
+    local: bool = False
+    steers: bool = False
+
+    @property
+    def field(self) -> str:
+        """The setting's name in Python."""
+        return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The setting's name in the environment and in ``.env`` files."""
+        return PREFIX + self.name.upper().replace("-", "_")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The flags that set it."""
+        return self.flags or (f"--{self.name}",)
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="agent-card",
+        flags=("-a", "--agent-card"),
+        default="http://127.0.0.1:9999",
+        metavar="REF",
+        panel="Agent",
+        help="The agent: a host, an address, the URL of a card, or a card file.",
+        steers=True,
+    ),
+    Setting(
+        name="trust-origin",
+        kind="list",
+        default=(),
+        shown="the agent's own",
+        metavar="ORIGIN",
+        panel="Agent",
+        help="Another origin that may have the credentials, such as https://host:8443; repeatable.",
+        steers=True,
+    ),
+    Setting(
+        name="transport",
+        kind="list",
+        default=(),
+        shown="the card's own order",
+        metavar="BINDING",
+        panel="Agent",
+        help="Preferred binding; repeat it, best first. Those not on the card are skipped.",
+    ),
+    Setting(
+        name="a2a-version",
+        shown="1.0",
+        metavar="1.0|0.3",
+        panel="Agent",
+        help="Protocol version to speak. Older ones than 1.0 are spoken only if named here.",
+    ),
+    Setting(
+        name="svc-param",
+        kind="list",
+        default=(),
+        metavar="NAME:VALUE",
+        panel="Agent",
+        help="Add a service parameter (over HTTP, a header) to every request; repeatable "
+        "(in A2ACLI_SVC_PARAM: one a line).",
+    ),
+    Setting(
+        name="insecure",
+        kind="flag",
+        off=("--no-insecure",),
+        default=False,
+        shown="certificates are checked",
+        panel="Agent",
+        help="Do not check the server's certificate. For development only.",
+        steers=True,
+    ),
+    Setting(
+        name="bearer",
+        metavar="TOKEN",
+        panel="Credentials",
+        secret=True,
+        help="Bearer token. Better in A2ACLI_BEARER.",
+    ),
+    Setting(
+        name="api-key",
+        metavar="KEY",
+        panel="Credentials",
+        secret=True,
+        help="API key, sent where the card says. Better in A2ACLI_API_KEY.",
+    ),
+    Setting(
+        name="context-id",
+        metavar="ID",
+        panel="Interaction",
+        help="A context that the agent named before.",
+    ),
+    Setting(
+        name="task-id",
+        metavar="ID",
+        panel="Interaction",
+        help="Continue this task, for example to answer its question.",
+    ),
+    Setting(
+        name="metadata",
+        kind="object",
+        metavar="JSON",
+        panel="Interaction",
+        help='Metadata of the request, a JSON object such as \'{"skill":"current_time"}\'.',
+    ),
+    Setting(
+        name="history",
+        kind="number",
+        shown="as the agent sees fit",
+        metavar="N",
+        panel="Interaction",
+        help="How many messages of a task's history to ask for.",
+    ),
+    Setting(
+        name="async",
+        kind="flag",
+        flags=("--async", "--no-wait", "--return-immediately"),
+        default=False,
+        shown="wait for the task",
+        panel="Waiting",
+        help="Do not wait; report the task's ids at once.",
+    ),
+    Setting(
+        name="wait",
+        kind="flag",
+        flags=("--wait", "--watch"),
+        off=("--no-wait",),
+        panel="Waiting",
+        help="Wait until the task ends or asks for something.",
+    ),
+    Setting(
+        name="poll-interval",
+        kind="duration",
+        default=2.0,
+        shown="2s",
+        metavar="TIME",
+        panel="Waiting",
+        help="How often to ask for the task's state where the agent cannot stream.",
+    ),
+    Setting(
+        name="timeout",
+        kind="limit",
+        shown="none",
+        metavar="TIME",
+        panel="Waiting",
+        help="Give up after this time (500ms, 2s, 1m; 'none' for no limit).",
+    ),
+    Setting(
+        name="output",
+        kind="choice",
+        flags=("-o", "--output"),
+        choices=("text", "json"),
+        default="text",
+        metavar="text|json",
+        panel="Output",
+        help="Labelled text, or the protocol's own JSON.",
+    ),
+    Setting(
+        name="stream",
+        kind="flag",
+        default=False,
+        panel="Output",
+        help="Show events as they come; with -o json, one JSON object a line.",
+        local=True,
+    ),
+    Setting(
+        name="verbose",
+        kind="flag",
+        off=("--no-verbose",),
+        default=False,
+        shown="concise",
+        panel="Output",
+        help="Show everything that was exchanged with the agent.",
+    ),
+    Setting(
+        name="debug",
+        kind="flag",
+        off=("--no-debug",),
+        default=False,
+        panel="Output",
+        help="Log requests, timing and decisions to stderr. Credentials are never shown.",
+    ),
+    Setting(
+        name="config",
+        metavar="PATH",
+        panel="Output",
+        help="Read this .env file in place of the local one.",
+    ),
+)
+
+BY_FIELD: dict[str, Setting] = {setting.field: setting for setting in SETTINGS}
+
+
+class Misdirection(msgspec.Struct, frozen=True):
+    """A file that nobody named decides where credentials go that are not its own.
+
+    ``variable`` is what it sets, ``flag`` the option that would say the same, ``credential`` what
+    would go there, and ``origin`` where that comes from.
+    """
+
+    file: str
+    variable: str
+    flag: str
+    credential: str
+    origin: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}, which was found and not named, sets {self.variable}; that decides where "
+            f"credentials go or how they are protected, and {self.credential} is not from this "
+            f"file ({self.origin})"
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What to do about it."""
+        return (
+            f"say it yourself with {self.flag}, or say that you trust the file with "
+            f"--config {shell_words([self.file])}; or keep the credentials in the file"
+        )
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings in force for one run. ``sources`` says where each came from.
+
+    ``misdirection`` says why the credentials among them may not be sent where they say.
+    """
+
+    agent_card: str
+    trust_origin: tuple[str, ...]
+    transport: tuple[str, ...]
+    a2a_version: str | None
+    svc_param: tuple[str, ...]
+    insecure: bool
+    bearer: str | None
+    api_key: str | None
+    context_id: str | None
+    task_id: str | None
+    metadata: dict[str, Any] | None
+    history: int | None
+    async_: bool
+    wait: bool | None
+    poll_interval: float
+    timeout: float | None
+    output: str
+    stream: bool
+    verbose: bool
+    debug: bool
+    config: str | None
+    sources: dict[str, str]
+    misdirection: Misdirection | None = None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether results are to be JSON."""
+        return self.output == "json"
+
+    def is_flag(self, field: str) -> bool:
+        """Whether the setting was given on this command line."""
+        return self.sources[field] == FLAG
+
+
+FLAG = "flag"
+DEFAULT = "default"

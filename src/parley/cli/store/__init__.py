@@ -1,0 +1,1 @@
+"""``parley store``: what its commands do."""

@@ -1,0 +1,168 @@
+"""Export and import, with files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from parley import __version__
+from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.streams import Output
+from parley.cli.store.status import require_agent, require_current
+from parley.store.admin.admin import Upkeep
+from parley.store.admin.export_format import Counts, Source, TransferError, export_to
+from parley.store.admin.import_check import checked, lines_in
+from parley.store.admin.importer import Imported, import_into
+
+SAID_EVERY = 5.0
+"""Seconds between two words on how far an import is."""
+
+
+def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant: str = "") -> None:
+    """Write all that a store keeps to a new file, or to standard output.
+
+    ``agent`` and ``tenant`` say of whom, if not of all.
+    """
+    require_current(upkeep)
+    if agent:
+        require_agent(upkeep, agent)
+
+    def write(source: Source, put: Callable[[bytes], object]) -> Counts:
+        return export_to(source, put, by=__version__, agent=agent, tenant=tenant)
+
+    if file == "-":
+        if output.is_json:
+            raise UsageFailure(
+                "--output json is about the export, which is on standard output itself; name a file"
+            )
+        if sys.stdout.isatty():
+            raise UsageFailure(
+                "the export is not for a terminal: name a file, or pass it on",
+                hint="parley store export tasks.jsonl",
+            )
+        try:
+            with upkeep.reading() as source:
+                counts = write(source, sys.stdout.buffer.write)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Failure(
+                "PARLEY_ERR_FILE", f"the export is not whole ({error.strerror}); do it again"
+            ) from error
+        output.note(f"exported {in_words(counts)}")
+        return
+    with _new_file(Path(file)) as stream, upkeep.reading() as source:
+        counts = write(source, stream.write)
+    if output.is_json:
+        output.document({"store": upkeep.name, "file": file, "exported": _plain(counts)})
+        return
+    output.text.field("File", file)
+    output.text.field("Exported", in_words(counts))
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file for its owner's eyes, which is there only once it is whole and durable.
+
+    It takes no other file's place, nor is it written through somebody's link.
+    """
+    there = UsageFailure(f"{path} is there already; name a new file, or remove it")
+    if os.path.lexists(path):
+        raise there
+    try:
+        descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
+        if hasattr(os, "fchmod"):
+            os.fchmod(descriptor, 0o600)  # whatever the umask is
+    except OSError as error:
+        raise Failure("PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})") from error
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        try:
+            os.link(part, path)
+        except FileExistsError:
+            raise there from None
+        except OSError:  # not every file system has links
+            part.rename(path)
+    except OSError as error:
+        raise Failure(
+            "PARLEY_ERR_FILE", f"{path} was not written ({error.strerror}); nothing is left of it"
+        ) from error
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+def import_from(output: Output, upkeep: Upkeep, file: str) -> None:
+    """Add what a file holds to a store, once all of it was checked."""
+    with _rewindable(file) as stream:
+        try:
+            deque(checked(lines_in(stream)), maxlen=0)
+        except TransferError as error:
+            name = "standard input" if file == "-" else file
+            raise Failure(
+                "PARLEY_ERR_FILE", f"{name}: {error}", hint="nothing was imported"
+            ) from error
+        stream.seek(0)
+        with upkeep.writing() as target:
+            done = import_into(target, lines_in(stream), _teller(output))
+    if output.is_json:
+        document = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
+        output.document({"store": upkeep.name, **document})
+        return
+    output.text.field("Store", upkeep.name)
+    output.text.field("Imported", in_words(done.added))
+    if any(_plain(done.skipped).values()):
+        output.text.field("There already", in_words(done.skipped))
+
+
+@contextmanager
+def _rewindable(file: str) -> Iterator[IO[bytes]]:
+    """Open a file that is read twice: what comes through a pipe is put aside on disk."""
+    name = "standard input" if file == "-" else file
+    try:
+        with open(file, "rb") if file != "-" else tempfile.TemporaryFile() as stream:
+            if file == "-":
+                shutil.copyfileobj(sys.stdin.buffer, stream)
+                stream.seek(0)
+            elif not stream.seekable():
+                raise UsageFailure(f"{file} cannot be read twice; pass it on standard input, as -")
+            yield stream
+    except OSError as error:
+        raise Failure("PARLEY_ERR_FILE", f"{name} cannot be read ({error.strerror})") from error
+
+
+def _teller(output: Output) -> Callable[[Imported], None]:
+    last = time.monotonic()
+
+    def tell(done: Imported) -> None:
+        nonlocal last
+        if time.monotonic() - last > SAID_EVERY:
+            last = time.monotonic()
+            output.note(f"imported {in_words(done.added)} so far")
+
+    return tell
+
+
+def in_words(counts: Counts) -> str:
+    """Return counts as people say them."""
+    words = [f"{n} {name[:-1] if n == 1 else name}" for name, n in _plain(counts).items() if n]
+    return ", ".join(words) or "nothing"
+
+
+def _plain(counts: Counts) -> dict[str, Any]:
+    return msgspec.structs.asdict(counts)

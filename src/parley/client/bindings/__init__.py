@@ -1,0 +1,1 @@
+"""The bindings, calling: bytes out, answers in."""

@@ -1,0 +1,1 @@
+"""Calls of one agent: operations, turns, and streams that are resumed."""

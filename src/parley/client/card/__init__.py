@@ -1,0 +1,1 @@
+"""From a reference to an agent card, and to the interface to call."""

@@ -1,0 +1,114 @@
+"""Where one address has several agents: what a server lists there in place of a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from parley.client.bindings.http import place
+from parley.model.cards import AgentCard
+
+MOST_NAMED = 20
+"""So many agents are worth naming."""
+
+_LISTS = ("agents", "cards", "agentCards", "agent_cards")
+_CARDS = ("card", "agentCard", "agent_card")
+_CARD_ADDRESSES = (*_CARDS, "cardUrl", "card_url", "agentCardUrl", "agent_card_url")
+_OF_A_CARD = ("skills", "capabilities", "supportedInterfaces")
+_MOST_READ = 1000
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """One agent of a list: its name, its address, and its card or where that is.
+
+    Each is empty where the list does not say it.
+    """
+
+    name: str = ""
+    url: str = ""
+    card_url: str = ""
+    card: dict[str, Any] | None = None
+
+    def __str__(self) -> str:
+        where = place(self.url or self.card_url)
+        return f"{self.name} at {where}" if self.name and where else self.name or where
+
+
+def listed_in(body: bytes, where: str) -> tuple[Listed, ...]:
+    """Return the agents that a JSON document lists; none if it is no such list.
+
+    ``where`` is the address of the document, from which relative addresses are taken.
+    """
+    try:
+        value = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return ()
+    if isinstance(value, dict):
+        if any(name in value for name in _OF_A_CARD):
+            return ()
+        value = next((value[name] for name in _LISTS if isinstance(value.get(name), list)), None)
+    if not isinstance(value, list):
+        return ()
+    found = [_entry(each, where) for each in value[:_MOST_READ]]
+    return tuple([each for each in found if each is not None])
+
+
+def is_at(card: AgentCard, url: str) -> bool:
+    """Whether a card offers an interface at or below the path of ``url``, on whichever host."""
+    path = urlsplit(url).path.rstrip("/")
+    for interface in card.supported_interfaces:
+        try:
+            offered = urlsplit(interface.url).path.rstrip("/")
+        except ValueError:
+            continue
+        if offered == path or offered.startswith(f"{path}/"):
+            return True
+    return False
+
+
+def named(agents: Iterable[Listed]) -> str:
+    """Return the words for agents to choose from."""
+    each = [str(agent)[:300] for agent in agents]
+    more = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
+    return ", ".join(each[:MOST_NAMED]) + more
+
+
+def _entry(value: Any, where: str) -> Listed | None:
+    if isinstance(value, str):
+        value = {"url": value}
+    if not isinstance(value, dict):
+        return None
+    card = next((value[name] for name in _CARDS if isinstance(value.get(name), dict)), None)
+    if card is None and any(name in value for name in _OF_A_CARD):
+        card = value
+    url = _address(_text(value, ("url",)) or _url_of(card), where)
+    card_url = _address(_text(value, _CARD_ADDRESSES), where)
+    if not (url or card_url or card):
+        return None
+    name = _text(value, ("name",)) or (_text(card, ("name",)) if card else "")
+    return Listed(name=name, url=url, card_url=card_url, card=card)
+
+
+def _url_of(card: dict[str, Any] | None) -> str:
+    """Return the address of the first interface of a card."""
+    interfaces = card.get("supportedInterfaces") if card else None
+    if isinstance(interfaces, list) and interfaces and isinstance(interfaces[0], dict):
+        return _text(interfaces[0], ("url",))
+    return _text(card, ("url",)) if card else ""
+
+
+def _text(value: dict[str, Any], names: Iterable[str]) -> str:
+    return next((value[name] for name in names if isinstance(value.get(name), str)), "")
+
+
+def _address(text: str, where: str) -> str:
+    """Return an address over HTTP, empty for any other."""
+    try:
+        url = urljoin(where, text) if text else ""
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return url if parts.scheme in ("http", "https") and parts.hostname else ""

@@ -1,0 +1,1 @@
+"""Which task is run next, and when a wait is over."""

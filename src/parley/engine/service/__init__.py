@@ -1,0 +1,1 @@
+"""The operations of A2A on a local agent."""

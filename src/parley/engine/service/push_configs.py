@@ -1,0 +1,154 @@
+"""The operations on push notification configurations (specification §3.1.7-§3.1.10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.engine.executor import AgentExecutor
+from parley.engine.service.admission import invalid, not_found, owned, too_many_pushes
+from parley.engine.service.pagination import page_size, read_token, write_token
+from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.requests import (
+    DeleteTaskPushNotificationConfigRequest,
+    Empty,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+)
+from parley.model.service import CallContext
+from parley.push.validation import checked
+from parley.store.task_store import (
+    PushRecord,
+    Scope,
+    StoreError,
+    StoreUnavailable,
+    TaskStore,
+    TooManyPushes,
+    UnknownTask,
+)
+
+LARGEST_PAGE = 100
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where the next page begins: after a configuration."""
+
+    after: str
+
+
+class PushConfigs:
+    """Keeps the configurations of one agent's tasks, each for those who see the task.
+
+    What is returned never holds credentials: they are written, and not read again.
+    Every method raises ``PushNotificationNotSupportedError`` when the agent sends none,
+    ``TaskNotFoundError`` for a task that is not the caller's, and ``OverloadedError`` when the
+    store does not work.
+    """
+
+    def __init__(self, executor: AgentExecutor, store: TaskStore, *, enabled: bool) -> None:
+        self._executor = executor
+        self._store = store
+        self._enabled = enabled
+
+    async def create(
+        self, request: TaskPushNotificationConfig, context: CallContext, scope: Scope
+    ) -> TaskPushNotificationConfig:
+        """Add a configuration to a task, or replace the one that has its id."""
+        self._check()
+        if not request.task_id:
+            invalid("taskId", "the id of the task")
+        push = checked(request, self._executor.push.egress, version=context.version)
+        await self._owned(request.task_id, scope)
+        try:
+            kept = await self._put(request.task_id, push, scope)
+        except UnknownTask:
+            raise not_found(request.task_id) from None
+        except TooManyPushes:
+            raise too_many_pushes("taskId") from None
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+        return _shown(kept, request.task_id, context)
+
+    async def _put(self, task_id: str, push: PushRecord, scope: Scope) -> PushRecord:
+        """Keep a configuration, and have its webhook told, also when the caller goes away."""
+
+        def done(putting: asyncio.Future[PushRecord]) -> None:
+            # A store that fails may have kept it all the same.
+            if putting.exception() is None or isinstance(putting.exception(), StoreUnavailable):
+                self._executor.push.watch(task_id, scope)
+
+        putting = asyncio.ensure_future(self._store.put_push(task_id, push))
+        putting.add_done_callback(done)
+        return await asyncio.shield(putting)
+
+    async def get(
+        self, request: GetTaskPushNotificationConfigRequest, context: CallContext, scope: Scope
+    ) -> TaskPushNotificationConfig:
+        """Return a configuration. Raises ``TaskNotFoundError`` when there is none of that id."""
+        for push in await self._pushes(request.task_id, scope):
+            if push.id == request.id:
+                return _shown(push, request.task_id, context)
+        raise TaskNotFoundError(
+            f"the task has no push notification configuration {request.id[:100]!r}; it was not "
+            "found among those of the task",
+            metadata={"taskId": request.task_id[:100], "configId": request.id[:100]},
+        )
+
+    async def list(
+        self, request: ListTaskPushNotificationConfigsRequest, context: CallContext, scope: Scope
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Return a page of a task's configurations, in the order of their ids."""
+        size = page_size(request.page_size, LARGEST_PAGE)
+        after = read_token(request.page_token, _Place).after if request.page_token else ""
+        pushes = [p for p in await self._pushes(request.task_id, scope) if p.id > after]
+        page = pushes[:size]
+        return ListTaskPushNotificationConfigsResponse(
+            configs=tuple(_shown(push, request.task_id, context) for push in page),
+            next_page_token=write_token(_Place(page[-1].id)) if len(pushes) > size else "",
+        )
+
+    async def delete(
+        self, request: DeleteTaskPushNotificationConfigRequest, context: CallContext, scope: Scope
+    ) -> Empty:
+        """Remove a configuration; nothing is sent for it any more. Idempotent."""
+        self._check()
+        await self._owned(request.task_id, scope)
+        try:
+            await self._store.remove_push(request.task_id, request.id)
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+        await self._executor.push.forget(request.task_id, request.id)
+        return Empty()
+
+    def _check(self) -> None:
+        if not self._enabled:
+            raise PushNotificationNotSupportedError
+
+    async def _owned(self, task_id: str, scope: Scope) -> None:
+        try:
+            await owned(self._store, task_id, scope)
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+
+    async def _pushes(self, task_id: str, scope: Scope) -> Sequence[PushRecord]:
+        self._check()
+        await self._owned(task_id, scope)
+        try:
+            return await self._store.pushes(task_id)
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+
+
+def _shown(push: PushRecord, task_id: str, context: CallContext) -> TaskPushNotificationConfig:
+    """Return a configuration as callers see it: without credentials."""
+    authentication = push.config.authentication
+    if authentication is not None:
+        authentication = replace(authentication, credentials="")
+    return replace(
+        push.config, task_id=task_id, tenant=context.tenant, authentication=authentication
+    )

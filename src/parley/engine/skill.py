@@ -1,0 +1,132 @@
+"""A skill: one function of an agent, and what the card says about it (specification §4.4.5)."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+from parley.engine.content import KINDS
+from parley.model.cards import AgentSkill
+
+Replies = Literal["message", "task"]
+
+
+class Form(Enum):
+    """How a function is to be run."""
+
+    COROUTINE = "async def"
+    ASYNC_GENERATOR = "async generator"
+    PLAIN = "def"
+    GENERATOR = "generator"
+
+    @property
+    def streams(self) -> bool:
+        """Whether the function yields."""
+        return self is Form.ASYNC_GENERATOR or self is Form.GENERATOR
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether the function would block the event loop."""
+        return self is Form.PLAIN or self is Form.GENERATOR
+
+
+class Skill(msgspec.Struct, frozen=True, kw_only=True):
+    """A function with its description.
+
+    ``takes`` says what the function is called with: the turn, the message's text, or nothing.
+    """
+
+    id: str
+    name: str
+    description: str
+    tags: tuple[str, ...]
+    examples: tuple[str, ...]
+    input_modes: tuple[str, ...]
+    output_modes: tuple[str, ...]
+    replies: Replies | None
+    default: bool
+    function: Callable[..., Any]
+    form: Form
+    takes: Literal["turn", "text", "nothing"]
+
+    @property
+    def described(self) -> AgentSkill:
+        """The skill as the card shows it."""
+        return AgentSkill(
+            id=self.id,
+            name=self.name,
+            description=self.description,
+            tags=self.tags,
+            examples=self.examples,
+            input_modes=self.input_modes,
+            output_modes=self.output_modes,
+        )
+
+
+def form_of(function: Callable[..., Any]) -> Form:
+    """Return how ``function`` is to be run."""
+    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    target = inspect.unwrap(target)
+    if inspect.isasyncgenfunction(target):
+        return Form.ASYNC_GENERATOR
+    if inspect.iscoroutinefunction(target):
+        return Form.COROUTINE
+    if inspect.isgeneratorfunction(target):
+        return Form.GENERATOR
+    return Form.PLAIN
+
+
+def takes_of(function: Callable[..., Any]) -> Literal["turn", "text", "nothing"]:
+    """Return what ``function`` wants to be called with.
+
+    Raises ``TypeError`` when it needs more than one argument.
+    """
+    parameters = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    if len(needed) > 1:
+        raise TypeError(
+            f"{function!r} needs {len(needed)} arguments; a skill takes the turn "
+            "(def f(turn: Turn)), the text (def f(text: str)), or nothing"
+        )
+    if not parameters:
+        return "nothing"
+    return "text" if hints_of(function).get(parameters[0].name) is str else "turn"
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the function's annotations, as far as they can be resolved."""
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        hints = dict(getattr(function, "__annotations__", {}))
+        return {name: str if hint == "str" else hint for name, hint in hints.items()}
+
+
+def strings_of(values: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return strings that an author gave. Raises ``TypeError`` for a single one."""
+    if isinstance(values, str):
+        raise TypeError(f"{what} is a list of strings, such as [{values!r}]")
+    return tuple(values)
+
+
+def modes_of(values: Iterable[str]) -> tuple[str, ...]:
+    """Return media types, or kinds of parts, that an author gave.
+
+    Raises ``ValueError`` for what is neither.
+    """
+    modes = strings_of(values, "modes")
+    for mode in modes:
+        if mode.count("/") != 1 and mode not in KINDS:
+            raise ValueError(
+                f"{mode!r} is not a media type such as text/plain, nor one of {', '.join(KINDS)}"
+            )
+    return modes

@@ -1,0 +1,95 @@
+"""Threads for plain functions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from parley.store.sql_engine.gil_yield import Lender
+
+LEND_SECONDS = 0.005
+"""How often a busy event loop lets threads have the interpreter; see ``log.lend``."""
+
+Job = tuple[asyncio.AbstractEventLoop, Lender, "asyncio.Future[Any]", Callable[[], Any]] | None
+
+
+class Threads:
+    """Runs plain functions, at most ``limit`` at once; the rest wait in line.
+
+    The threads are daemons, unlike those of the standard library's pool: nobody can stop a
+    function that does not return, and it must not keep a server from ending. What it worked on is
+    taken up again by the next process.
+    """
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+        self._lender: Lender | None = None
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function in a thread, in a copy of the caller's context, and return its result.
+
+        A cancelled call stops waiting; a function that has begun goes on by itself.
+        """
+        loop = asyncio.get_running_loop()
+        if self._lender is None:
+            self._lender = Lender(loop, interval=LEND_SECONDS)
+        future: asyncio.Future[Any] = loop.create_future()
+        call = functools.partial(copy_context().run, function, *args, **kwargs)
+        self._lender.begin()
+        self._jobs.put((loop, self._lender, future, call))
+        if not self._idle.acquire(blocking=False) and self._started < self._limit:
+            self._started += 1
+            name = f"{self._name}-{self._started}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        return await future
+
+    def close(self) -> None:
+        """Let idle threads end, and busy ones when their function returns."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+        self._started = 0
+        self._idle = threading.Semaphore(0)
+        self._lender = None
+
+    def _work(self) -> None:
+        idle = self._idle
+        while (job := self._jobs.get()) is not None:
+            loop, lender, future, call = job
+            result: Any = None
+            error: BaseException | None = None
+            if not future.cancelled():
+                try:
+                    result = call()
+                except BaseException as raised:
+                    error = raised
+            with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+                loop.call_soon_threadsafe(_settle, lender, future, result, error)
+            del job, future, call, result, error  # an idle thread holds nobody's values
+            idle.release()
+
+
+def _settle(
+    lender: Lender, future: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    lender.end()
+    if future.done():
+        return
+    if isinstance(error, StopIteration):
+        # A future takes no StopIteration: to a coroutine it would look like its own end.
+        error = RuntimeError("the function raised StopIteration")
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, asyncio.CancelledError):
+        future.cancel()
+    else:
+        future.set_exception(error)

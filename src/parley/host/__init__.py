@@ -1,0 +1,1 @@
+"""Agents, store, bus, push and bindings, put together as an ASGI app or a server."""

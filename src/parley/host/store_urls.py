@@ -1,0 +1,162 @@
+"""From the URL of a store or a bus to the thing itself, or to words that say what is wrong with it.
+
+No error says a password.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+from parley.model.distribution import install_command
+from parley.store.bus.subscriptions import Bus
+from parley.store.lease import Lease
+from parley.store.memory import MemoryTaskStore
+from parley.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from parley.store.admin.admin import Upkeep
+
+STORES = (
+    "memory:, sqlite:///path/to/tasks.db (four slashes for an absolute path), or "
+    "postgresql://host/database"
+)
+BUSES = "redis://host:6379/0, postgresql://host/database, or none"
+
+POSTGRES = ("postgresql", "postgres")
+REDIS = (
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sentinel",
+    "rediss+sentinel",
+)
+
+
+def scheme_of(url: str) -> str:
+    """Return what stands before the colon, in small letters."""
+    return url.partition(":")[0].lower()
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be shown: without a password."""
+    try:
+        parts = urlsplit(url)
+        user, at, place = parts.netloc.rpartition("@")
+        name = user.partition(":")[0]
+        query = [
+            (key, "..." if "pass" in key.lower() else value)
+            for key, value in parse_qsl(parts.query, keep_blank_values=True)
+        ]
+        shown = parts._replace(netloc=name + at + place)
+        if parts.query:
+            shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
+        return urlunsplit(shown) if parts.netloc else url
+    except ValueError:
+        return f"{scheme_of(url)}:..."
+
+
+def sqlite_path(url: str) -> Path | None:
+    """Return the file that a URL names, ``None`` when it is not one of SQLite."""
+    path = url.removeprefix("sqlite:///")
+    return Path(path) if path != url and path else None
+
+
+def open_store(
+    url: str | TaskStore, lease: float | None = None, *, migrates: bool = True
+) -> TaskStore:
+    """Return the store that a URL names: ``memory:``, ``sqlite:///path/to/tasks.db``, or
+    ``postgresql://host/database``, which many replicas use at a time.
+
+    After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
+    absolute. ``lease`` is for how many seconds a replica that is not heard of keeps its tasks.
+    Without ``migrates`` a PostgreSQL store whose schema is older is refused when it is opened.
+    What is a store already is returned as it is. Raises ``ValueError`` for anything else.
+    """
+    is_postgres = isinstance(url, str) and scheme_of(url) in POSTGRES
+    if lease is not None and not is_postgres:
+        what = shown(url) if isinstance(url, str) else "a store that was made before"
+        raise ValueError(
+            f"lease={lease:g} needs a store that many replicas use, postgresql://..., not {what}"
+        )
+    if not migrates and not is_postgres:
+        raise ValueError("only a postgresql:// store can be opened without bringing it up to date")
+    if not isinstance(url, str):
+        return url
+    if is_postgres:
+        _need("psycopg", "postgres", "a PostgreSQL store")
+        from parley.store.postgres.store import PostgresTaskStore
+
+        wanted = Lease() if lease is None else Lease(lease)
+        return PostgresTaskStore(url, lease=wanted, migrates=migrates)
+    if url in ("memory:", "memory://"):
+        return MemoryTaskStore()
+    path = sqlite_path(url)
+    if path is None:
+        raise ValueError(f"{shown(url)!r} names no store; use {STORES}")
+    from parley.store.sqlite.store import SqliteTaskStore
+
+    return SqliteTaskStore(path)
+
+
+def open_bus(url: str | None, store: str | TaskStore) -> Bus | None:
+    """Return the bus that a URL names, for a store that a URL names.
+
+    ``None`` is the database of a PostgreSQL store; ``"none"`` is no bus: what others do is then
+    found by looking into the store. Raises ``ValueError``.
+    """
+    if isinstance(store, str):
+        is_shared = scheme_of(store) in POSTGRES
+        what = shown(store)
+    else:
+        is_shared, what = store.is_shared, "this store"
+    if url is None:
+        url = store if isinstance(store, str) and is_shared else "none"
+    elif not is_shared:
+        raise ValueError(
+            f"a bus is between replicas that share a store, and {what} is for one process alone; "
+            "use a postgresql:// store, or leave the bus out"
+        )
+    if url == "none":
+        return None
+    scheme = scheme_of(url)
+    if scheme in POSTGRES:
+        _need("psycopg", "postgres", "a PostgreSQL bus")
+        from parley.store.bus.postgres_bus import PostgresBus
+
+        return PostgresBus(url)
+    if scheme.partition("+")[0] in REDIS:
+        _need("redis", "redis", "a Redis bus")
+        from parley.store.bus.redis_bus import RedisBus
+
+        return RedisBus(url)
+    raise ValueError(f"{shown(url)!r} names no bus; use {BUSES}")
+
+
+def _need(module: str, extra: str, what: str) -> None:
+    if find_spec(module) is None:
+        raise ValueError(f"{what} needs the package {module}: {install_command(extra)}")
+
+
+def open_upkeep(url: str) -> Upkeep:
+    """Return the upkeep of the store that a URL names. Raises ``ValueError``."""
+    if scheme_of(url) in POSTGRES:
+        _need("psycopg", "postgres", "a PostgreSQL store")
+        from parley.store.admin.postgres import PostgresUpkeep
+
+        return PostgresUpkeep(url)
+    if url in ("memory:", "memory://"):
+        raise ValueError("what is kept in memory: is seen by its own process alone")
+    path = sqlite_path(url)
+    if path is None:
+        raise ValueError(
+            f"{shown(url)!r} names no store; use sqlite:///path/to/tasks.db (four slashes for an "
+            "absolute path), or postgresql://host/database"
+        )
+    from parley.store.admin.sqlite import SqliteUpkeep
+
+    return SqliteUpkeep(path)

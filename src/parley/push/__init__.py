@@ -1,0 +1,1 @@
+"""Webhooks: push notifications, delivered from the log."""

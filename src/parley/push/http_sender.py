@@ -1,0 +1,164 @@
+"""One notification to a webhook: an HTTP POST, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+
+from parley.model.retry_after import seconds_of
+from parley.security.answers import AnswerTooLarge, bounded_connector
+from parley.security.egress import Egress, cause_in, forbidden_in
+from parley.store.task_store import PushRecord
+from parley.wire import versions
+
+if TYPE_CHECKING:
+    import aiohttp
+    from aiohttp.abc import AbstractResolver
+
+log = logging.getLogger("parley.agent")
+
+NOTIFICATION_ID = "A2A-Notification-Id"
+"""The header by which a receiver knows a notification that it has had before."""
+
+TOKEN = "X-A2A-Notification-Token"
+
+# Under the five seconds after which common servers close an idle connection.
+KEEP_ALIVE = 4.0
+_TRY_AGAIN = (408, 425, 429)
+_GONE = 410
+_ASKS_FOR_TIME = (429, 503)
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Failure(NamedTuple):
+    """Why a notification was not taken. Holds no secrets.
+
+    ``is_final`` is that it never will be; ``is_refusal`` that the webhook answers, and somebody has
+    to do something about it first; ``is_ours`` that it never went out. ``retry_after`` is in how
+    many seconds the webhook wants to be called again, if it says so.
+    """
+
+    reason: str
+    is_final: bool = False
+    is_refusal: bool = False
+    is_ours: bool = False
+    retry_after: float | None = None
+
+
+class Poster:
+    """Sends notifications, to addresses that ``egress`` allows, without proxies or redirects.
+
+    ``resolver`` is for tests. A poster belongs to the event loop that uses it first.
+    """
+
+    def __init__(
+        self, egress: Egress, *, timeout: float, resolver: AbstractResolver | None = None
+    ) -> None:
+        self._egress = egress
+        self._timeout = timeout
+        self._resolver = resolver
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    async def post(self, push: PushRecord, body: bytes, notification_id: str) -> Failure | None:
+        """Send a body to a webhook; return nothing once it was taken (any 2xx)."""
+        await self._load()
+        import aiohttp
+        import yarl
+
+        try:
+            url = yarl.URL(push.config.url)
+            session = self._session(self._egress.trusts(url.host or ""))
+            async with (
+                asyncio.timeout(self._timeout),
+                session.post(
+                    url,
+                    data=body,
+                    headers=headers_of(push, notification_id),
+                    allow_redirects=False,
+                ) as response,
+            ):
+                return _judged(response)  # of the body nothing is read
+        except TimeoutError:
+            return Failure(f"no answer in {self._timeout:g} s")
+        except (aiohttp.InvalidURL, ValueError):
+            return Failure("the URL cannot be called", is_final=True)
+        except (aiohttp.ClientError, OSError) as error:
+            forbidden = forbidden_in(error)
+            if forbidden is not None:
+                return Failure(f"it is at a {forbidden.kind} address", is_final=True)
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                return Failure("this server has no room for a connection", is_ours=True)
+            if cause_in(error, AnswerTooLarge) is not None:
+                return Failure("it answers with more than an answer may take")
+            return Failure(f"it cannot be reached ({type(error).__name__})")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
+
+    async def _load(self) -> None:
+        """Import the HTTP library; the first time that takes a while, and nobody waits for it."""
+        if not self._sessions:
+            await asyncio.to_thread(import_module, "aiohttp")
+
+    def _session(self, is_trusted: bool) -> aiohttp.ClientSession:
+        session = self._sessions.get(is_trusted)
+        if session is None:
+            import aiohttp
+
+            options: dict[str, Any] = {"limit": 0, "keepalive_timeout": KEEP_ALIVE}
+            if is_trusted:
+                connector = bounded_connector(use_dns_cache=False, **options)
+            else:
+                connector = self._egress.connector(resolver=self._resolver, **options)
+            session = self._sessions[is_trusted] = aiohttp.ClientSession(
+                connector=connector,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=False,
+                trust_env=False,
+                headers={"User-Agent": "Parley"},
+            )
+        return session
+
+
+def headers_of(push: PushRecord, notification_id: str) -> dict[str, str]:
+    """Return the headers of a notification."""
+    headers = {
+        "Content-Type": versions.dialect(push.version).http_json.media_type,
+        "A2A-Version": push.version,
+        NOTIFICATION_ID: notification_id,
+    }
+    authentication = push.config.authentication
+    if authentication is not None and authentication.credentials:
+        headers["Authorization"] = f"{authentication.scheme} {authentication.credentials}"
+    if push.config.token:
+        headers[TOKEN] = push.config.token
+    return headers
+
+
+def notification_id(task_id: str, push_id: str, seq: int) -> str:
+    """Return the id of an event's notification: the same however often it is sent."""
+    return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
+
+
+def _judged(response: aiohttp.ClientResponse) -> Failure | None:
+    status = response.status
+    reason = f"it answers with HTTP {status}"
+    if 200 <= status < 300:
+        return None
+    if 300 <= status < 400:
+        return Failure(f"{reason}, and redirects are not followed", is_refusal=True)
+    if status == _GONE:
+        return Failure(f"{reason}: it is gone", is_final=True)
+    retry_after = None
+    if status in _ASKS_FOR_TIME:
+        retry_after = seconds_of(response.headers.get("Retry-After"))
+    is_refusal = 400 <= status < 500 and status not in _TRY_AGAIN
+    return Failure(reason, is_refusal=is_refusal, retry_after=retry_after)

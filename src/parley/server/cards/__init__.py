@@ -1,0 +1,1 @@
+"""What a server publishes about its agents: cards, documents, pages."""

@@ -1,0 +1,201 @@
+"""Agent cards at their well-known paths (specification §8.2, §8.6)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from email.utils import formatdate, parsedate_to_datetime
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from parley.model.cards import AgentCard
+from parley.server.address import BadAddress
+from parley.server.cards.advertised_interfaces import Offer
+from parley.server.endpoint import Endpoint
+from parley.server.failures import unforeseen
+from parley.server.http.responses import JSON, refuse_method, reply_in_words, reply_without_body
+from parley.server.settings import Settings
+from parley.wire import versions
+
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+
+_MOST_FILES = 64
+_ETAG = re.compile(r'"[^"]*"')
+
+
+class CardFile(msgspec.Struct, frozen=True):
+    """A card as it is sent. ``modified`` and ``made`` are seconds since 1970."""
+
+    body: bytes
+    etag: str
+    modified: int
+    made: float
+
+
+class CardPage:
+    """Serves one agent's card, or that of a tenant.
+
+    A caller that names a version gets the card of that version, others one that all versions read
+    (``Settings.card``). The card is made for each address that the agent is reached by, and made
+    anew when it is older than caches may keep it. As addresses come out of headers, only the last
+    64 are kept.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        offer: Offer,
+        *,
+        settings: Settings,
+        tenant: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        assert endpoint.card is not None
+        self._card = endpoint.card
+        self._offer = offer
+        self._tenant = tenant
+        self._settings = settings
+        self._clock = clock
+        self._files: dict[tuple[str, str], CardFile] = {}
+        self._cached = (b"cache-control", b"public, max-age=%d" % settings.card_max_age)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD, conditional ones too."""
+        method = scope["method"]
+        if method not in ("GET", "HEAD"):
+            words = "an agent card is read with GET; requests go to the address that it names"
+            await refuse_method(scope, send, "GET, HEAD", words)
+            return
+        try:
+            file = self._file(self._offer.address(scope), self._version(scope))
+        except BadAddress as error:
+            await reply_in_words(scope, send, 400, str(error))
+            return
+        except Exception:
+            await reply_in_words(scope, send, 500, unforeseen("making an agent card").message)
+            return
+        headers = [
+            self._cached,
+            (b"vary", b", ".join((b"A2A-Version", *self._offer.varies))),
+            (b"etag", file.etag.encode()),
+            (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
+        ]
+        if _is_known(scope, file):
+            await reply_without_body(send, 304, headers)
+            return
+        headers += [JSON, (b"content-length", b"%d" % len(file.body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        body = file.body if method == "GET" else b""
+        await send({"type": "http.response.body", "body": body})
+
+    def _version(self, scope: Scope) -> str:
+        """Return the version to write the card in, empty for all in one.
+
+        One that is not spoken counts as none: the card is where its caller finds out what is.
+        """
+        named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
+        named = named.strip() or _query(scope).get("a2a-version", "")
+        asked = versions.of_interface(named) if named else None
+        return asked or ("" if self._settings.card == "merged" else self._settings.card)
+
+    def _file(self, address: str, version: str) -> CardFile:
+        now = self._clock()
+        file = self._files.pop((address, version), None)
+        if file is None or now - file.made >= self._settings.card_max_age:
+            card = self._card(self._offer.interfaces_at(address, self._tenant))
+            file = _make(_written(card, version), now, file)
+        self._files[address, version] = file
+        if len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+        return file
+
+
+class CardChoice:
+    """Serves the cards of several agents at one path, by the query.
+
+    ``?tenant=`` and ``?assistant_id=`` choose; without them it is ``own``, where there is one.
+    A tenant that is nobody's is left to an agent that takes any.
+    """
+
+    def __init__(
+        self,
+        own: ASGIApp | None,
+        *,
+        tenants: Mapping[str, CardPage],
+        assistants: Mapping[str, CardPage],
+    ) -> None:
+        self._own = own
+        self._tenants = tenants
+        self._assistants = assistants
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the card that is asked for, or say that there is none."""
+        query = _query(scope) if scope["query_string"] else {}
+        page, words = self._own, "several agents share this address: add ?tenant= and yours"
+        if "assistant_id" in query:
+            page, words = (
+                self._assistants.get(query["assistant_id"]),
+                no_assistant(query["assistant_id"]),
+            )
+        elif "tenant" in query:
+            page = self._tenants.get(query["tenant"], self._own)
+            words = f"there is no tenant {query['tenant'][:100]!r} here"
+        if page is None:
+            await reply_in_words(scope, send, 404, words)
+        else:
+            await page(scope, receive, send)
+
+
+def no_assistant(id: str) -> str:
+    """Return the words for an assistant that there is not."""
+    return f"there is no assistant {id[:100]!r} here"
+
+
+def no_tenant(name: str) -> str:
+    """Return the words for a tenant that there is not."""
+    return f"there is no tenant {name[:100]!r} here"
+
+
+def _query(scope: Scope) -> dict[str, str]:
+    return {
+        name.lower(): value.strip()
+        for name, value in parse_qsl(scope["query_string"].decode("latin-1"))
+    }
+
+
+def _written(card: AgentCard, version: str) -> bytes:
+    """Return a card in a version, or in all at once.
+
+    What was signed is the card of 1.0: nothing is put beside that, and no signature stands on
+    another version's.
+    """
+    if card.signatures:
+        if version in ("", versions.LATEST):
+            return versions.write_card(card, versions.LATEST)
+        card = msgspec.structs.replace(card, signatures=())
+    return versions.write_card(card, version)
+
+
+def _make(body: bytes, now: float, before: CardFile | None) -> CardFile:
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    modified = before.modified if before is not None and before.etag == etag else int(now)
+    return CardFile(body, etag, modified, now)
+
+
+def _is_known(scope: Scope, file: CardFile) -> bool:
+    """Whether the client says that it has this very card (RFC 9110 §13)."""
+    known = [value for name, value in scope["headers"] if name == b"if-none-match"]
+    if known:
+        tags = b",".join(known).decode("latin-1")
+        return tags.strip() == "*" or file.etag in _ETAG.findall(tags)
+    for name, value in scope["headers"]:
+        if name == b"if-modified-since":
+            try:
+                return parsedate_to_datetime(value.decode("latin-1")).timestamp() >= file.modified
+            except (ValueError, OverflowError):
+                return False
+    return False

@@ -1,0 +1,139 @@
+"""The pages about an agent's HTTP+JSON binding: its OpenAPI document, and one for people."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64encode
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from parley.model.cards import AgentCard
+from parley.server.address import BadAddress
+from parley.server.cards.advertised_interfaces import Offer
+from parley.server.endpoint import Endpoint
+from parley.server.failures import unforeseen
+from parley.server.http.responses import (
+    Headers,
+    refuse_method,
+    reply,
+    reply_in_words,
+    reply_without_body,
+)
+from parley.server.settings import Settings
+from parley.wire import versions
+
+OPENAPI_PATH = "/openapi.json"
+DOCS_PATH = "/docs"
+
+# So many are kept, as callers call a server by few names.
+_MOST_KEPT = 16
+
+_INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
+
+
+class OpenApiPage:
+    """Serves the OpenAPI document of one agent, or of a tenant below its address.
+
+    To make one takes many times as long as to answer a request, so those of the last addresses
+    are kept: who asks for many must not hold up others.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, offer: Offer, *, settings: Settings, tenant: str = ""
+    ) -> None:
+        self._endpoint = endpoint
+        self._offer = offer
+        self._settings = settings
+        self._below = f"/{tenant}" if tenant else ""
+        self._kept: dict[str, tuple[AgentCard, bytes]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        if await _is_refused(scope, send, "an OpenAPI document is read with GET"):
+            return
+        try:
+            body = self._made(self._offer.address(scope).rstrip("/") + self._below)
+        except BadAddress as error:
+            await reply_in_words(scope, send, 400, str(error))
+            return
+        except Exception:
+            words = unforeseen("making an OpenAPI document").message
+            await reply_in_words(scope, send, 500, words)
+            return
+        headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]
+        if varies := self._offer.varies:
+            headers.append((b"vary", b", ".join(varies)))
+        await _answer(scope, send, body, b"application/json", headers)
+
+    def _made(self, address: str) -> bytes:
+        endpoint, settings = self._endpoint, self._settings
+        assert endpoint.card is not None
+        card = endpoint.card(())
+        kept = self._kept.get(address)
+        if kept is not None and kept[0] == card:
+            return kept[1]
+        from parley.server.cards.openapi import document
+
+        body = msgspec.json.encode(
+            document(
+                card,
+                endpoint.extensions,
+                url=address,
+                names_version=settings.missing_version != versions.LATEST,
+            )
+        )
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[address] = card, body
+        return body
+
+
+async def docs(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer GET and HEAD with the page for people, which reads the document beside it."""
+    if await _is_refused(scope, send, "a page is read with GET"):
+        return
+    body, headers = _page()
+    await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
+
+
+async def _is_refused(scope: Scope, send: Send, words: str) -> bool:
+    if scope["method"] in ("GET", "HEAD"):
+        return False
+    await refuse_method(scope, send, "GET, HEAD", words)
+    return True
+
+
+async def _answer(
+    scope: Scope, send: Send, body: bytes, media_type: bytes, headers: Headers
+) -> None:
+    if scope["method"] == "HEAD":
+        length = b"%d" % len(body)
+        head = [(b"content-type", media_type), (b"content-length", length), *headers]
+        await reply_without_body(send, 200, head)
+    else:
+        await reply(send, 200, body, headers, media_type)
+
+
+@cache
+def _page() -> tuple[bytes, Headers]:
+    """Return the page and its headers, which let nothing run that is not in it."""
+    body = files("parley.server").joinpath("docs.html").read_bytes()
+    hashes = {
+        kind.decode(): f"'sha256-{b64encode(hashlib.sha256(inline).digest()).decode()}'"
+        for kind, inline in _INLINE.findall(body)
+    }
+    policy = (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; "
+        "img-src data:; connect-src 'self'; require-trusted-types-for 'script'; trusted-types; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return body, (
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"public, max-age=3600"),
+    )

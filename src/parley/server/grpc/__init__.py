@@ -1,0 +1,1 @@
+"""The gRPC binding, listening. It is imported only when it is used."""

@@ -1,0 +1,308 @@
+"""One call over gRPC and its answer (specification §10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, NamedTuple, NoReturn, cast
+
+import grpc
+import msgspec
+from starlette.types import Scope
+
+from parley.extensions.resumable_streams import numbered
+from parley.model.errors import (
+    A2AError,
+    FieldViolation,
+    InvalidParamsError,
+    InvalidRequestError,
+    UnauthenticatedError,
+    VersionNotSupportedError,
+)
+from parley.model.extensions import RESUMABLE_STREAMS
+from parley.model.operations import Operation
+from parley.model.requests import SendMessageRequest
+from parley.model.service import ANONYMOUS, Caller, StreamItem
+from parley.model.tasks import Event
+from parley.server.dispatch import Call, Parameters
+from parley.server.failures import unforeseen
+from parley.server.grpc.limits import GrpcLimits, address_of
+from parley.server.http.exchange import Surroundings, named_in
+from parley.server.http.streams import is_question, shutting_down
+from parley.wire import versions
+from parley.wire.dialect import Dialect, GrpcCodec
+from parley.wire.protobuf.errors import STATUS_KEY, write_status
+
+Context = Any
+"""A ``grpc.aio.ServicerContext``."""
+
+_LONGEST_MESSAGE = 1000
+
+
+class Speaker(NamedTuple):
+    """A version of the protocol, over gRPC."""
+
+    dialect: Dialect
+    codec: GrpcCodec
+
+
+class Agents:
+    """The agents behind one port. gRPC has no paths: the tenant says which of several is meant.
+
+    What is served at the path ``/time`` over HTTP is the tenant ``time`` here; a tenant of its own
+    is named behind it, as in ``time/acme``. One agent alone is meant by every request.
+    """
+
+    def __init__(self, agents: Mapping[str, Surroundings], limits: GrpcLimits) -> None:
+        self.first = next(iter(agents.values()))
+        self.limits = limits
+        self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
+        self._alone = len(agents) == 1
+
+    def find(self, request: Any) -> tuple[Surroundings, Any]:
+        """Return where a request goes, and the request as it is seen there.
+
+        Raises ``InvalidParamsError`` when it names nobody.
+        """
+        if self._alone:
+            return self.first, request
+        tenant: str = request.tenant
+        name = tenant
+        while name:
+            around = self._by_name.get(name)
+            if around is not None:
+                own = tenant[len(name) + 1 :]
+                return around, msgspec.structs.replace(request, tenant=own)
+            name = name.rpartition("/")[0]
+        around = self._by_name.get("")
+        if around is None:
+            description = (
+                f"there is no tenant {tenant[:100]!r} here"
+                if tenant
+                else "several agents share this address: name the tenant that yours is"
+            )
+            raise InvalidParamsError(
+                f"tenant: {description}", violations=(FieldViolation("tenant", description),)
+            )
+        return around, request
+
+
+class GrpcCall:
+    """One call, from the bytes of its request to its status.
+
+    A call that the client cancels, or whose deadline passes, ends what it waits for; what an agent
+    does for it goes on.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        speaker: Speaker,
+        operation: Operation,
+        context: Context,
+        server: tuple[str, int],
+    ) -> None:
+        self._agents = agents
+        self._around = agents.first
+        self._dialect, self._codec = speaker
+        self._operation = operation
+        self._context = context
+        self._server = server
+        self._echo: list[tuple[str, str]] = [("a2a-version", self._dialect.version)]
+        self._task = asyncio.current_task()
+        self._drained = False
+
+    async def answer(self) -> bytes:
+        """Return the answer to a request, or end the call with an error's status."""
+        try:
+            result = await self._result()
+        except A2AError as error:
+            failure = error
+        except asyncio.CancelledError:
+            if self._task is not None and self._task.cancelling():
+                raise
+            failure = unforeseen(self._operation.name)  # something within the service was cancelled
+        except Exception:
+            failure = unforeseen(self._operation.name)
+        else:
+            await self._context.send_initial_metadata(self._echo)
+            return result
+        await self._refuse(failure)
+
+    async def _result(self) -> bytes:
+        # A frame of its own: that in which a call is aborted stays until the collector comes.
+        call = await self._understand()
+        result = self._codec.write_result(self._operation, await call.answer())
+        self._agents.limits.count_until_sent(self._context, len(result))
+        return result
+
+    async def stream(self) -> None:
+        """Send the events that answer a request.
+
+        They end without an error when the server drains. An error that comes before the first is
+        the status of the call, as is a later one.
+        """
+        failure: A2AError | None = None
+        started = False
+        last: Event | None = None
+        try:
+            call = await self._understand()
+            is_numbered = RESUMABLE_STREAMS in call.context.extensions
+            with self._around.streams.holding(self, call.context):
+                items = cast("AsyncGenerator[StreamItem, None]", call.stream())
+                async with aclosing(items):
+                    async for item in items:
+                        if not started:
+                            started = True
+                            await self._context.send_initial_metadata(self._echo)
+                        if is_numbered:
+                            item = StreamItem(numbered(item), item.seq)
+                        last = item.event
+                        data = self._codec.write_event(item)
+                        with self._agents.limits.sending(self._context, len(data)):
+                            # Waits while the reader is slow: nothing gathers here.
+                            await self._context.write(data)
+                        if self._codec.ends_stream(item.event):
+                            break
+        except A2AError as error:
+            failure = error
+        except asyncio.CancelledError:
+            if self._drained and self._task is not None and self._task.uncancel() == 0:
+                answers = self._operation.request is SendMessageRequest
+                if not started or (answers and is_question(last)):
+                    failure = shutting_down()
+            elif self._task is not None and self._task.cancelling():
+                raise
+            else:
+                failure = unforeseen("a stream")
+        except grpc.aio.BaseError:
+            return  # the client has gone
+        except Exception:
+            failure = unforeseen("a stream")
+        if failure is not None:
+            await self._refuse(failure, started=started)
+
+    def drain(self) -> None:
+        """End the stream: its reader resumes elsewhere."""
+        if not self._drained and self._task is not None:
+            self._drained = True
+            self._task.cancel()
+
+    async def _understand(self) -> Call:
+        """Return what is asked for. Raises ``A2AError``.
+
+        The request is received once it is known who sends it; of its bytes nothing is kept.
+        """
+        around, limits = self._around, self._agents.limits
+        limits.check_room(self._context)
+        await around.dispatcher.start()
+        metadata: dict[str, str] = {}
+        extensions: list[bytes] = []
+        for name, value in self._context.invocation_metadata() or ():
+            if isinstance(value, str):
+                metadata.setdefault(name, value)
+                if name == "user-agent":
+                    self._codec = self._codec.told_to(value)
+                if name in versions.EXTENSIONS_HEADERS:
+                    extensions.append(value.encode())
+        caller = ANONYMOUS
+        if around.identify is not None:
+            named = around.identify(self._scope())
+            caller = named if isinstance(named, Caller) else await named
+        self._check_version(metadata.get("a2a-version", ""))
+        settings = around.settings
+        data = await limits.receive(self._context)
+        if data is None:
+            raise InvalidRequestError("a call carries one message, and this one carries none")
+        request = self._codec.read_request(
+            self._operation, data, max_depth=settings.max_depth, max_parts=settings.max_parts
+        )
+        self._around, request = self._agents.find(request)
+        interfaces = self._around.interfaces
+        parameters = Parameters(
+            version=self._dialect.version,
+            caller=caller,
+            extensions=named_in(extensions),
+            last_event_id=metadata.get("last-event-id"),
+            traceparent=metadata.get("traceparent", ""),
+            patience=self._patience(),
+            interfaces=lambda tenant: interfaces(self._scope(), tenant),
+        )
+        call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
+        if call.context.extensions:
+            uris = ", ".join(sorted(call.context.extensions))
+            self._echo.append((self._dialect.extensions_header, uris))
+        return call
+
+    def _patience(self) -> float | None:
+        """Return how long to wait for a reply: one that comes at the deadline comes too late."""
+        rest: float | None = self._context.time_remaining()
+        return None if rest is None else max(0.0, 0.9 * rest - 0.05)
+
+    def _check_version(self, named: str) -> None:
+        """Hold the version that the metadata name against that of the service (§3.6)."""
+        version = self._dialect.version
+        asked = versions.asked(named)
+        if asked == version:
+            return
+        if not asked and version in (versions.UNSAID, self._around.settings.missing_version):
+            return
+        service = self._codec.service
+        raise VersionNotSupportedError(
+            f"the service {service} is of version {version}, and this request of version "
+            f"{asked or versions.UNSAID}; send the metadata a2a-version: {version}",
+            metadata={
+                "requestedVersion": asked or versions.UNSAID,
+                "supportedVersions": ", ".join(versions.SPOKEN),
+            },
+        )
+
+    def _scope(self) -> Scope:
+        """Return the call as an ASGI scope would tell it, of the type ``grpc``."""
+        context = self._context
+        headers = [
+            (name.encode(), value.encode() if isinstance(value, str) else value)
+            for name, value in context.invocation_metadata() or ()
+        ]
+        scope: Scope = {
+            "type": "grpc",
+            "http_version": "2",
+            "method": "POST",
+            "scheme": "http",
+            "path": f"/{self._codec.service}/{self._operation.name}",
+            "root_path": "",
+            "query_string": b"",
+            "headers": headers,
+            "client": address_of(context.peer()),
+            "server": self._server,
+            "extensions": {},
+        }
+        authentication = context.auth_context()
+        if authentication.get("transport_security_type") == [b"ssl"]:
+            scope["scheme"] = "https"
+            chain = authentication.get("x509_pem_cert", ())
+            scope["extensions"]["tls"] = {
+                "client_cert_chain": [pem.decode() for pem in chain],
+                "client_cert_name": _name(authentication),
+            }
+        return scope
+
+    async def _refuse(self, error: A2AError, *, started: bool = False) -> NoReturn:
+        """End the call with the status of an error, and its details."""
+        # What it knows of frames would stay, with all that is in them, as long as the error itself.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        error = self._codec.in_these_names(error)
+        trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
+        if isinstance(error, UnauthenticatedError):
+            trailing.append(("www-authenticate", "Bearer"))
+        if not started:
+            await self._context.send_initial_metadata(self._echo)
+        status = getattr(grpc.StatusCode, error.grpc_status)
+        await self._context.abort(status, error.message[:_LONGEST_MESSAGE], tuple(trailing))
+        raise AssertionError("to abort is to raise")
+
+
+def _name(authentication: Mapping[str, Any]) -> str | None:
+    names = authentication.get("x509_common_name") or ()
+    return f"CN={names[0].decode()}" if names else None

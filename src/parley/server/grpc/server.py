@@ -1,0 +1,195 @@
+"""The gRPC binding, listening: one port for all versions and agents (specification §10)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+
+from parley.model.operations import Operation
+from parley.server.app import App
+from parley.server.grpc.call import Agents, GrpcCall, Speaker
+from parley.server.grpc.health import SERVICE as HEALTH
+from parley.server.grpc.health import Health
+from parley.server.grpc.limits import GrpcLimits
+from parley.server.grpc.options import GrpcOptions
+from parley.server.grpc.reflection import Reflection
+from parley.server.settings import Settings
+from parley.server.sockets import ListenError, most_connections
+from parley.wire import versions
+
+_log = logging.getLogger("parley.server")
+
+# Clients may ask whether the connection still holds as often as this.
+_PING_SECONDS = 5
+
+# Besides those that have limits of their own: streams, and senders that wait.
+_OTHER_CALLS = 5000
+
+
+@asynccontextmanager
+async def serving_grpc(
+    app: App, options: GrpcOptions, *, host: str, address: str, grace: float
+) -> AsyncIterator[str]:
+    """Serve an app's agents over gRPC for as long as the context lasts; its ``host:port``.
+
+    ``host`` is what HTTP listens on, and gRPC too unless it has its own; ``address`` is the URL at
+    which the app is reached over HTTP from this machine. At the end, calls that are under way have
+    ``grace`` seconds. The app is started and stopped by others.
+
+    Raises ``ListenError``.
+    """
+    if not app.agents:
+        raise ListenError("there is no agent to serve over gRPC")
+    parts = urlsplit(address)
+    http = (parts.hostname or "", parts.port or 0)
+    settings = next(iter(app.agents.values())).settings
+    limits = GrpcLimits(settings, app.held, app.unsent)
+    agents = Agents(app.agents, limits)
+    speakers = [Speaker(each, each.grpc()) for each in map(versions.dialect, versions.SPOKEN)]
+    services = [speaker.codec.service for speaker in speakers]
+    health = Health(app.lifecycle, services, limits)
+    reflection = Reflection(
+        (*services, HEALTH),
+        [*(speaker.codec.pool for speaker in speakers), health.pool],
+        limits,
+    )
+    server = grpc.aio.server(
+        options=_channel(settings),
+        maximum_concurrent_rpcs=settings.max_streams + settings.max_waiting + _OTHER_CALLS,
+    )
+    server.add_generic_rpc_handlers(
+        (
+            *(_handler(agents, speaker, http) for speaker in speakers),
+            health.handler(),
+            *reflection.handlers(),
+        )
+    )
+    host = options.host if options.host is not None else host
+    port = _bind(server, host, options)
+    forget = app.lifecycle.on_drain(health.drain)
+    try:
+        await server.start()
+        app.grpc.port = port
+        if options.cert is None and not _is_loopback(host):
+            _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
+        yield app.grpc.beside(address)
+    except asyncio.CancelledError:  # who ended the server does not wait any more
+        grace = 0
+        raise
+    finally:
+        app.grpc.port = None
+        forget()
+        health.drain()
+        try:
+            await server.stop(grace)
+        except asyncio.CancelledError:
+            await server.stop(None)
+            raise
+
+
+def _handler(agents: Agents, speaker: Speaker, http: tuple[str, int]) -> Any:
+    """Return the service of one version. Requests and answers pass as bytes.
+
+    To gRPC all requests are streams: so it is for us to say how long one message may take.
+    """
+    handlers = {
+        name: (
+            grpc.stream_stream_rpc_method_handler(_stream(agents, speaker, operation, http))
+            if operation.streaming
+            else grpc.stream_unary_rpc_method_handler(_answer(agents, speaker, operation, http))
+        )
+        for name, operation in speaker.codec.methods.items()
+    }
+    return grpc.method_handlers_generic_handler(speaker.codec.service, handlers)
+
+
+def _answer(
+    agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
+) -> Callable[[object, Any], Awaitable[bytes]]:
+    async def answer(messages: object, context: Any) -> bytes:
+        return await GrpcCall(agents, speaker, operation, context, http).answer()
+
+    return answer
+
+
+def _stream(
+    agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
+) -> Callable[[object, Any], Awaitable[None]]:
+    async def stream(messages: object, context: Any) -> None:
+        await GrpcCall(agents, speaker, operation, context, http).stream()
+
+    return stream
+
+
+def _channel(settings: Settings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_send_message_length", -1),
+        (
+            "grpc.max_allowed_incoming_connections",
+            min(settings.max_connections, most_connections(kinds=2)),
+        ),
+        ("grpc.server_handshake_timeout_ms", int(settings.head_timeout * 1000)),
+        ("grpc.keepalive_time_ms", int(settings.keep_alive * 1000)),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_SECONDS * 1000),
+        ("grpc.so_reuseport", 0),  # a port that another server has is not for us
+    ]
+
+
+def _bind(server: Any, host: str, options: GrpcOptions) -> int:
+    if not 0 <= options.port <= 65535:
+        raise ListenError(
+            f"{options.port} is no port: they go from 1 to 65535, and 0 takes a free one"
+        )
+    address = f"{_shown(host) or '[::]'}:{options.port}"
+    credentials = _credentials(options)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise ListenError(
+            f"cannot listen for gRPC on port {options.port} of {host}: end what listens there, or "
+            "choose another port (0 takes a free one)"
+        )
+    return int(port)
+
+
+def _credentials(options: GrpcOptions) -> Any:
+    if options.cert is None or options.key is None:
+        return None
+    try:
+        key, cert = Path(options.key).read_bytes(), Path(options.cert).read_bytes()
+        authorities = Path(options.client_ca).read_bytes() if options.client_ca else None
+    except OSError as error:
+        raise ListenError(f"the certificate for gRPC cannot be read: {error}") from None
+    return grpc.ssl_server_credentials(
+        [(key, cert)],
+        root_certificates=authorities,
+        require_client_auth=authorities is not None,
+    )
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""The HTTP bindings, listening: JSON-RPC and HTTP+JSON."""

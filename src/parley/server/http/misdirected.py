@@ -1,0 +1,38 @@
+"""What a request is answered with that names another host than the server's."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Scope, Send
+
+from parley.model.errors import InvalidRequestError
+from parley.server.hosts import NotOurHost
+from parley.server.http.http_json import HttpJsonBinding
+from parley.server.http.jsonrpc import JsonRpcBinding
+from parley.server.http.media_types import answered_with
+from parley.server.http.responses import NO_STORE, reply, reply_in_words
+from parley.wire import jsonrpc, versions
+
+
+class Misdirected(InvalidRequestError):
+    """The request is for another server."""
+
+    http_status = 421
+
+
+async def refuse_host(handler: ASGIApp, error: NotOurHost, scope: Scope, send: Send) -> None:
+    """Refuse a request in the form in which ``handler`` would have, without reading its body."""
+    named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
+    version = versions.of_interface(named) or versions.LATEST
+    kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
+    refusal = kind(str(error))
+    headers = [NO_STORE, (b"a2a-version", version.encode())]
+    if isinstance(handler, JsonRpcBinding) and scope["method"] == "POST":
+        written = versions.dialect(version).jsonrpc.write_error(refusal)
+        await reply(send, error.status, jsonrpc.error_response(None, written), headers)
+    elif isinstance(handler, HttpJsonBinding) and scope["method"] != "HEAD":
+        codec = versions.dialect(version).http_json
+        body = codec.write_error(refusal)
+        media_type = answered_with(codec.media_type.encode(), scope["headers"])
+        await reply(send, error.status, body, headers, media_type)
+    else:
+        await reply_in_words(scope, send, error.status, str(error), [NO_STORE])

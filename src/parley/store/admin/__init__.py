@@ -1,0 +1,1 @@
+"""Administration of a store: status, migrations, export, import, pruning."""

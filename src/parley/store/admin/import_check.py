@@ -1,0 +1,262 @@
+"""Reading a file of lines (see ``transfer``): none is believed before it is known to be right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import msgspec
+
+from parley.model.encoding import decode
+from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
+from parley.store.admin.export_format import (
+    FORMAT,
+    Context,
+    Counts,
+    Header,
+    KeptReceipt,
+    KeptTask,
+    Line,
+    Push,
+    Record,
+    Said,
+    Trailer,
+    TransferError,
+    Value,
+    decode_line,
+)
+from parley.store.events import Kind, Received, logged
+from parley.store.fold import Fold, IllegalEvent
+from parley.store.snapshot import StoredForm
+from parley.store.task_store import HISTORY_KEPT, MAX_PUSHES
+
+LONGEST_HEADER, LONGEST_LINE = 1 << 16, 1 << 30
+"""A line with as many bytes is none of ours."""
+
+
+def lines_in(file: IO[bytes]) -> Iterator[bytes]:
+    """Return the lines of a file. One that is absurdly long comes in pieces, none of them whole."""
+    yield file.readline(LONGEST_HEADER)
+    while line := file.readline(LONGEST_LINE):
+        yield line
+
+
+class Made(msgspec.Struct, frozen=True):
+    """Stands where a task's lines end: what its log makes."""
+
+    task: KeptTask
+    form: StoredForm
+
+
+def checked(lines: Iterable[bytes]) -> Iterator[Line | Made]:
+    """Return what is between header and trailer, each line once it is known to be right.
+
+    A task's log obeys the rules of every log: it is folded (see ``fold``), its numbers have no
+    gap, and its head says what it says. ``Made`` comes after each task's last line. That nothing
+    is missing at the end is known only when all was read.
+
+    Raises ``TransferError``.
+    """
+    counts, digest = Counts(), hashlib.sha256()
+    checking: _Checking | None = None
+    number = 0
+    for number, text in enumerate(lines, 1):
+        try:
+            line = _read(text, number)
+            if checking is None:
+                checking = _Checking(line)
+            elif isinstance(line, Trailer):
+                yield from checking.end(line)
+                if line.counts != counts or line.sha256 != digest.hexdigest():
+                    raise ValueError(
+                        "the last line counts other things than there are before it: the file was "
+                        "changed after it was exported"
+                    )
+            else:
+                yield from checking.next(line)
+                counts.add(line)
+                yield line
+        except (ValueError, IllegalEvent) as error:
+            raise TransferError(f"line {number}: {error}") from None
+        digest.update(text)
+    if checking is None or not checking.is_over:
+        raise TransferError(
+            f"the file ends after line {number}, without the line that ends an export: it was cut; "
+            "export again, or take a whole copy of it"
+        )
+
+
+def _read(text: bytes, number: int) -> Any:
+    """Return a line as what it says. Raises ``ValueError``."""
+    try:
+        if text.endswith(b"\n"):
+            return decode_line(text)
+    except msgspec.DecodeError as error:
+        if number > 1:
+            raise ValueError(f"this is no line of an export: {error}") from None
+    except UnicodeDecodeError:
+        pass
+    if number == 1:
+        raise ValueError("this is no export of a store: parley store export makes one")
+    raise ValueError("the file ends within this line: it was cut; take a whole copy of it")
+
+
+class _Checking:
+    """What the lines so far allow to come next."""
+
+    def __init__(self, header: Any) -> None:
+        if not isinstance(header, Header):
+            raise ValueError("an export begins with its header: the file's beginning is missing")
+        if header.format != FORMAT:
+            raise ValueError(
+                f"the file has format {header.format}, written by Parley {header.by}, and this "
+                f"version knows format {FORMAT}: take the one that wrote it"
+            )
+        self.is_over = False
+        self._stage = 0
+        self._context: Context | None = None
+        self._left = 0
+        self._keys: set[str] = set()
+        self._receipt: KeptReceipt | None = None
+        self._task: _Task | None = None
+        # Hashes, as there may be millions of names.
+        self._named: set[int] = set()
+
+    def next(self, line: Any) -> Iterator[Made]:
+        """Check a line; return what ends before it. Raises ``ValueError``, ``IllegalEvent``."""
+        if self.is_over:
+            raise ValueError("there is more after the line that ends the export")
+        if isinstance(line, Header):
+            raise ValueError("there is a second header")
+        if isinstance(line, Said):
+            if self._context is None or self._left == 0:
+                raise ValueError("a message belongs to the context before it, and is one too many")
+            decode(line.message, Message)
+            self._left -= 1
+            return
+        if isinstance(line, Value):
+            if self._context is None:
+                raise ValueError("a value belongs to a context, and there is none before it")
+            if line.key in self._keys:
+                raise ValueError(f"the context before this line has two values {line.key!r}")
+            self._keys.add(line.key)
+            return
+        if isinstance(line, Record | Push):
+            if self._task is None:
+                raise ValueError("a record belongs to a task, and there is none before it")
+            self._task.add(line)
+            return
+        yield from self._close()
+        stage = (Context, KeptReceipt, KeptTask).index(type(line))
+        if stage < self._stage:
+            raise ValueError("contexts come before receipts, and these before tasks")
+        self._stage = stage
+        if isinstance(line, Context):
+            if not 0 <= line.said <= HISTORY_KEPT:
+                raise ValueError(f"a context has up to {HISTORY_KEPT} messages, not {line.said}")
+            self._once(line.name, f"context {line.context_id}")
+            self._context, self._left, self._keys = line, line.said, set()
+        elif isinstance(line, KeptReceipt):
+            if self._receipt is not None and line.name <= self._receipt.name:
+                raise ValueError(
+                    f"the receipt for message {line.message_id} is there twice, or is not in the "
+                    "order of receipts"
+                )
+            self._receipt = line
+        elif isinstance(line, KeptTask):
+            self._once((line.task_id,), f"task {line.task_id}")
+            self._task = _Task(line)
+
+    def _once(self, name: tuple[str, ...], what: str) -> None:
+        """See that nothing of that name came before. Raises ``ValueError``."""
+        number = hash(name)
+        if number in self._named:
+            raise ValueError(f"{what} is in the file twice")
+        self._named.add(number)
+
+    def end(self, trailer: Trailer) -> Iterator[Made]:
+        """Check the last line."""
+        if self.is_over:
+            raise ValueError("there is more after the line that ends the export")
+        yield from self._close()
+        self.is_over = True
+
+    def _close(self) -> Iterator[Made]:
+        if self._left:
+            raise ValueError(f"{self._left} messages of the context before this line are missing")
+        self._context = None
+        if self._task is not None:
+            yield self._task.made()
+            self._task = None
+
+
+class _Task:
+    """A task whose lines are read."""
+
+    def __init__(self, head: KeptTask) -> None:
+        self._head = head
+        self._fold = Fold()
+        self._place = (0, 0)
+        self._received = 0
+        self._canceled = False
+        self._pushes: set[str] = set()
+
+    def add(self, line: Record | Push) -> None:
+        """Check a record, or a configuration. Raises ``ValueError``, ``IllegalEvent``."""
+        head = self._head
+        if isinstance(line, Push):
+            config = decode(line.config, TaskPushNotificationConfig)
+            if not config.id or config.id in self._pushes:
+                raise ValueError(f"task {head.task_id}: each webhook has an id of its own")
+            self._pushes.add(config.id)
+            if len(self._pushes) > MAX_PUSHES:
+                raise ValueError(f"task {head.task_id}: a task has up to {MAX_PUSHES} webhooks")
+            if not 0 <= line.cursor <= head.seq:
+                raise ValueError(
+                    f"task {head.task_id}: a webhook was told up to event {line.cursor}, and there "
+                    f"are {head.seq}"
+                )
+            return
+        if self._pushes:
+            raise ValueError(f"task {head.task_id}: its log comes before its webhooks")
+        seq, sub = self._place
+        follows = (seq + 1, 0) if line.kind.is_public else (seq, sub + 1)
+        if (line.seq, line.sub) != follows:
+            raise ValueError(
+                f"task {head.task_id}: the record after ({seq}, {sub}) is {follows}, "
+                f"not ({line.seq}, {line.sub})"
+            )
+        place = (line.seq, line.sub, line.turn, line.kind, line.at)
+        try:
+            record = logged(head.task_id, *place, bytes(line.payload))
+        except msgspec.DecodeError as error:
+            raise ValueError(
+                f"task {head.task_id}: record {follows} is no {line.kind.value}: {error}"
+            ) from None
+        self._fold.apply(record.event)
+        if line.seq == 1 and self._fold.task.id != head.task_id:
+            raise ValueError(f"task {head.task_id}: its log is that of {self._fold.task.id}")
+        self._received += isinstance(record.event, Received)
+        self._canceled = self._canceled or line.kind is Kind.CANCEL
+        self._place = follows
+
+    def made(self) -> Made:
+        """Return what the log makes. Raises ``ValueError`` when the head says otherwise."""
+        head, task = self._head, self._fold.task
+        is_over = task.state.is_terminal
+        said = {
+            "its last record is another": self._place == (head.seq, head.sub),
+            "its log leaves it in another state": task.state is head.state,
+            "it ended, or did not": is_over == (head.ended_at is not None),
+            "it ended, and work is left": not is_over or not (head.turn_open or head.waiting),
+            "more messages wait than came": 0 <= head.waiting <= self._received,
+            "it was canceled, or not": self._canceled == head.cancel_requested,
+            "its context is another": task.context_id == head.context_id,
+            "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.place >= 0,
+        }
+        for wrong, is_right in said.items():
+            if not is_right:
+                raise ValueError(f"task {head.task_id} before this line is not whole: {wrong}")
+        return Made(head, StoredForm.of(task))

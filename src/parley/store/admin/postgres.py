@@ -1,0 +1,364 @@
+"""The upkeep of a PostgreSQL store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import psycopg
+
+from parley.store.admin.admin import (
+    Old,
+    Schema,
+    Survey,
+    Suspended,
+    Which,
+    head_row,
+    lines_of,
+    push_row,
+    receipt_row,
+    record_row,
+    survey_of,
+    suspended_of,
+)
+from parley.store.admin.export_format import (
+    Context,
+    KeptReceipt,
+    KeptTask,
+    Line,
+    Push,
+    Record,
+    Said,
+    Value,
+)
+from parley.store.admin.owners import Execute, Owned, Owners, assign, unassigned
+from parley.store.postgres.connection import Address, explain
+from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
+from parley.store.postgres.migrations import look, migrate, sql_for
+from parley.store.snapshot import StoredForm
+from parley.store.sql import Migration, queries
+from parley.store.task_store import Replica, StoreUnavailable
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+ROWS_AT_ONCE = 200
+"""How many rows of a table are fetched at once."""
+
+_READ = queries("shared", "upkeep.sql")
+_WRITE = queries("postgres", "upkeep.sql")
+
+
+class PostgresUpkeep:
+    """The upkeep of the PostgreSQL store at ``url``, while replicas use it or not.
+
+    Raises ``ValueError`` for what is no such URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._address = Address.of(url)
+        schema = f"{self._address.schema}."
+        words = {"{waiting}": "waiting > 0", "{c}": 'COLLATE "C"', "{?}": "%s", "{schema}": schema}
+        self._read_sql = dict(_READ)
+        for word, meaning in words.items():
+            for name, sql in self._read_sql.items():
+                self._read_sql[name] = sql.replace(word, meaning)
+        self._write_sql = sql_for(self._address, _WRITE)
+        self._owners = {
+            "{find}": "strpos",
+            "{chr}": "chr",
+            "{version}": ", version = version + 1",
+            "{slot}": "slot, ",
+            "{schema}": schema,
+            "{value}": "%(name)s",
+        }
+
+    @property
+    def name(self) -> str:
+        """Where it is, without user and password."""
+        return self._address.name
+
+    def schema(self) -> Schema:
+        """Return which version of the schema it has. Changes nothing."""
+        versions = look(self._address)
+        return Schema(versions.found, versions.missing)
+
+    def migrate(self) -> Sequence[Migration]:
+        """Bring its schema up to date, or make it; return what was done."""
+        return migrate(self._address)
+
+    def unassigned(self, owners: Owners) -> Owned:
+        """Return how much belongs to callers without an issuer."""
+        with self._snapshot() as connection:
+            return unassigned(self._execute(connection), owners)
+
+    def assign(self, owners: Owners) -> Owned:
+        """Give that to an issuer; return how much it was.
+
+        Replicas that are alive know whose the tasks are that they work on, so there must be none.
+        """
+        with self._connected() as connection:
+            self._refuse_when_used(connection)  # before it waits for a lock, and others for it
+            try:
+                connection.execute("SET LOCAL lock_timeout = '5s'")
+                connection.execute(self._write_sql["lock_owners"])
+            except psycopg.errors.LockNotAvailable:
+                raise StoreUnavailable(
+                    f"{self.name} is being written to; stop what does, and do it again"
+                ) from None
+            self._refuse_when_used(connection)
+            for name in ("bury_replicas", "free_tasks", "free_pushes"):
+                connection.execute(self._write_sql[name])
+            assigned = assign(self._execute(connection), owners)
+            connection.commit()
+            return assigned
+
+    def _refuse_when_used(self, connection: Connection) -> None:
+        found = connection.execute(self._write_sql["replicas"]).fetchall()
+        alive = [id for id, _, is_alive, _ in found if is_alive]
+        if alive:
+            raise StoreUnavailable(
+                f"{self.name} is in use by {', '.join(alive)}; stop its replicas first (one that "
+                "was killed is counted until its lease is over)"
+            )
+
+    def _execute(self, connection: Connection) -> Execute:
+        def run(sql: str, values: dict[str, Any]) -> Sequence[Any]:
+            cursor = connection.execute(sql, values)
+            return cursor.fetchall() if cursor.description is not None else ()
+
+        return Execute(self._owners, run)
+
+    def survey(self) -> Survey:
+        """Return how it stands."""
+        with self._snapshot() as connection:
+
+            def rows(name: str) -> Iterable[Sequence[Any]]:
+                return connection.execute(self._read_sql[name])
+
+            found = connection.execute(self._write_sql["replicas"]).fetchall()
+            return survey_of(
+                rows,
+                now=_one(connection, self._write_sql["now"]),
+                size=_one(connection, self._write_sql["size"], (self._address.schema,)),
+                replicas=[
+                    Replica(id=id, seen_at=seen_at, alive=alive, holds=holds)
+                    for id, seen_at, alive, holds in found
+                ],
+            )
+
+    def agents(self) -> Sequence[str]:
+        """Return the keys of the agents of which it keeps anything."""
+        with self._snapshot() as connection:
+            return [agent for (agent,) in connection.execute(self._read_sql["agents"])]
+
+    def old(self, agent: str, before: int) -> Old:
+        """Return what of an agent is older than a moment (ms) and may go."""
+        with self._snapshot() as connection:
+            values = (agent, before)
+            [(tasks, events)] = connection.execute(self._read_sql["old_tasks"], values)
+            return Old(tasks, events, _one(connection, self._read_sql["old_receipts"], values))
+
+    def now(self) -> int:
+        """Return the present moment by the database's clock, in ms."""
+        with self._snapshot() as connection:
+            now: int = _one(connection, self._write_sql["now"])
+            return now
+
+    def suspended(self, which: Which) -> Sequence[Suspended]:
+        """Return the webhooks that are suspended."""
+        with self._snapshot() as connection:
+            return [each for page in self._suspended(connection, which) for each in page]
+
+    def resume(self, which: Which) -> Sequence[Suspended]:
+        """Have webhooks told again, some at a time; return which."""
+        resumed: list[Suspended] = []
+        with self._connected() as connection:
+            for page in self._suspended(connection, which):
+                rows = ([each.key for each in page], [each.id for each in page])
+                connection.execute(self._write_sql["resume"], rows)
+                connection.commit()
+                resumed += page
+        return resumed
+
+    def _suspended(self, connection: Connection, which: Which) -> Iterator[list[Suspended]]:
+        def find(values: Sequence[Any]) -> Sequence[Sequence[Any]]:
+            return connection.execute(self._read_sql["suspended"], values).fetchall()
+
+        return suspended_of(find, which)
+
+    @contextmanager
+    def reading(self) -> Iterator[PostgresSource]:
+        """Read it, as of the moment when this begins."""
+        with self._snapshot() as connection:
+            yield PostgresSource(connection, self._read_sql)
+
+    @contextmanager
+    def writing(self) -> Iterator[PostgresTarget]:
+        """Write to it; its schema is brought up to date before."""
+        self.migrate()
+        with self._connected() as connection:
+            try:
+                yield PostgresTarget(connection, self._write_sql)
+            except psycopg.errors.UniqueViolation:
+                raise StoreUnavailable(
+                    f"{self.name}: a replica added the same at the same moment; do it again, and "
+                    "what is there by now is passed over"
+                ) from None
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        try:
+            with psycopg.connect(self._address.conninfo, prepare_threshold=None) as connection:
+                yield connection
+                connection.rollback()  # what is to stay was committed
+        except psycopg.Error as error:
+            raise explain(error, self._address) from None
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Connection]:
+        """Read as of this moment, and write nothing."""
+        with self._connected() as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            yield connection
+
+
+class PostgresSource:
+    """A PostgreSQL store to be read."""
+
+    def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
+        self._connection = connection
+        self._sql = sql
+
+    def lines(self) -> Iterator[Line]:
+        """Return all that it keeps."""
+        return lines_of(self._rows)
+
+    def _rows(self, name: str) -> Iterator[Sequence[Any]]:
+        execute, cursor = self._connection.execute, f"parley_{name}"
+        execute(f"DECLARE {cursor} NO SCROLL CURSOR FOR {self._sql[name]}")
+        fetch = f"FETCH {ROWS_AT_ONCE} FROM {cursor}"
+        while rows := execute(fetch, binary=True).fetchall():
+            yield from rows
+        execute(f"CLOSE {cursor}")
+
+
+class PostgresTarget:
+    """A PostgreSQL store to be written to."""
+
+    def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
+        self._connection = connection
+        self._sql = sql
+        self._keys: dict[str, int] = {}
+        self._agents: dict[str, str] = {}
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        # As a replica's writer makes them: the moment, the writer's number, and a number.
+        number = _one(connection, sql["writer_number"]) % WRITERS
+        first = (_one(connection, sql["now"]) - KEY_EPOCH) * KEYS_A_MS
+        self._new_keys = (
+            (ms * WRITERS + number) * KEYS_A_MS + n
+            for ms, n in (divmod(i, KEYS_A_MS) for i in count(first))
+        )
+
+    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        return self._named("contexts_there", [context.name for context in contexts])
+
+    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        return self._named("receipts_there", [receipt.name for receipt in receipts])
+
+    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+        """Return the ids of those that the store has."""
+        ids = [task.task_id for task in tasks]
+        return {task_id for (task_id,) in self._find("tasks_there", (ids,))}
+
+    def add_contexts(
+        self,
+        contexts: Sequence[Context],
+        said: Sequence[Sequence[Said]],
+        values: Sequence[Sequence[Value]],
+    ) -> None:
+        """Add contexts, with the messages and the values of each."""
+        keys = sorted([key for (key,) in self._find("context_keys", (len(contexts),))])
+        rows, messages, kept = [], [], []
+        for key, context, lines, more in zip(keys, contexts, said, values, strict=True):
+            rows.append((key, *context.name, context.said, context.touched_at))
+            messages += [(key, n, bytes(line.message)) for n, line in enumerate(lines, 1)]
+            kept += [(key, line.key, line.value) for line in more]
+        self._copy("add_contexts", rows)
+        self._copy("add_messages", messages)
+        self._copy("add_values", kept)
+
+    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
+        """Add receipts."""
+        self._copy("add_receipts", [receipt_row(receipt) for receipt in receipts])
+
+    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
+        """Add tasks, in this order."""
+        for task in tasks:
+            self._keys[task.task_id] = next(self._new_keys)
+            self._agents[task.task_id] = task.agent
+            self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
+        rows = [(*head_row(self._keys[task.task_id], task), "", 1) for task in tasks]
+        self._copy("add_tasks", rows)
+
+    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
+        """Add records to logs."""
+        self._copy("add_records", [record_row(self._keys[id], record) for id, record in records])
+
+    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
+        """Add webhooks."""
+        rows = [
+            (*push_row(self._keys[id], self._agents[id], push_id, push), "")
+            for id, push_id, push in pushes
+        ]
+        self._copy("add_pushes", rows)
+
+    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
+        """Keep the stored form of tasks."""
+        keyed = [(self._keys[task_id], seq, form) for task_id, seq, form in forms]
+        messages = [row for key, _, form in keyed for row in form.message_rows(key)]
+        artifacts = [row for key, seq, form in keyed for row in form.artifact_rows(key, seq)]
+        self._copy("add_task_messages", messages)
+        self._copy("add_task_artifacts", artifacts)
+        columns = [
+            [key for key, _, _ in keyed],
+            [len(form.messages) for _, _, form in keyed],
+            [form.has_status_message for _, _, form in keyed],
+            [seq for _, seq, _ in keyed],
+        ]
+        self._connection.execute(self._sql["set_stored"], columns)
+
+    def commit(self) -> None:
+        """Make what was added durable."""
+        # Last, and in order: replicas wait for these rows.
+        for name, n in sorted(self._counts.items()):
+            self._connection.execute(self._sql["count_tasks"], (*name, n))
+        self._counts.clear()
+        self._keys.clear()
+        self._agents.clear()
+        self._connection.commit()
+
+    def _named(self, name: str, names: Sequence[tuple[str, ...]]) -> set[tuple[str, str, str, str]]:
+        columns = [list(column) for column in zip(*names, strict=True)]
+        found = self._find(name, columns)
+        return {(agent, tenant, owner, last) for agent, tenant, owner, last in found}
+
+    def _find(self, name: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(self._sql[name], values).fetchall()
+
+    def _copy(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        with self._connection.cursor() as cursor, cursor.copy(self._sql[name]) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+
+def _one(connection: Connection, sql: str, values: Sequence[Any] = ()) -> Any:
+    [(value,)] = connection.execute(sql, values).fetchall()
+    return value

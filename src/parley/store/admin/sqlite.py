@@ -1,0 +1,340 @@
+"""The upkeep of a SQLite store."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from parley.store.admin.admin import (
+    Old,
+    Schema,
+    Survey,
+    Suspended,
+    Which,
+    head_row,
+    lines_of,
+    push_row,
+    receipt_row,
+    record_row,
+    survey_of,
+)
+from parley.store.admin.export_format import (
+    Context,
+    KeptReceipt,
+    KeptTask,
+    Line,
+    Push,
+    Record,
+    Said,
+    Value,
+)
+from parley.store.admin.owners import Execute, Owned, Owners, assign, unassigned
+from parley.store.events import now_ms
+from parley.store.snapshot import StoredForm
+from parley.store.sql import Migration, migrations, queries
+from parley.store.sqlite.file import APPLICATION_ID, SQL, UPKEEP_SQL, SqliteFile, explain
+from parley.store.sqlite.operator import ask_to_resume, suspended_in
+from parley.store.task_store import StoreUnavailable
+
+T = TypeVar("T")
+
+_READ = UPKEEP_SQL
+_WRITE = queries("sqlite", "upkeep.sql")
+_OWNERS = {
+    "{find}": "instr",
+    "{chr}": "char",
+    "{version}": "",
+    "{slot}": "",
+    "{schema}": "",
+    "{value}": ":name",
+}
+
+BUSY_SECONDS = 5.0
+
+
+class SqliteUpkeep:
+    """The upkeep of the SQLite file at ``path``.
+
+    What only reads goes on beside the process that has the file open; what writes does not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+
+    @property
+    def name(self) -> str:
+        """The file."""
+        return str(self._path)
+
+    def schema(self) -> Schema:
+        """Return which version of the schema it has. Changes nothing."""
+        known = migrations("sqlite")
+        if not self._path.exists() or self._path.stat().st_size == 0:
+            return Schema(0, known)
+        version = self._read(_version)
+        if version > known[-1].version:
+            raise StoreUnavailable(
+                f"{self._path} has schema version {version}, written by a later version of Parley; "
+                f"this one knows up to {known[-1].version}: upgrade it"
+            )
+        return Schema(version, [each for each in known if each.version > version])
+
+    def migrate(self) -> Sequence[Migration]:
+        """Bring its schema up to date, or make it; return what was done."""
+        missing = self.schema().missing
+        if missing:
+            with self._open():
+                pass
+        return missing
+
+    def unassigned(self, owners: Owners) -> Owned:
+        """Return how much belongs to callers without an issuer."""
+        return self._read(lambda connection: unassigned(_execute(connection), owners))
+
+    def assign(self, owners: Owners) -> Owned:
+        """Give that to an issuer; return how much it was."""
+        with self._open() as file:
+            try:
+                file.writer.execute("BEGIN IMMEDIATE")
+                assigned = assign(_execute(file.writer), owners)
+                file.writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+            return assigned
+
+    def survey(self) -> Survey:
+        """Return how it stands."""
+        size = sum([os.path.getsize(file) for file in self._files() if file.exists()])
+
+        def look(connection: sqlite3.Connection) -> Survey:
+            return survey_of(
+                lambda name: connection.execute(_READ[name]),
+                now=now_ms(),
+                size=size,
+                replicas=None,
+            )
+
+        return self._read(look)
+
+    def agents(self) -> Sequence[str]:
+        """Return the keys of the agents of which it keeps anything."""
+        return [agent for (agent,) in self._read(lambda c: c.execute(_READ["agents"]).fetchall())]
+
+    def old(self, agent: str, before: int) -> Old:
+        """Return what of an agent is older than a moment (ms) and may go."""
+
+        def look(connection: sqlite3.Connection) -> Old:
+            tasks, events = connection.execute(_READ["old_tasks"], (agent, before)).fetchone()
+            (receipts,) = connection.execute(_READ["old_receipts"], (agent, before)).fetchone()
+            return Old(tasks, events, receipts)
+
+        return self._read(look)
+
+    def now(self) -> int:
+        """Return the present moment, in ms."""
+        return now_ms()
+
+    def suspended(self, which: Which) -> Sequence[Suspended]:
+        """Return the webhooks that are suspended."""
+        return self._read(lambda connection: suspended_in(connection, which))
+
+    def resume(self, which: Which) -> Sequence[Suspended]:
+        """Have webhooks told again by the process that has the file, or the next; return which."""
+        resumed = ask_to_resume(self._path, which)
+        if resumed is not None:
+            return resumed
+        with self._open() as file:
+            try:
+                found = suspended_in(file.writer, which)
+                file.writer.execute("BEGIN IMMEDIATE")
+                rows = [(each.key, each.id) for each in found]
+                file.writer.executemany(SQL["resume_push"], rows)
+                file.writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+        return found
+
+    @contextmanager
+    def reading(self) -> Iterator[SqliteSource]:
+        """Read it, as of the moment when this begins."""
+        with self._reading() as connection:
+            yield SqliteSource(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[SqliteTarget]:
+        """Write to it; its schema is brought up to date before."""
+        with self._open() as file:
+            try:
+                yield SqliteTarget(file)
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+
+    def _files(self) -> list[Path]:
+        return [self._path, self._path.with_name(self._path.name + "-wal")]
+
+    @contextmanager
+    def _open(self) -> Iterator[SqliteFile]:
+        """Have the file for this process alone, with its schema up to date."""
+        file = SqliteFile(self._path, "FULL", BUSY_SECONDS, 0)
+        try:
+            yield file
+        finally:
+            try:
+                if file.writer.in_transaction:
+                    with suppress(sqlite3.Error):
+                        file.writer.execute("ROLLBACK")
+                file.writer.close()
+            finally:
+                file.lock.release()
+
+    def _read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        with self._reading() as connection:
+            return function(connection)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Read what there is at this moment, and write nothing, whoever has the file open."""
+        if not self._path.is_file():
+            raise StoreUnavailable(f"{self._path}: there is no such file")
+        try:
+            connection = sqlite3.connect(
+                f"{self._path.as_uri()}?mode=ro",
+                uri=True,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+            )
+            try:
+                connection.execute("BEGIN")
+                (mark,) = connection.execute("PRAGMA application_id").fetchone()
+                if mark != APPLICATION_ID:
+                    raise StoreUnavailable(f"{self._path} is no store of Parley's")
+                yield connection
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise explain(error, self._path) from error
+
+
+class SqliteSource:
+    """A SQLite store to be read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def lines(self) -> Iterator[Line]:
+        """Return all that it keeps."""
+        return lines_of(lambda name: self._connection.execute(_READ[name]))
+
+
+class SqliteTarget:
+    """A SQLite store to be written to."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._connection = file.writer
+        self._last_key = file.last_key
+        (self._last_context,) = self._connection.execute(_WRITE["last_context"]).fetchone()
+        self._keys: dict[str, int] = {}
+        self._agents: dict[str, str] = {}
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        return set(self._find("contexts_there", [context.name for context in contexts]))
+
+    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the names of those that the store has."""
+        return set(self._find("receipts_there", [receipt.name for receipt in receipts]))
+
+    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+        """Return the ids of those that the store has."""
+        return {task_id for (task_id,) in self._find("tasks_there", [t.task_id for t in tasks])}
+
+    def add_contexts(
+        self,
+        contexts: Sequence[Context],
+        said: Sequence[Sequence[Said]],
+        values: Sequence[Sequence[Value]],
+    ) -> None:
+        """Add contexts, with the messages and the values of each."""
+        rows, messages, kept = [], [], []
+        for context, lines, more in zip(contexts, said, values, strict=True):
+            self._last_context = key = self._last_context + 1
+            rows.append((key, *context.name, context.said, context.touched_at))
+            messages += [(key, n, bytes(line.message)) for n, line in enumerate(lines, 1)]
+            kept += [(key, line.key, line.value) for line in more]
+        self._add("add_context", rows)
+        self._add("add_message", messages)
+        self._add("add_value", kept)
+
+    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
+        """Add receipts."""
+        self._add("add_receipt", [receipt_row(receipt) for receipt in receipts])
+
+    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
+        """Add tasks, in this order."""
+        for task in tasks:
+            self._last_key += 1
+            self._keys[task.task_id] = self._last_key
+            self._agents[task.task_id] = task.agent
+            self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
+        self._add("add_task", [head_row(self._keys[task.task_id], task) for task in tasks])
+
+    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
+        """Add records to logs."""
+        self._add("add_record", [record_row(self._keys[id], record) for id, record in records])
+
+    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
+        """Add webhooks."""
+        rows = [
+            push_row(self._keys[id], self._agents[id], push_id, push)
+            for id, push_id, push in pushes
+        ]
+        self._add("add_push", rows)
+
+    def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
+        """Keep the stored form of tasks."""
+        for task_id, seq, form in forms:
+            key = self._keys[task_id]
+            self._add("add_task_message", form.message_rows(key))
+            self._add("add_task_artifact", form.artifact_rows(key, seq))
+            row = (len(form.messages), form.has_status_message, seq, key)
+            self._add("set_stored", [row])
+
+    def commit(self) -> None:
+        """Make what was added durable."""
+        self._add("count_tasks", [(*name, n) for name, n in sorted(self._counts.items())])
+        self._counts.clear()
+        self._keys.clear()
+        self._agents.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    def _find(self, name: str, names: Sequence[Any]) -> list[tuple[Any, ...]]:
+        wanted = msgspec.json.encode(names).decode()
+        return self._connection.execute(_WRITE[name], (wanted,)).fetchall()
+
+    def _add(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows and not self._connection.in_transaction:
+            self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(_WRITE[name], rows)
+
+
+def _execute(connection: sqlite3.Connection) -> Execute:
+    return Execute(_OWNERS, lambda sql, values: connection.execute(sql, values).fetchall())
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    found = connection.execute(
+        "SELECT count(*) FROM sqlite_master WHERE name = 'schema_versions'"
+    ).fetchone()
+    if not found[0]:
+        return 0
+    version: int = connection.execute("SELECT max(version) FROM schema_versions").fetchone()[0]
+    return version

@@ -1,0 +1,149 @@
+"""From events to the task: the only place that knows which event may follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from parley.model.parts import Message
+from parley.model.tasks import (
+    TERMINAL_STATES,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, IllegalEvent
+from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
+
+__all__ = ["Fold", "IllegalEvent", "check", "fold"]
+
+_NEVER_ENTERED = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
+_NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
+
+
+def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
+    """Raise ``IllegalEvent`` when ``event`` cannot follow a log whose task is in ``state``.
+
+    ``None`` is the state of an empty log. A log begins with its Task and has no second one;
+    nothing follows a terminal state; a task is submitted only at its beginning (§4.1.3).
+    """
+    if state is None:
+        if not isinstance(event, Task):
+            raise IllegalEvent(f"a log begins with its Task, not with a {type(event).__name__}")
+        if event.status.state is TaskState.UNSPECIFIED:
+            raise IllegalEvent("a task begins in a state such as TASK_STATE_SUBMITTED, not without")
+        if len({artifact.artifact_id for artifact in event.artifacts}) < len(event.artifacts):
+            raise IllegalEvent("an artifact's id is unique within its task, and one is there twice")
+    elif state in TERMINAL_STATES:
+        raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
+    elif isinstance(event, TaskStatusUpdateEvent):
+        if event.status.state in _NEVER_ENTERED:
+            raise IllegalEvent(
+                f"a task does not go from {state.value} to {event.status.state.value}; "
+                "it may go to any state but submitted and unspecified"
+            )
+    elif isinstance(event, Task):
+        raise IllegalEvent("the log has its Task; what changes it is a status or artifact update")
+
+
+class Fold:
+    """The task that the events so far make.
+
+    ``task`` is built when it is asked for, and kept; adding a chunk to an artifact costs the
+    chunk, not the artifact. ``strict`` refuses chunks that our own agents must not write (see
+    ``ArtifactFold``); which artifacts are complete is known only from events, not from a ``task``
+    to start with. ``unsaved`` names the artifacts of that ``task`` whose stored form lacks
+    something.
+    """
+
+    __slots__ = ("_artifacts", "_begun", "_history", "_status", "_strict", "_task")
+
+    def __init__(
+        self, task: Task | None = None, *, strict: bool = False, unsaved: Iterable[str] = ()
+    ) -> None:
+        self._strict = strict
+        self._begun: Task | None = None
+        self._task: Task | None = None
+        self._status = _NO_STATUS
+        self._history: list[Message] = []
+        self._artifacts = ArtifactFold(strict=strict)
+        if task is not None:
+            self._begin(task, unsaved)
+
+    @property
+    def state(self) -> TaskState | None:
+        """The state that the task is in; ``None`` before the first event."""
+        return None if self._begun is None else self._status.state
+
+    @property
+    def status(self) -> TaskStatus:
+        """The task's status. Unspecified before the first event."""
+        return self._status
+
+    @property
+    def task(self) -> Task:
+        """The task as it stands. Raises ``IllegalEvent`` before the first event."""
+        if self._begun is None:
+            raise IllegalEvent("there is no task: the log is empty, and begins with its Task")
+        if self._task is None:
+            self._task = replace(
+                self._begun,
+                status=self._status,
+                artifacts=self._artifacts.artifacts,
+                history=tuple(self._history),
+            )
+        return self._task
+
+    def take_unsaved(self) -> list[ArtifactPiece]:
+        """Return what the stored form of the artifacts lacks; it counts as stored from now on."""
+        return self._artifacts.take_unsaved()
+
+    def apply(self, event: TaskEvent | PrivateEvent) -> None:
+        """Add the next event. Raises ``IllegalEvent`` and changes nothing when it cannot follow."""
+        check(self.state, event)
+        if isinstance(event, Task):
+            self._begin(event, [artifact.artifact_id for artifact in event.artifacts])
+        elif isinstance(event, TaskArtifactUpdateEvent):
+            self._check_task(event.task_id)
+            self._artifacts.apply(event)
+            self._task = None
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._check_task(event.task_id)
+            self._leave_message()
+            self._status = event.status
+            self._task = None
+        elif isinstance(event, TurnStarted) and event.messages:
+            self._leave_message()
+            self._history.extend(event.messages)
+            self._task = None
+
+    def _begin(self, task: Task, unsaved: Iterable[str]) -> None:
+        self._begun = self._task = task
+        self._status = task.status
+        self._history.extend(task.history)
+        if task.artifacts:
+            self._artifacts = ArtifactFold(task.artifacts, strict=self._strict, unsaved=unsaved)
+
+    def _leave_message(self) -> None:
+        """Move what the status says into the history, where late readers look for it."""
+        if self._status.message is not None:
+            self._history.append(self._status.message)
+            self._status = replace(self._status, message=None)
+
+    def _check_task(self, task_id: str) -> None:
+        if self._begun is not None and task_id != self._begun.id:
+            raise IllegalEvent(f"an event of task {task_id} is not part of task {self._begun.id}")
+
+
+def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) -> Task:
+    """Return the task that ``events`` make, after ``start`` when there is one.
+
+    Raises ``IllegalEvent`` for events that cannot follow one another.
+    """
+    folding = Fold(start)
+    for event in events:
+        folding.apply(event)
+    return folding.task

@@ -1,0 +1,116 @@
+"""Following a task's log: the one way in which anything is streamed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import nullcontext
+
+from parley.model.tasks import Task, TaskStatusUpdateEvent
+from parley.store.bus.subscriptions import LocalHints, Subscription
+from parley.store.events import LoggedEvent
+from parley.store.task_store import PAGE_BYTES, TaskStore
+
+PAGE = 256
+
+
+class Gap(Exception):
+    """Events after the place asked for are no longer kept. ``first`` is the first that is."""
+
+    def __init__(self, task_id: str, after: int, first: int) -> None:
+        self.first = first
+        super().__init__(
+            f"task {task_id}: the events after {after} are gone, the log begins with {first}"
+        )
+
+
+class TaskGone(Exception):
+    """There is no such task, or no longer."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id}, or no longer")
+
+
+async def follow(
+    store: TaskStore,
+    hints: LocalHints,
+    task_id: str,
+    after: int,
+    *,
+    poll: float | None = None,
+    live: Subscription | None = None,
+) -> AsyncGenerator[Sequence[LoggedEvent], None]:
+    """Yield the public events after number ``after``, in order, without gap or repetition.
+
+    Ends after the event that ends the task, at once when that lies before. Takes events from
+    hints as they are committed, and from the store what hints did not bring: at the beginning,
+    and when it is told that there is more. That a lost hint loses nothing but a moment is seen to
+    by ``HintRelay``, for all readers of a process at once. ``poll`` is for whoever follows without
+    one: look at least every so many seconds. Holds a bounded number of events however slowly it is
+    read, and never holds up a writer.
+
+    ``live`` is a subscription that was there before event ``after`` + 1 could be committed: it
+    spares the first look into the store. Close the generator (``contextlib.aclosing``) when
+    leaving it early.
+
+    Raises ``TaskGone``, ``Gap`` when retention took what was asked for, ``ValueError`` for a place
+    that the log has not reached, and what the store raises.
+    """
+    position = after
+    look = live is None
+    with nullcontext(live) if live is not None else hints.subscribe(task_id) as subscription:
+        while True:
+            if look:
+                # Subscribed first, then looked: what is committed in between comes twice, and
+                # is told by its number; the other way round it would be missed.
+                page = await store.events(task_id, max(position - 1, 0), PAGE)
+                await _check_place(store, task_id, position, page)
+                look, is_over = _is_full(page), bool(page) and _ends(page[-1])
+                events = _after(page, position)
+                if look and not events:  # the event at the position fills a page by itself
+                    events = await store.events(task_id, position, PAGE)
+                    look = _is_full(events)
+                    is_over = _ends(events[-1]) if events else is_over
+                subscription.seen = max(position, events[-1].seq if events else 0)
+            elif await subscription.wait(poll):
+                held, look = subscription.take()
+                events = _after(held, position)
+                if events and events[0].seq != position + 1:
+                    events, look = (), True
+                is_over = bool(events) and _ends(events[-1])
+            else:
+                look = True
+                continue
+            if events:
+                position = events[-1].seq
+                yield events
+            if is_over:
+                return
+
+
+def _after(events: Sequence[LoggedEvent], position: int) -> Sequence[LoggedEvent]:
+    """Return those of ``events`` that were not seen, given that their numbers rise by one."""
+    seen = position + 1 - events[0].seq if events else 0
+    return events[seen:] if seen > 0 else events
+
+
+def _is_full(page: Sequence[LoggedEvent]) -> bool:
+    """Whether there may be more events after ``page``."""
+    return len(page) == PAGE or sum([len(event.payload) for event in page]) >= PAGE_BYTES
+
+
+def _ends(event: LoggedEvent) -> bool:
+    """Whether nothing follows ``event``."""
+    public = event.event
+    return isinstance(public, Task | TaskStatusUpdateEvent) and public.status.state.is_terminal
+
+
+async def _check_place(
+    store: TaskStore, task_id: str, position: int, page: Sequence[LoggedEvent]
+) -> None:
+    """Look whether ``page``, asked for from the event at ``position`` on, begins with it."""
+    if not page:
+        if position == 0 or not await store.places([task_id]):
+            raise TaskGone(task_id)
+        raise ValueError(f"task {task_id} has not reached event {position}")
+    if page[0].seq > max(position, 1):
+        raise Gap(task_id, position, page[0].seq)

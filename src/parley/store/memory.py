@@ -1,0 +1,628 @@
+"""A store for tests and throw-away servers: everything is gone with the process.
+
+Several of them on the same ``MemoryLogs`` are replicas that share a store, within one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest, nsmallest
+from itertools import islice
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.model.encoding import decode, encode
+from parley.model.parts import Message
+from parley.model.tasks import Task, TaskState
+from parley.store.events import Kind, LoggedEvent, logged, now_ms
+from parley.store.fold import IllegalEvent
+from parley.store.head import (
+    Head,
+    Payload,
+    advance,
+    claimed,
+    freed,
+    payload_of,
+    place_of,
+    unknown,
+)
+from parley.store.lease import Lease, Touch
+from parley.store.pushes import placed, telling_of
+from parley.store.snapshot import StoredTask
+from parley.store.task_store import (
+    COUNTED,
+    HISTORY_KEPT,
+    PAGE_BYTES,
+    Adopted,
+    Append,
+    Committed,
+    DuplicateReceipt,
+    Place,
+    PushRecord,
+    PushState,
+    Receipt,
+    Replica,
+    Scope,
+    StoreError,
+    StoreUnavailable,
+    TaskPage,
+    TaskQuery,
+    TaskRecord,
+    Telling,
+)
+
+logger = logging.getLogger(__name__)
+
+_Row = tuple[int, int, int, Kind, int, bytes]  # seq, sub, turn, kind, at, payload
+
+
+class _Log(msgspec.Struct):
+    """One task: its head, its rows, and its stored form (see ``stored_task``)."""
+
+    head: Head
+    public: list[_Row] = msgspec.field(default_factory=list)
+    private: list[_Row] = msgspec.field(default_factory=list)
+    messages: list[bytes] = msgspec.field(default_factory=list)
+    metadata: bytes = b""
+    artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
+    pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
+
+    def stored(self, history: int | None, artifacts: bool) -> StoredTask:
+        """Return the task with so many of its last messages, and with its artifacts or without."""
+        head = self.head
+        return StoredTask(
+            task_id=head.task_id,
+            context_id=head.context_id,
+            state=head.state.value,
+            status_at=head.status_at,
+            status_message=self.messages[-1] if head.has_status_message else b"",
+            metadata=self.metadata,
+            history=b",".join(self._history(history)),
+            artifacts=[
+                (index, *piece)
+                for index in sorted(self.artifacts)
+                for piece in self.artifacts[index]
+            ]
+            if artifacts
+            else (),
+            tail=[self.read(row) for row in self._tail()] if artifacts else (),
+        )
+
+    def size(self, history: int | None, artifacts: bool) -> int:
+        """Return how many bytes that takes, about."""
+        size = sum([len(message) for message in self._history(history)])
+        if self.head.has_status_message:
+            size += len(self.messages[-1])
+        if artifacts:
+            pieces = [piece for pieces in self.artifacts.values() for piece in pieces]
+            size += sum([len(head) + len(parts) for head, parts in pieces])
+            size += sum([len(row[-1]) for row in self._tail()])
+        return size
+
+    def keep(self, head: Head, payload: Payload) -> None:
+        """Add what an append adds to the stored form."""
+        self.head = head
+        self.messages += payload.messages
+        if payload.metadata:
+            self.metadata = payload.metadata
+        for piece in payload.artifacts:
+            if piece.replaces:
+                self.artifacts.pop(piece.position, None)
+            self.artifacts.setdefault(piece.position, []).append((piece.head, piece.parts))
+
+    def _history(self, length: int | None) -> list[bytes]:
+        end = len(self.messages) - self.head.has_status_message
+        return self.messages[0 if length is None else max(0, end - length) : end]
+
+    def _tail(self) -> list[_Row]:
+        return [row for row in self.public[self.head.folded :] if row[3] is Kind.ARTIFACT]
+
+    def read(self, row: _Row) -> LoggedEvent:
+        """Return a row as the record that it holds."""
+        seq, sub, turn, kind, at, payload = row
+        return logged(self.head.task_id, seq, sub, turn, kind, at, payload)
+
+
+class _Context(msgspec.Struct):
+    """What agents keep for a context."""
+
+    touched_at: int
+    history: deque[bytes] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
+    values: dict[str, bytes] = msgspec.field(default_factory=dict)
+
+
+class MemoryLogs:
+    """What memory stores keep, and which replicas were last heard of when. ``clock`` returns
+    milliseconds.
+    """
+
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        self.clock = clock
+        self.logs: dict[str, _Log] = {}
+        self.receipts: dict[tuple[Scope, str], tuple[Receipt, int]] = {}
+        self.contexts: dict[tuple[Scope, str], _Context] = {}
+        self.seen: dict[str, int] = {}
+
+
+class MemoryTaskStore:
+    """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
+
+    An append is done when the call returns; its readers are told at the same moment. With ``logs``
+    it is one of several replicas that share these, each alive for a ``lease`` after its last beat.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], int] = now_ms,
+        logs: MemoryLogs | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        self._shared = logs if logs is not None else MemoryLogs(clock)
+        self._clock = self._shared.clock
+        self._lease = lease or Lease()
+        self._is_shared = logs is not None
+        self._replica = ""
+        self._beating: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._committed: Committed | None = None
+        self._telling = False
+        self._untold: deque[Sequence[LoggedEvent]] = deque()
+        self._logs = self._shared.logs
+        self._receipts = self._shared.receipts
+        self._contexts = self._shared.contexts
+
+    @property
+    def replica(self) -> str:
+        """What this user of the store is called."""
+        return self._replica
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may use what the store keeps at the same time."""
+        return self._is_shared
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open: it cannot see it."""
+        return False
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be reached: memory always can."""
+        return ""
+
+    def now(self) -> int:
+        """Return the present moment by the store's clock, in ms."""
+        return self._clock()
+
+    async def open(self, committed: Committed) -> None:
+        """Make the store ready."""
+        self._loop = asyncio.get_running_loop()
+        self._committed = committed
+        self._replica = uuid4().hex
+        if not self._is_shared:
+            self._shared.seen.clear()
+            self._free_what_the_dead_held()
+        self._shared.seen[self._replica] = self._clock()
+        if self._is_shared:
+            self._beating = self._loop.create_task(self._beat())
+
+    async def close(self) -> None:
+        """Refuse further use. Idempotent. What is kept is there again when it is opened again."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+            self._beating = None
+        self._shared.seen.pop(self._replica, None)
+        self._loop = None
+        self._committed = None
+
+    async def _beat(self) -> None:
+        """Say that this replica is alive, and free what dead ones held."""
+        assert self._loop is not None
+        touch = Touch(self._lease)
+        seen = self._shared.seen
+        while True:
+            now = seen[self._replica] = self._clock()
+            if touch.felt(self._loop.time()):
+                for replica, at in list(seen.items()):
+                    if now - at > self._lease.time_to_live * 1000:
+                        del seen[replica]
+                self._free_what_the_dead_held()
+            await asyncio.sleep(self._lease.beat)
+
+    def _free_what_the_dead_held(self) -> None:
+        for log in self._logs.values():
+            if log.head.holder and log.head.holder not in self._shared.seen:
+                log.head = freed(log.head)
+            for push in log.pushes.values():
+                if push.holder not in self._shared.seen:
+                    log.pushes[push.id] = replace(push, holder="")
+
+    def append(self, append: Append) -> asyncio.Future[int]:
+        """Add records. See ``TaskStore``."""
+        payload = payload_of(append)
+        future: asyncio.Future[int] = self._opened().create_future()
+        try:
+            records = self._append(append, payload)
+        except (StoreError, IllegalEvent) as error:
+            future.set_exception(error)
+        else:
+            future.set_result(self._logs[append.task_id].head.seq)
+            self._tell(records)
+        return future
+
+    def _append(self, append: Append, payload: Payload) -> list[LoggedEvent]:
+        log = self._logs.get(append.task_id)
+        at = self._clock()
+        head, records = advance(log.head if log else None, append, payload, at, self._replica)
+        pushes = log.pushes if log else {}
+        if append.pushes:
+            after = head.seq if log else 0
+            pushes = placed(append.pushes, pushes, head, after=after, replica=self._replica)
+        self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
+        if log is None:
+            log = self._logs[append.task_id] = _Log(head)
+        log.keep(head, payload)
+        log.pushes = pushes
+        for record in records:
+            row = (record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
+            (log.private if record.sub else log.public).append(row)
+        return records
+
+    def _tell(self, records: Sequence[LoggedEvent]) -> None:
+        """Tell of a commit; one that is made while others are told comes after them."""
+        self._untold.append(records)
+        if self._telling or self._committed is None:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                self._committed(self._untold.popleft())
+        except Exception:
+            logger.exception("telling of a commit failed; its readers will find it in the store")
+        finally:
+            self._telling = False
+
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None or scope not in (None, log.head.scope):
+            return None
+        head, stored = log.head, log.stored(history, artifacts)
+        return TaskRecord(
+            scope=head.scope,
+            task=stored.task(),
+            seq=head.seq,
+            turn=head.turn,
+            turn_open=head.turn_open,
+            waiting=head.waiting,
+            epoch=head.epoch,
+            cancel_requested=head.cancel_requested,
+            holder=head.holder,
+            unsaved=stored.unsaved,
+        )
+
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return whose task it is, at the cost of a look-up."""
+        self._opened()
+        log = self._logs.get(task_id)
+        return log.head.scope if log else None
+
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[Kind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds behind a place."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None:
+            return ()
+        first = bisect_right(log.private, after, key=lambda row: row[:2])
+        rows = (row for row in islice(log.private, first, None) if row[3] in kinds)
+        return [log.read(row) for row in islice(rows, limit)]
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None or not log.head.waiting:
+            return ()
+        received = (row for row in reversed(log.private) if row[3] is Kind.RECEIVED)
+        waiting = list(islice(received, log.head.waiting))[::-1]
+        return [log.read(row) for row in waiting[skip : skip + limit]]
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return up to ``limit`` public events with a number above ``after``, in order."""
+        self._opened()
+        log = self._logs.get(task_id)
+        page: list[LoggedEvent] = []
+        size = 0
+        for row in log.public[after : after + limit] if log else ():
+            if size >= PAGE_BYTES:
+                break
+            size += len(row[-1])
+            assert log is not None
+            page.append(log.read(row))
+        return page
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """Return one page of tasks."""
+        self._opened()
+        found = [log for log in self._logs.values() if _matches(log.head, query)]
+        before = query.before
+        rest = [log for log in found if before is None or _order(log) < before]
+        tasks: list[Task] = []
+        size = 0
+        for log in nlargest(query.limit, rest, key=_order):
+            if size >= query.max_bytes:
+                break
+            size += log.size(query.history, query.artifacts)
+            tasks.append(log.stored(query.history, query.artifacts).task())
+        return TaskPage(tuple(tasks), total=len(found), more=len(rest) > len(tasks))
+
+    async def claim(self, task_id: str) -> int:
+        """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
+        self._opened()
+        log = self._logs.get(task_id)
+        head = claimed(log.head if log else None, task_id, self._replica)
+        self._logs[task_id].head = head
+        return head.epoch
+
+    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+        """Claim tasks that nobody holds and that have work left, those first in line first."""
+        self._opened()
+        heads = [log.head for log in self._logs.values() if log.head.is_unclaimed]
+        ours = [head for head in heads if head.scope.agent == agent]
+        adopted = []
+        for head in nsmallest(limit, ours, key=lambda head: head.place):
+            claim = claimed(head, head.task_id, self._replica)
+            self._logs[head.task_id].head = claim
+            adopted.append(Adopted(head.task_id, claim.epoch, head.place))
+        return adopted
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        """Return how many tasks there are to adopt, by agent."""
+        self._opened()
+        heads = [log.head for log in self._logs.values()]
+        counts = Counter([head.scope.agent for head in heads if head.is_unclaimed])
+        return {agent: min(count, COUNTED) for agent, count in counts.items()}
+
+    async def first_in_line(self, agent: str) -> int:
+        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        self._opened()
+        heads = [log.head for log in self._logs.values()]
+        return min(
+            [h.place for h in heads if h.is_unclaimed and h.place and h.scope.agent == agent],
+            default=0,
+        )
+
+    async def holding(self) -> Sequence[str]:
+        """Return the ids of the tasks with work left that this replica holds."""
+        self._opened()
+        heads = [log.head for log in self._logs.values()]
+        return [h.task_id for h in heads if h.holder == self._replica and h.is_unfinished]
+
+    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+        """Return where the logs of tasks stand; nothing for those that are not there."""
+        self._opened()
+        return [place_of(self._logs[id].head) for id in task_ids if id in self._logs]
+
+    async def replicas(self) -> Sequence[Replica]:
+        """Return the replicas that the store knows, this one among them."""
+        self._opened()
+        holds = Counter([log.head.holder for log in self._logs.values()])
+        now, alive = self._clock(), self._lease.time_to_live * 1000
+        return [
+            Replica(
+                id=id, seen_at=at, alive=not self._is_shared or now - at <= alive, holds=holds[id]
+            )
+            for id, at in self._shared.seen.items()
+        ]
+
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that wait for their callers since before a moment, the longest first."""
+        self._opened()
+        waiting = [
+            log.head
+            for log in self._logs.values()
+            if log.head.scope.agent == agent
+            and log.head.ended_at is None
+            and not log.head.is_unfinished
+            and log.head.status_at < since
+        ]
+        waiting.sort(key=lambda head: head.status_at)
+        return [head.task_id for head in waiting[:limit]]
+
+    async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
+        """Return what was kept for a message."""
+        self._opened()
+        kept = self._receipts.get((scope, message_id))
+        return kept[0] if kept else None
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none."""
+        self._opened()
+        said = [encode(message) for message in exchange]
+        self._keep(scope, context_id, (receipt,) if receipt else (), said, self._clock())
+
+    def _keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        receipts: Sequence[Receipt],
+        exchange: Sequence[bytes],
+        at: int,
+    ) -> None:
+        names = [receipt.message_id for receipt in receipts]
+        for i, name in enumerate(names):
+            if (scope, name) in self._receipts or name in names[:i]:
+                raise DuplicateReceipt(name)
+        for receipt in receipts:
+            self._receipts[scope, receipt.message_id] = (receipt, at)
+        if exchange:
+            self._context(scope, context_id, at).history.extend(exchange)
+
+    def _context(self, scope: Scope, context_id: str, at: int) -> _Context:
+        context = self._contexts.setdefault((scope, context_id), _Context(at))
+        context.touched_at = at
+        return context
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages of a context, the oldest first."""
+        self._opened()
+        context = self._contexts.get((scope, context_id))
+        kept = tuple(context.history) if context else ()
+        return [decode(message, Message) for message in kept[max(0, len(kept) - limit) :]]
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value that an agent keeps for a context."""
+        self._opened()
+        context = self._contexts.get((scope, context_id))
+        return context.values.get(key) if context else None
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Keep a value for a context; ``None`` removes it."""
+        self._opened()
+        context = self._context(scope, context_id, self._clock())
+        if value is None:
+            context.values.pop(key, None)
+        else:
+            context.values[key] = value
+
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one."""
+        # Neither of these waits for anything, so nothing comes in between.
+        if await self.get_value(scope, context_id, key) != expected:
+            return False
+        await self.set_value(scope, context_id, key, value)
+        return True
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is None:
+            raise unknown(task_id)
+        after = log.head.seq
+        log.pushes = placed((push,), log.pushes, log.head, after=after, replica=self._replica)
+        return next(reversed(log.pushes.values()))
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        self._opened()
+        log = self._logs.get(task_id)
+        return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
+
+    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+        """Note how far a webhook was told, and its state, if this replica still tells it."""
+        self._opened()
+        log = self._logs.get(task_id)
+        kept = log.pushes.get(push.id) if log else None
+        if log is None or kept is None:
+            return False
+        if (kept.revision, kept.holder) != (push.revision, self._replica):
+            return False
+        log.pushes[push.id] = replace(push, holder=self._replica)
+        return True
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        self._opened()
+        log = self._logs.get(task_id)
+        if log is not None:
+            log.pushes.pop(push_id, None)
+
+    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Take over the active push notification configurations of tasks that nobody holds."""
+        self._opened()
+        found: list[tuple[str, bool]] = []
+        for task_id, log in self._logs.items():
+            active = [
+                push
+                for push in log.pushes.values()
+                if push.state is PushState.ACTIVE and not push.holder
+            ]
+            if active and log.head.scope.agent == agent and len(found) < limit:
+                log.pushes |= {push.id: replace(push, holder=self._replica) for push in active}
+                found.append((task_id, any([push.cursor < log.head.seq for push in active])))
+        return found
+
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+        self._opened()
+        found: list[tuple[int, str, str]] = []
+        is_free = False
+        for place, (task_id, log) in enumerate(self._logs.items(), start=1):
+            for push in log.pushes.values():
+                if push.state is not PushState.ACTIVE:
+                    continue
+                is_free = is_free or (not push.holder and log.head.scope.agent in agents)
+                if push.holder == self._replica and place > after and len(found) < limit:
+                    found.append((place, task_id, push.revision))
+        return telling_of(is_free, found, limit)
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs."""
+        self._opened()
+        heads = [log.head for log in self._logs.values() if log.head.scope.agent == agent]
+        gone = [h for h in heads if h.ended_at is not None and h.ended_at < ended_before][:limit]
+        for head in gone:
+            del self._logs[head.task_id]
+        for name, (_, at) in list(self._receipts.items()):
+            if name[0].agent == agent and at < ended_before:
+                del self._receipts[name]
+        used = {(log.head.scope, log.head.context_id) for log in self._logs.values()}
+        for place, context in list(self._contexts.items()):
+            if place[0].agent == agent and context.touched_at < ended_before and place not in used:
+                del self._contexts[place]
+        return len(gone)
+
+    def _opened(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise StoreUnavailable("the store is closed")
+        return self._loop
+
+
+def _order(log: _Log) -> tuple[int, str]:
+    return log.head.status_at, log.head.task_id
+
+
+def _matches(head: Head, query: TaskQuery) -> bool:
+    return (
+        head.scope == query.scope
+        and query.context_id in ("", head.context_id)
+        and query.state in (TaskState.UNSPECIFIED, head.state)
+        and (query.status_after is None or head.status_at >= query.status_after)
+        and (query.not_after is None or head.status_at <= query.not_after)
+    )

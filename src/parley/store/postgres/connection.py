@@ -1,0 +1,382 @@
+"""Connections to PostgreSQL: by URL, with bounded waits, through a pooler or not.
+
+What an error says never holds the URL, which may hold a password.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+from uuid import uuid4
+
+import msgspec
+import psycopg
+from psycopg import adapt, conninfo, pq
+
+from parley.store.task_store import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = "parley"
+"""The schema in which the tables lie, unless the URL names another."""
+
+OLDEST = 13
+CONNECT_SECONDS = 5
+
+STALE_SECONDS = 1.0
+"""How long a connection to a server that takes no writes is used: by then another may take them."""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store is. ``name`` is what people are told, without user and password."""
+
+    conninfo: str
+    schema: str
+    name: str
+
+    def __repr__(self) -> str:
+        return f"<Address {self.name}>"
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Return the address that a URL names. Raises ``ValueError``, without a password."""
+        try:
+            place, _, given_query = url.partition("?")
+            query = parse_qsl(given_query, keep_blank_values=True)
+            given = [value for name, value in query if name == "schema"]
+            rest = [(name, value) for name, value in query if name != "schema"]
+            plain = place + (f"?{urlencode(rest, quote_via=quote)}" if rest else "")
+            known = conninfo.conninfo_to_dict(plain)
+        except (ValueError, psycopg.Error):
+            raise ValueError(
+                "the address of a PostgreSQL store is not a URL that libpq knows, like "
+                "postgresql://user:password@host:5432/database?sslmode=require"
+            ) from None
+        schema = given[-1] if given else SCHEMA
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) or schema.startswith("pg_"):
+            raise ValueError(
+                f"a schema's name is of small letters, digits and _, not {schema!r}: "
+                "postgresql://.../database?schema=parley"
+            )
+        host = known.get("host") or known.get("hostaddr") or "localhost"
+        port = f":{known['port']}" if known.get("port") else ""
+        name = f"postgresql://{host}{port}/{known.get('dbname', '')}"
+        if schema != SCHEMA:
+            name += f"?schema={schema}"
+        settings: dict[str, str | int] = {
+            "connect_timeout": CONNECT_SECONDS,
+            "application_name": "parley",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+        }
+        more: dict[str, Any] = {k: v for k, v in settings.items() if k not in known}
+        return cls(conninfo=conninfo.make_conninfo(plain, **more), schema=schema, name=name)
+
+
+class _Bounded(psycopg.Connection[Any]):
+    """A connection that waits for an answer no longer than ``patience`` seconds."""
+
+    patience: float = 30.0
+    is_over: Callable[[], bool] = bool
+
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
+        until = _until(gen, time.monotonic() + self.patience, self.is_over)
+        return super().wait(until, *args, **options)
+
+
+def _until(
+    gen: Generator[Any, Any, Any], deadline: float, is_over: Callable[[], bool]
+) -> Generator[Any, Any, Any]:
+    """Go on as ``gen`` does, until a moment or the end. Raises ``OperationalError`` then."""
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() > deadline:
+                raise psycopg.OperationalError("the database does not answer")
+            if not ready and is_over():
+                raise psycopg.OperationalError("the store is closed")
+            state = gen.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+_SETTINGS = """
+SET enable_seqscan = off;
+SET jit = off;
+SET plan_cache_mode = force_generic_plan
+"""
+_UNUSABLE = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.UNKNOWN)
+
+
+class Link:
+    """A connection that is made when it is needed, and made anew after it was lost.
+
+    To be used by one thread. ``patience`` is for how many seconds one answer is waited for.
+    """
+
+    def __init__(self, address: Address, *, patience: float) -> None:
+        self._address = address
+        self.patience = patience
+        self._connection: _Bounded | None = None
+        self._stale_at = 0.0
+        self._is_over = threading.Event()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._connection is not None and not self._connection.closed
+
+    def connect(self) -> None:
+        """Connect, if there is no connection. Raises ``psycopg.Error``."""
+        if self.is_up:
+            return
+        self.drop()
+        connection = _Bounded.connect(self._address.conninfo, autocommit=True)
+        connection.patience = self.patience
+        connection.is_over = self._is_over.is_set
+        for kind in (Ints, Texts, Blobs, Flags):
+            connection.adapters.register_dumper(kind, _DUMPERS[kind])
+        try:
+            is_direct = _is_direct(connection)
+            if is_direct:
+                # A prepared plan is kept while tables grow: one that was made for an empty table
+                # must not read the whole of it. And it is kept: to plan a small group anew takes
+                # as long as to write it. Behind a pooler the session is not ours to set.
+                connection.execute(_SETTINGS, prepare=False)
+            if is_direct or _prepared_are_safe(connection):
+                connection.prepare_threshold = 2
+                connection.prepared_max = None
+            else:
+                connection.prepare_threshold = None
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        self._stale_at = time.monotonic() + STALE_SECONDS if is_read_only(connection) else 0.0
+
+    def execute(self, sql: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
+        """Execute a statement. A connection that is no longer of use is dropped.
+
+        So is one whose server has come to take no writes: what it tells may be old, as others write
+        to the server that took its place. Raises ``psycopg.Error``.
+        """
+        self.connect()
+        assert self._connection is not None
+        self._connection.patience = self.patience
+        try:
+            found = self._connection.execute(sql, values, binary=True)
+            if is_read_only(self._connection) and time.monotonic() > self._stale_at:
+                raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes any more")
+            return found
+        except BaseException as error:
+            status = self._connection.pgconn.transaction_status
+            state = getattr(error, "sqlstate", None) or ""
+            if status in _UNUSABLE or state.startswith(("08", "57P", "25006", "26000", "42P05")):
+                self.drop()
+            raise
+
+    def rows(self, sql: str, values: Any = None) -> list[tuple[Any, ...]]:
+        """Return what a query finds."""
+        return self.execute(sql, values).fetchall()
+
+    def execute_script(self, sql: str) -> None:
+        """Execute several statements. Raises ``psycopg.Error``."""
+        self.connect()
+        assert self._connection is not None
+        # Without parameters, psycopg sends the text as it is.
+        self._connection.execute(sql, prepare=False)
+
+    def stop(self) -> None:
+        """Wait for no answer any more, from now on. To be called by any thread."""
+        self._is_over.set()
+
+    def roll_back(self) -> None:
+        """End a transaction that failed."""
+        if self.is_up:
+            try:
+                self.execute("ROLLBACK")
+            except psycopg.Error:
+                self.drop()
+
+    def drop(self) -> None:
+        """Close the connection at once."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+            self._connection = None
+
+
+def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether the server takes no writes, as it said with its last answer (since 14)."""
+    told = connection.pgconn.parameter_status
+    return b"on" in (told(b"default_transaction_read_only"), told(b"in_hot_standby"))
+
+
+def _is_direct(connection: Connection) -> bool:
+    """Return whether no pooler is in between: that would say a process id of its own."""
+    found = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return found is not None and bool(found[0] == connection.pgconn.backend_pid)
+
+
+def _prepared_are_safe(connection: Connection) -> bool:
+    """Return whether prepared statements are this client's own behind a pooler.
+
+    One that gives a server connection to many clients may not know of them: then one client may
+    run what another prepared under the same name. One that knows them gives them other names.
+    """
+    raw = connection.pgconn
+    name = f"parley_{uuid4().hex}"
+    with connection.transaction():
+        raw.prepare(name.encode(), b"SELECT 1")
+        rows = connection.execute(
+            "SELECT count(*) FROM pg_prepared_statements WHERE name = %s", (name,), prepare=False
+        ).fetchone()
+        is_known = rows is not None and rows[0] == 0
+        if not is_known:
+            connection.execute(f"DEALLOCATE {name}", prepare=False)
+    if not is_known:
+        logger.info("a pooler without prepared statements is in between: going without them")
+    return is_known
+
+
+_FINAL = (
+    psycopg.errors.DiskFull,
+    psycopg.errors.OutOfMemory,
+    psycopg.errors.ProgramLimitExceeded,
+    psycopg.errors.ConfigurationLimitExceeded,
+    psycopg.errors.InvalidAuthorizationSpecification,
+    psycopg.errors.InvalidPassword,
+)
+_PASSING = (
+    psycopg.OperationalError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether a statement may succeed a little later, or on another connection."""
+    return isinstance(error, _PASSING) and not isinstance(error, _FINAL)
+
+
+_SAID = (
+    ("does not exist", "database ", "3D000"),
+    ("does not exist", "role ", "28000"),
+    ("password authentication failed", "", "28P01"),
+    ("no password supplied", "", "28P01"),
+    ("no pg_hba.conf entry", "", "28000"),
+    ("too many clients already", "", "53300"),
+    ("connection slots are reserved", "", "53300"),
+)
+"""What a server says, in English, that takes no connection: libpq tells no code of it."""
+
+
+def explain(error: BaseException, address: Address) -> StoreUnavailable:
+    """Return what is wrong with the database in words that say what to do about it."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    state = getattr(error, "sqlstate", None) or ""
+    reasons = {
+        "53100": "the disk is full; make room on it",
+        "25006": "the server is read only (a standby?); name the primary server, or all "
+        "of them: postgresql://one,other/database?target_session_attrs=read-write",
+        "28P01": "the user or the password is wrong",
+        "28000": "the user may not use it",
+        "3D000": "there is no such database; create it",
+        "42501": "the user has no right to do this; grant it",
+        "53300": "the server has too many connections; raise max_connections, or use a pooler",
+    }
+    if not state:
+        state = next((code for a, b, code in _SAID if a in said and b in said), "")
+    reason = reasons.get(state)
+    if reason is None:
+        is_away = isinstance(error, psycopg.OperationalError)
+        reason = "the database cannot be reached" if is_away else "PostgreSQL reports an error"
+    return StoreUnavailable(f"{address.name}: {reason} ({said})")
+
+
+class Ints(bytes):
+    """An array of integers, as PostgreSQL takes it."""
+
+
+class Texts(bytes):
+    """An array of texts."""
+
+
+class Blobs(bytes):
+    """An array of bytes."""
+
+
+class Flags(bytes):
+    """An array of truth values."""
+
+
+def _dumper(oid: int) -> type[adapt.Dumper]:
+    class Dumper(adapt.Dumper):
+        format = pq.Format.BINARY
+
+        def dump(self, obj: Any) -> bytes:
+            return bytes(obj)
+
+    Dumper.oid = oid
+    return Dumper
+
+
+_DUMPERS = {Ints: _dumper(1016), Texts: _dumper(1009), Blobs: _dumper(1001), Flags: _dumper(1000)}
+
+
+_SIZE = struct.Struct(">i").pack
+
+
+def ints(values: Sequence[int | None]) -> Ints:
+    """Return integers as one parameter. An array of Python's would take ten times as long."""
+    count = len(values)
+    if None in values:
+        has_null = True
+        body = b"".join(
+            [b"\xff\xff\xff\xff" if v is None else struct.pack(">iq", 8, v) for v in values]
+        )
+    else:
+        has_null = False
+        pairs: list[Any] = [8] * (2 * count)
+        pairs[1::2] = values
+        body = struct.pack(">" + "iq" * count, *pairs)
+    return Ints(_header(20, count, has_null) + body)
+
+
+def flags(values: Sequence[bool]) -> Flags:
+    """Return truth values as one parameter."""
+    body = b"".join([b"\x00\x00\x00\x01\x01" if v else b"\x00\x00\x00\x01\x00" for v in values])
+    return Flags(_header(16, len(values)) + body)
+
+
+def texts(values: Sequence[str]) -> Texts:
+    """Return texts as one parameter."""
+    return Texts(_header(25, len(values)) + _sized([value.encode() for value in values]))
+
+
+def blobs(values: Sequence[bytes]) -> Blobs:
+    """Return bytes as one parameter."""
+    return Blobs(_header(17, len(values)) + _sized(values))
+
+
+def _sized(values: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(values))
+    parts[::2] = map(_SIZE, map(len, values))
+    parts[1::2] = values
+    return b"".join(parts)
+
+
+def _header(oid: int, count: int, has_null: bool = False) -> bytes:
+    if not count:
+        return struct.pack(">iii", 0, 0, oid)
+    return struct.pack(">iiiii", 1, has_null, oid, count, 1)

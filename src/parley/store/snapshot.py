@@ -1,0 +1,150 @@
+"""The stored form of a task: pieces of the wire's JSON, put together to the task that they are.
+
+A store keeps a task's status in its head, and the messages and the artifacts as rows of their own.
+So what is not asked for is never read. The messages are the history; the last of them may still
+be that of the status (``has_status_message``). An artifact is one or more pieces, each with further
+parts; what was added to it since, at most some 64 KiB in a turn, is only in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.model.encoding import decode, encode
+from parley.model.parts import Artifact, Message
+from parley.model.struct import Timestamp
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
+from parley.store.artifact_fold import ArtifactFold, ArtifactPiece, pieces_of
+from parley.store.events import LoggedEvent, records_in
+from parley.store.fold import fold
+
+_STATES = {state.value: state for state in TaskState}
+_Messages = tuple[Message, ...]
+_Artifacts = tuple[Artifact, ...]
+
+ArtifactRow = tuple[int, bytes, bytes]
+"""The position of an artifact in its task, the head of it or nothing, and parts."""
+
+
+class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a task.
+
+    ``history`` is the JSON of messages, separated by commas, ``status_message`` that of the
+    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates that came after them.
+    """
+
+    task_id: str
+    context_id: str
+    state: str
+    status_at: int
+    status_message: bytes = b""
+    metadata: bytes = b""
+    history: bytes = b""
+    artifacts: Sequence[ArtifactRow] = ()
+    tail: Sequence[LoggedEvent] = ()
+
+    def task(self) -> Task:
+        """Return the task."""
+        said = decode(self.status_message, Message) if self.status_message else None
+        stamp = Timestamp.from_milliseconds(self.status_at)
+        artifacts = _artifacts(self.artifacts) if self.artifacts else ()
+        if self.tail:
+            folding = ArtifactFold(artifacts)
+            for record in self.tail:
+                assert isinstance(record.event, TaskArtifactUpdateEvent)
+                folding.apply(record.event)
+            artifacts = folding.artifacts
+        return Task(
+            id=self.task_id,
+            context_id=self.context_id,
+            status=TaskStatus(state=_STATES[self.state], message=said, timestamp=stamp),
+            artifacts=artifacts,
+            history=decode(b"[%s]" % self.history, _Messages) if self.history else (),
+            metadata=decode(self.metadata, dict[str, Any]) if self.metadata else None,
+        )
+
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """The ids of the artifacts that ``artifacts`` do not have as they are."""
+        return frozenset(
+            [
+                record.event.artifact.artifact_id
+                for record in self.tail
+                if isinstance(record.event, TaskArtifactUpdateEvent)
+            ]
+        )
+
+
+def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
+    """Return the artifacts that rows have."""
+    heads: dict[int, bytes] = {}
+    parts: dict[int, list[bytes]] = {}
+    for index, head, further in rows:
+        if head:
+            heads[index] = head
+        pieces = parts.setdefault(index, [])
+        if further:
+            pieces.append(further)
+    whole = [
+        b'%s,"parts":[%s]}' % (head[:-1], b",".join(parts[index])) for index, head in heads.items()
+    ]
+    return decode(b"[%s]" % b",".join(whole), _Artifacts)
+
+
+def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:
+    """Return the rows that a query joined into one value."""
+    rows = []
+    for line in lines.split(b"\x1e") if lines else ():
+        index, head, parts = line.split(b"\x1f")
+        rows.append((int(index), head, parts))
+    return rows
+
+
+class StoredForm(msgspec.Struct, frozen=True):
+    """The whole stored form of a task, to be written at once."""
+
+    messages: Sequence[bytes]
+    has_status_message: bool
+    metadata: bytes
+    artifacts: Sequence[ArtifactPiece]
+
+    @classmethod
+    def of(cls, task: Task) -> StoredForm:
+        """Return that of a task as it stands."""
+        said = task.status.message
+        messages = [encode(message) for message in task.history]
+        if said is not None:
+            messages.append(encode(said))
+        metadata = b"" if task.metadata is None else encode(task.metadata)
+        return cls(messages, said is not None, metadata, pieces_of(task.artifacts))
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has, about."""
+        return sum([len(m) for m in self.messages]) + sum([len(p.parts) for p in self.artifacts])
+
+    def message_rows(self, key: int) -> list[tuple[int, int, bytes]]:
+        """Return the rows of its messages for the task with this key; row 0 is the metadata."""
+        rows = [(key, n, text) for n, text in enumerate(self.messages, 1)]
+        return [(key, 0, self.metadata), *rows] if self.metadata else rows
+
+    def artifact_rows(self, key: int, seq: int) -> list[tuple[int, int, int, bytes, bytes]]:
+        """Return the rows of its artifacts, which are as the event ``seq`` left them."""
+        return [(key, piece.position, seq, piece.head, piece.parts) for piece in self.artifacts]
+
+
+def task_of_before(
+    task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None
+) -> StoredForm:
+    """Return the stored form of a task that was kept as a snapshot and the records after it.
+
+    ``body`` is the JSON of the task without its artifacts, ``artifacts`` that of these.
+    """
+    start = None
+    if body is not None:
+        start = replace(decode(body, Task), artifacts=decode(artifacts or b"[]", _Artifacts))
+    return StoredForm.of(fold([record.event for record in records_in(task_id, tail)], start))

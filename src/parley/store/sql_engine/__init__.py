@@ -1,0 +1,1 @@
+"""What the SQL stores share: jobs, batches, group commit, reader threads."""

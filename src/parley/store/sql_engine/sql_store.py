@@ -1,0 +1,276 @@
+"""What stores on a database have in common: jobs for a writer, named queries for readers."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from parley.model.encoding import decode, encode
+from parley.model.parts import Message
+from parley.store.events import Kind, LoggedEvent, records_in
+from parley.store.head import payload_of
+from parley.store.snapshot import StoredTask, artifact_rows
+from parley.store.sql_engine import jobs
+from parley.store.sql_engine.batch import Job, Stage, WriterId, columns
+from parley.store.sql_engine.group_commit import GroupWriter
+from parley.store.sql_engine.reader_pool import Readers
+from parley.store.task_store import (
+    COUNTED,
+    PAGE_BYTES,
+    Append,
+    Place,
+    PushRecord,
+    Receipt,
+    Scope,
+    StoreUnavailable,
+    TaskRecord,
+)
+
+EVERYTHING = 2**62
+"""A limit that nothing reaches."""
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+class DatabaseTaskStore(ABC, Generic[C]):
+    """The part of a task store that is the same on every database.
+
+    ``name`` is what people are told of where it is. The store is open while there is a ``_loop``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._replica = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._writing: GroupWriter | None = None
+        self._reading: Readers[C] | None = None
+
+    @abstractmethod
+    async def _rows(
+        self, name: str, values: Sequence[Any] | Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Return what a named query finds."""
+
+    @abstractmethod
+    def _texts(self, texts: Sequence[str]) -> Any:
+        """Return texts as one value of a query."""
+
+    @property
+    def replica(self) -> str:
+        """What this user of the store is called; another at each ``open``."""
+        return self._replica
+
+    def append(self, append: Append) -> asyncio.Future[int]:
+        """Add records. See ``TaskStore``."""
+        payload = payload_of(append)
+        creates = append.expected_seq == 0
+        return self._do(
+            partial(jobs.append, append=append, payload=payload),
+            task_id=append.task_id,
+            creates=creates,
+            writer=None if append.expected_seq is None else (append.task_id, append.epoch),
+            size=payload.size,
+            is_locked=bool(append.pushes) and not creates,
+        )
+
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for."""
+        agent, tenant, owner = columns(scope) if scope is not None else ("", "", "")
+        values = {
+            "task_id": task_id,
+            "agent": agent,
+            "tenant": tenant,
+            "owner": owner,
+            "any_scope": scope is None,
+            "history": EVERYTHING if history is None else history,
+            "artifacts": artifacts,
+        }
+        rows = await self._rows("load", values)
+        if not rows:
+            return None
+        agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
+        canceling, holder, *kept = rest
+        stored = stored_in(task_id, kept)
+        return TaskRecord(
+            scope=Scope(agent, tenant, owner),
+            task=stored.task(),
+            seq=seq,
+            turn=turn,
+            turn_open=bool(turn_open),
+            waiting=waiting,
+            epoch=epoch,
+            cancel_requested=bool(canceling),
+            holder=holder,
+            unsaved=stored.unsaved,
+        )
+
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return whose task it is, at the cost of a look-up."""
+        rows = await self._rows("scope_of", (task_id,))
+        return Scope(*rows[0]) if rows else None
+
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[Kind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds behind a place."""
+        values = {
+            "task_id": task_id,
+            "kinds": self._texts([kind.value for kind in kinds]),
+            "seq": after[0],
+            "sub": after[1],
+            "limit": EVERYTHING if limit is None else limit,
+        }
+        rows = await self._rows("private_records", values)
+        return records_in(task_id, rows[0][0])
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        values = {"task_id": task_id, "skip": skip, "limit": limit}
+        rows = await self._rows("waiting_messages", values)
+        return records_in(task_id, rows[0][0])
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return up to ``limit`` public events with a number above ``after``, in order."""
+        place = {"task_id": task_id, "after": after, "limit": limit, "bytes": PAGE_BYTES}
+        rows = await self._rows("events", place)
+        return records_in(task_id, rows[0][0])
+
+    async def claim(self, task_id: str) -> int:
+        """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
+        epoch: int = await self._do(partial(jobs.claim, task_id=task_id), task_id=task_id)
+        return epoch
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        """Return how many tasks there are to adopt, by agent."""
+        return {agent: count for agent, count in await self._rows("unclaimed", (COUNTED,))}
+
+    async def first_in_line(self, agent: str) -> int:
+        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        rows = await self._rows("first_in_line", (agent,))
+        return rows[0][0] if rows else 0
+
+    async def holding(self) -> Sequence[str]:
+        """Return the ids of the tasks with work left that this replica holds."""
+        return [task_id for (task_id,) in await self._rows("holding", (self._replica,))]
+
+    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that wait for their callers since before a moment, the longest first."""
+        return [task_id for (task_id,) in await self._rows("parked", (agent, since, limit))]
+
+    async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
+        """Return what was kept for a message."""
+        rows = await self._rows("receipt", (*columns(scope), message_id))
+        return Receipt(*rows[0]) if rows else None
+
+    async def keep(
+        self,
+        scope: Scope,
+        context_id: str,
+        *,
+        receipt: Receipt | None = None,
+        exchange: Sequence[Message] = (),
+    ) -> None:
+        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none."""
+        await self._do(
+            partial(
+                jobs.keep,
+                scope=scope,
+                context_id=context_id,
+                receipts=(receipt,) if receipt else (),
+                exchange=[encode(message) for message in exchange],
+            )
+        )
+
+    async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
+        """Return the last ``limit`` messages of a context, the oldest first."""
+        rows = await self._rows("history", (*columns(scope), context_id, limit))
+        lines: bytes | None = rows[0][0]
+        return [decode(line, Message) for line in lines.split(b"\n")] if lines else []
+
+    async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
+        """Return a value that an agent keeps for a context."""
+        rows = await self._rows("value", (*columns(scope), context_id, key))
+        value: bytes | None = rows[0][0] if rows else None
+        return value
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Keep a push notification configuration of a task; return it as it is kept."""
+        job = partial(jobs.put_push, task_id=task_id, push=push)
+        kept: PushRecord = await self._do(job, task_id=task_id, is_locked=True)
+        return kept
+
+    def _do(
+        self,
+        stage: Stage,
+        *,
+        task_id: str = "",
+        creates: bool = False,
+        writer: WriterId | None = None,
+        size: int = 0,
+        is_locked: bool = False,
+    ) -> asyncio.Future[Any]:
+        if self._loop is None or self._writing is None:
+            raise self._closed()
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._writing.submit(Job(future, stage, task_id, creates, writer, size, is_locked))
+        return future
+
+    async def _read(self, function: Callable[[C], T]) -> T:
+        """Return what a function makes of a connection."""
+        if self._loop is None or self._reading is None:
+            raise self._closed()
+        return await self._reading.run(function)
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._name}: the store is closed")
+
+
+def places_of(rows: Sequence[Sequence[Any]]) -> list[Place]:
+    """Return the places that the query ``places`` found."""
+    return [
+        Place(
+            task_id=task_id,
+            seq=seq,
+            sub=sub,
+            epoch=epoch,
+            holder=holder,
+            waiting=waiting,
+            cancel_requested=bool(canceling),
+            ended=bool(has_ended),
+        )
+        for task_id, seq, sub, epoch, holder, waiting, canceling, has_ended in rows
+    ]
+
+
+def stored_in(task_id: str, row: Sequence[Any]) -> StoredTask:
+    """Return the task that the queries ``load`` and ``list`` found, by the last of its columns."""
+    context_id, state, status_at, status_message, metadata, history, artifacts, tail = row
+    return StoredTask(
+        task_id=task_id,
+        context_id=context_id,
+        state=state,
+        status_at=status_at,
+        status_message=status_message or b"",
+        metadata=metadata or b"",
+        history=history or b"",
+        artifacts=artifact_rows(artifacts),
+        tail=records_in(task_id, tail),
+    )

@@ -1,0 +1,33 @@
+"""What a migration of the SQLite store does besides its SQL: put tasks into the stored form."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from parley.store.snapshot import task_of_before
+from parley.store.sql import queries
+
+STORED_TASKS = 4
+"""The version of the schema that brought the stored form of tasks."""
+
+TASKS_AT_ONCE = 100
+
+_SQL = queries("sqlite", "fill.sql")
+
+
+def store_tasks(connection: sqlite3.Connection) -> None:
+    """Put every task into the stored form, out of its snapshot and its log.
+
+    Part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
+    """
+    key = 0
+    while rows := connection.execute(_SQL["tasks_before"], (key, TASKS_AT_ONCE)).fetchall():
+        for key, task_id, seq in [row[:3] for row in rows]:
+            kept = connection.execute(_SQL["task_before"], (key,)).fetchone()
+            form = task_of_before(task_id, *kept)
+            connection.executemany(_SQL["add_message"], form.message_rows(key))
+            connection.executemany(_SQL["add_artifact"], form.artifact_rows(key, seq))
+            connection.execute(
+                _SQL["set_stored"], (len(form.messages), form.has_status_message, seq, key)
+            )
+    connection.execute("DROP TABLE snapshots")

@@ -1,0 +1,284 @@
+"""Opening a SQLite database: locked, sound, and of the schema that we know.
+
+There is one connection that writes, and it alone moves the write-ahead log into the database file,
+so the WAL-reset bug of SQLite before 3.51.3, which needs two that do, cannot reach it. The lock
+file keeps other processes of ours from being the second one.
+
+A symbolic link that names the database is followed once, by whoever names it; from then on the path
+is the file's own. Its files are then opened by no link, have one name, and are private to their
+owner. While it is open they are watched: what is written to a file that has no name any more would
+be lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from parley.store.sql import migrations, queries
+from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
+from parley.store.sqlite.file_watch import REMEDY, FileWatch
+from parley.store.sqlite.lock_file import Held, LockFile
+from parley.store.sqlite.private_file import Unsafe, open_private
+from parley.store.task_store import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+SQL = queries("sqlite")
+UPKEEP_SQL = {
+    name: sql.replace("{schema}", "")
+    .replace("{waiting}", "waiting")
+    .replace("{c}", "")
+    .replace("{?}", "?")
+    for name, sql in queries("shared", "upkeep.sql").items()
+}
+"""What is read of a whole store."""
+
+APPLICATION_ID = 0x5041524C  # "PARL": whose file this is
+CACHE_KIB = 32 * 1024
+CHECK_SECONDS = 2.0
+WAL_BYTES = 64 << 20
+OLDEST = (3, 35, 0)
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """Return SQLite's primary result code, 0 when the error is not SQLite's own."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
+    """Return what is wrong with the database in words that say what to do about it."""
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    reasons = {
+        sqlite3.SQLITE_FULL: "the disk is full; make room on it",
+        sqlite3.SQLITE_IOERR: "the disk does not take or give the data; it may be full, over "
+        "quota, gone or damaged",
+        sqlite3.SQLITE_BUSY: "another program has locked the database; end that program, or give "
+        "this server a database of its own",
+        sqlite3.SQLITE_LOCKED: "another program has locked the database; end that program",
+        sqlite3.SQLITE_CORRUPT: "the database is damaged; restore it from a backup, or move it "
+        "away to begin with an empty one",
+        sqlite3.SQLITE_NOTADB: "the file is not a SQLite database; name another file, or move it "
+        "away",
+        sqlite3.SQLITE_READONLY: "the database cannot be written to; check its permissions",
+        sqlite3.SQLITE_CANTOPEN: "the database cannot be opened; check that its directory can be "
+        "written to",
+        sqlite3.SQLITE_PERM: "the database cannot be opened; check its permissions",
+    }
+    reason = reasons.get(code_of(error), "SQLite reports an error")
+    return StoreUnavailable(f"{path}: {reason} ({name}: {error})")
+
+
+class SqliteFile:
+    """A database that this process alone has open: its lock, and the connections to it.
+
+    Raises ``StoreUnavailable`` when it cannot be had.
+    """
+
+    def __init__(self, path: Path, synchronous: str, busy_timeout: float, readers: int) -> None:
+        self.path = path
+        self.readers: list[sqlite3.Connection] = []
+        self.lock = _take_lock(path)
+        try:
+            identity = _make_private(path)
+            self.writer = _open_writer(path, synchronous, busy_timeout)
+            try:
+                self.writer.execute(SQL["free_tasks"])
+                self.writer.execute(SQL["free_pushes"])
+                self.last_key: int = _one(self.writer, SQL["last_key"])
+                for _ in range(readers):
+                    self.readers.append(_open_reader(path))
+                self.watch = _watch(path, self.lock, identity)
+            except BaseException:
+                for connection in (*self.readers, self.writer):
+                    connection.close()
+                raise
+        except BaseException as error:
+            self.lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise explain(error, path) from error
+            raise
+
+    def lost(self) -> StoreUnavailable | None:
+        """Return why nothing can be read or written, as ``watch`` found it last."""
+        trouble = self.watch.trouble
+        return StoreUnavailable(f"{self.path}: {trouble}; {REMEDY}") if trouble else None
+
+
+def _take_lock(path: Path) -> LockFile:
+    """Return the lock that says that this process writes to the database.
+
+    Raises ``StoreUnavailable`` when another process does, or there is no place for a database.
+    """
+    if not path.parent.is_dir():
+        raise StoreUnavailable(
+            f"{path}: there is no directory {path.parent}; create it, or name another file"
+        )
+    if path.is_dir():
+        raise StoreUnavailable(f"{path} is a directory; name a file in it")
+    try:
+        return LockFile(path.with_name(path.name + ".lock"))
+    except Held as held:
+        raise StoreUnavailable(
+            f"{path} is in use by process {held.pid}; stop that process, or give this server a "
+            "database of its own"
+        ) from None
+    except Unsafe as error:
+        raise StoreUnavailable(f"{path}: {error}") from None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path}: the directory {path.parent} cannot be written to ({error.strerror})"
+        ) from error
+
+
+def _make_private(path: Path) -> tuple[int, int]:
+    """Create the database if need be, and see that its files are safe to open, and private.
+
+    Return its device and inode. The lock must be held, and no connection open: to close a
+    descriptor of the file would drop that one's locks. Raises ``StoreUnavailable``.
+    """
+    try:
+        for ending in ("-wal", "-shm", "-journal"):
+            with suppress(FileNotFoundError):
+                os.close(open_private(path.with_name(path.name + ending), creates=False))
+        # SQLite gives the files that it makes the permissions of this one.
+        descriptor = open_private(path, creates=True)
+    except Unsafe as error:
+        raise StoreUnavailable(str(error)) from None
+    except OSError as error:
+        name = error.filename or path
+        raise StoreUnavailable(f"{name} cannot be written to ({error.strerror})") from error
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def _watch(path: Path, lock: LockFile, identity: tuple[int, int]) -> FileWatch:
+    """Return a watch over the files of a database that is open. Raises ``StoreUnavailable``."""
+    wal, shm = path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+    try:
+        watch = FileWatch(
+            {path: "database file", wal: "database's write-ahead log"},
+            {shm: "database's index of the write-ahead log", lock.path: "database's lock file"},
+        )
+    except OSError as error:
+        raise StoreUnavailable(f"{error.filename} was removed while {path} was opened") from error
+    if watch.identity != identity:
+        raise StoreUnavailable(f"{path} was replaced while it was opened; start again")
+    return watch
+
+
+def _open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Connection:
+    """Return the connection that writes, with the schema up to date. The lock must be held.
+
+    Raises ``StoreUnavailable``.
+    """
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise StoreUnavailable(
+            f"SQLite {sqlite3.sqlite_version} is too old; {'.'.join(map(str, OLDEST))} or later "
+            "is needed"
+        )
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+    )
+    try:
+        _prepare(connection, path, synchronous)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_reader(path: Path) -> sqlite3.Connection:
+    """Return a connection that only reads. The writer must be open. Raises ``sqlite3.Error``."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=5.0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.execute("PRAGMA query_only = 1")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
+    is_new = _one(connection, "SELECT count(*) FROM sqlite_master") == 0
+    if not is_new:
+        if _one(connection, "PRAGMA application_id") != APPLICATION_ID:
+            raise StoreUnavailable(
+                f"{path} is a SQLite database of another program; name another file"
+            )
+        _check_soundness(connection, path)
+    if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
+        raise StoreUnavailable(
+            f"{path}: this file system does not allow a write-ahead log (a network share?); "
+            "name a file on a local disk"
+        )
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    _migrate(connection, path)
+
+
+def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
+    """Look for damage, for as long as ``CHECK_SECONDS``: a large file is not read to its end."""
+    deadline = time.monotonic() + CHECK_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    try:
+        found = _one(connection, "PRAGMA quick_check(1)")
+    except sqlite3.OperationalError as error:
+        if code_of(error) != sqlite3.SQLITE_INTERRUPT:
+            raise
+        found = "ok"
+        logger.info("%s is large: it was not checked for damage to its end", path)
+    finally:
+        connection.set_progress_handler(None, 0)
+    if found != "ok":
+        raise StoreUnavailable(
+            f"{path}: the database is damaged ({found}); restore it from a backup, or move it "
+            "away to begin with an empty one"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the schema up to date, one transaction a step."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS schema_versions "
+        "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
+    )
+    current = _one(connection, "SELECT coalesce(max(version), 0) FROM schema_versions")
+    known = migrations("sqlite")
+    if current > known[-1].version:
+        raise StoreUnavailable(
+            f"{path} has schema version {current}, written by a later version of Parley; this "
+            f"one knows up to {known[-1].version}: upgrade it, or name another file"
+        )
+    for version, name, sql in known:
+        if version > current:
+            logger.info("%s: bringing the schema to version %d (%s)", path, version, name)
+            try:
+                connection.executescript(f"BEGIN IMMEDIATE;\n{sql}")
+                if version == STORED_TASKS:
+                    store_tasks(connection)
+                connection.execute(
+                    "INSERT INTO schema_versions VALUES (?, ?, datetime('now'))", (version, name)
+                )
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+
+def _one(connection: sqlite3.Connection, sql: str) -> Any:
+    return connection.execute(sql).fetchone()[0]

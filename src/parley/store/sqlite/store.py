@@ -1,0 +1,313 @@
+"""The embedded store: one SQLite file, durable before anybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from parley.model.tasks import Task, TaskState
+from parley.store.admin.admin import PAGE, Suspended, Which
+from parley.store.events import now_ms
+from parley.store.pushes import telling_of
+from parley.store.sql_engine.batch import pushes_of
+from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.group_commit import GroupWriter
+from parley.store.sql_engine.reader_pool import Readers
+from parley.store.sql_engine.sql_store import (
+    EVERYTHING,
+    DatabaseTaskStore,
+    places_of,
+    stored_in,
+)
+from parley.store.sqlite import jobs
+from parley.store.sqlite.file import SQL, SqliteFile
+from parley.store.sqlite.operator import OperatorSocket, suspended_in
+from parley.store.sqlite.reader import SqliteSource
+from parley.store.sqlite.writer import SqliteDesk
+from parley.store.task_store import (
+    Adopted,
+    Committed,
+    Place,
+    PushRecord,
+    Replica,
+    Scope,
+    TaskPage,
+    TaskQuery,
+    Telling,
+)
+
+T = TypeVar("T")
+
+READERS = 2
+"""How many threads read: two, so that a large list does not hold up a small read."""
+
+_LAST = 2**63 - 1
+_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
+
+
+def _found_in(states: Sequence[str]) -> str:
+    found = [SQL["found_in_state"].replace("{state}", f"'{state}'") for state in states]
+    return SQL["found"].replace("{found}", " UNION ALL ".join(found))
+
+
+_FOUND = {state: _found_in([state]) for state in _STATES} | {"": _found_in(_STATES)}
+_FOUND_IN_CONTEXT = SQL["found"].replace("{found}", SQL["found_in_context"])
+
+
+class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
+    """Keeps task logs in the SQLite file at ``path``, which one process at a time can have open.
+
+    With ``synchronous="FULL"`` what was acknowledged survives a power cut, with ``"NORMAL"`` only
+    the end of the process. ``clock`` returns milliseconds since 1970. ``busy_timeout`` is how many
+    seconds a write waits for another program's lock on the file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        clock: Callable[[], int] = now_ms,
+        busy_timeout: float = 5.0,
+    ) -> None:
+        self._path = Path(path).resolve()
+        super().__init__(str(self._path))
+        self._synchronous = synchronous
+        self._clock = clock
+        self._busy_timeout = busy_timeout
+        self._file: SqliteFile | None = None
+        self._operator: OperatorSocket | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas may use what the store keeps at the same time: none can."""
+        return False
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether ``parley store`` can change what it keeps while it is open: by asking it."""
+        return True
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be kept just now: its files were removed or replaced, as last seen.
+
+        They are looked at with each group that is written, and every second.
+        """
+        return self._file.watch.trouble if self._file is not None else ""
+
+    def now(self) -> int:
+        """Return the present moment by the store's clock, in ms."""
+        return self._clock()
+
+    async def open(self, committed: Committed) -> None:
+        """Make the store ready: lock it, bring its schema up to date, check that it is sound.
+
+        Raises ``StoreUnavailable``, which says what is wrong with the file and what to do.
+        """
+        if self._loop is not None:
+            raise RuntimeError("the store is open already")
+        loop = asyncio.get_running_loop()
+        file = await asyncio.to_thread(
+            SqliteFile, self._path, self._synchronous, self._busy_timeout, READERS
+        )
+        lender = Lender(loop)
+        self._replica = uuid4().hex
+        desk = SqliteDesk(file, clock=self._clock, replica=self._replica)
+        self._writing = GroupWriter(desk, committed=committed, lender=lender)
+        sources = [SqliteSource(connection, file) for connection in file.readers]
+        self._reading = Readers(sources, lender=lender)
+        self._file, self._loop = file, loop
+        self._operator = OperatorSocket(file.path, self._resume)
+        await self._operator.open()
+
+    async def close(self) -> None:
+        """Finish what is under way and let go. Idempotent."""
+        if self._loop is None or self._writing is None or self._reading is None:
+            return
+        if self._operator is not None:
+            await self._operator.close()
+        self._loop = None
+        await self._reading.close()
+        await self._writing.close()
+        if self._file is not None:
+            self._file.lock.release()
+            self._file = None
+
+    async def list(self, query: TaskQuery) -> TaskPage:
+        """Return one page of tasks."""
+        return await self._read(partial(_list, query=query))
+
+    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+        """Claim tasks that nobody holds and that have work left, those first in line first."""
+        adopted: Sequence[Adopted] = await self._do(partial(jobs.adopt, agent=agent, limit=limit))
+        return adopted
+
+    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+        """Return where the logs of tasks stand; nothing for those that are not there."""
+        names = msgspec.json.encode(list(task_ids)).decode()
+        return places_of(msgspec.json.decode((await self._rows("places", (names,)))[0][0]))
+
+    async def replicas(self) -> Sequence[Replica]:
+        """Return the replicas that the store knows: this one."""
+        [(holds,)] = await self._rows("holds", (self._replica,))
+        return [Replica(id=self._replica, seen_at=self._clock(), alive=True, holds=holds)]
+
+    async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
+        """Keep a value for a context; ``None`` removes it."""
+        await self._do(
+            partial(jobs.set_value, scope=scope, context_id=context_id, key=key, value=value)
+        )
+
+    async def compare_and_set(
+        self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
+    ) -> bool:
+        """Keep a value for a context if it still has the ``expected`` one."""
+        job = partial(
+            jobs.compare_and_set,
+            scope=scope,
+            context_id=context_id,
+            key=key,
+            expected=expected,
+            value=value,
+        )
+        is_kept: bool = await self._do(job)
+        return is_kept
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        return pushes_of(await self._rows("pushes", (task_id,)))
+
+    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+        """Note how far a webhook was told, and its state, if this replica still tells it."""
+        job = partial(jobs.move_push, task_id=task_id, push=push)
+        is_moved: bool = await self._do(job)
+        return is_moved
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it is there."""
+        await self._do(partial(jobs.remove_push, task_id=task_id, push_id=push_id))
+
+    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Take over the active push notification configurations of tasks that nobody holds."""
+        found: Sequence[tuple[str, bool]] = await self._do(
+            partial(jobs.adopt_pushes, agent=agent, limit=limit)
+        )
+        return found
+
+    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+        names = msgspec.json.encode(list(agents)).decode()
+        rows = await self._rows("telling", (names, self._replica, after, limit))
+        found = [(task, task_id, revision) for task, task_id, revision in rows[1:]]
+        return telling_of(bool(rows[0][0]), found, limit)
+
+    async def prune(self, agent: str, ended_before: int, limit: int) -> int:
+        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
+
+        Done in pieces, between which others write.
+        """
+        removed, more = 0, True
+        while more:
+            job = partial(jobs.prune, agent=agent, ended_before=ended_before, limit=limit - removed)
+            count, more = await self._do(job)
+            removed += count
+        for rest in (jobs.prune_receipts, jobs.prune_contexts):
+            while await self._do(partial(rest, agent=agent, before=ended_before)):
+                pass
+        return removed
+
+    async def _resume(self, which: Which) -> Sequence[Suspended]:
+        found = await self._read(lambda reading: suspended_in(reading, which))
+        for begin in range(0, len(found), PAGE):
+            await self._do(partial(jobs.resume_pushes, webhooks=found[begin : begin + PAGE]))
+        return found
+
+    async def _rows(
+        self, name: str, values: Sequence[Any] | Mapping[str, Any]
+    ) -> Sequence[Sequence[Any]]:
+        return await self._read(lambda reading: reading.execute(SQL[name], values).fetchall())
+
+    def _texts(self, texts: Sequence[str]) -> str:
+        return msgspec.json.encode(texts).decode()
+
+
+def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
+    before_at, before_id = query.before or (_LAST, "")
+    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
+    values = {
+        "agent": query.scope.agent,
+        "tenant": query.scope.tenant,
+        "owner": query.scope.owner,
+        "context_id": query.context_id,
+        "state": state,
+        "first": -_LAST if query.status_after is None else query.status_after,
+        "last": _LAST if query.not_after is None else query.not_after,
+        "before_at": before_at,
+        "before_id": before_id,
+        "history": EVERYTHING if query.history is None else query.history,
+        "artifacts": query.artifacts,
+        "limit": query.limit,
+    }
+    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[state]
+    reading.execute("BEGIN")  # so that the page and the total are of one moment
+    try:
+        found = (reading.execute(sql, values).fetchone()[0] or "").split("\n")
+        keys = _of_a_page(found, query)
+        values["keys"] = f"[{','.join(keys)}]"
+        lines = reading.execute(SQL["list"], values).fetchone()[0] if keys else b""
+        total = _total(reading, values)
+    finally:
+        reading.execute("COMMIT")
+    tasks = [_task(line.split(b"\x1d")) for line in lines.split(b"\x1c") if line]
+    return TaskPage(tuple(tasks), total=total, more=len(found) > len(tasks) > 0)
+
+
+def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
+    """Return the keys of the tasks that a page has room for, of those found with their sizes."""
+    keys: list[str] = []
+    held = 0
+    for line in found[: query.limit]:
+        key, _, size = line.partition(" ")
+        if not key or held >= query.max_bytes:
+            break
+        keys.append(key)
+        held += int(size)
+    return keys
+
+
+def _task(fields: Sequence[bytes]) -> Task:
+    """Return the task that the query ``list`` joined into one value."""
+    task_id, context_id, state, status_at, *pieces = fields
+    head = (msgspec.json.decode(context_id), state.decode(), int(status_at))
+    return stored_in(msgspec.json.decode(task_id), (*head, *pieces)).task()
+
+
+def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:
+    """Return how many tasks a list has on all its pages.
+
+    What is later than a walk through the pages is little, so that is counted and taken off.
+    """
+
+    def count(name: str, **changed: Any) -> int:
+        found: int = reading.execute(SQL[name], values | changed).fetchone()[0]
+        return found
+
+    if values["context_id"]:
+        return count("count_in_context")
+    states = [values["state"]] if values["state"] else _STATES
+    if values["first"] > -_LAST:
+        return sum([count("count_between", state=state) for state in states])
+    later = 0
+    if values["last"] < _LAST:
+        span = {"first": values["last"] + 1, "last": _LAST}
+        later = sum([count("count_between", state=state, **span) for state in states])
+    return count("total") - later

@@ -1,0 +1,1 @@
+"""The data model as protobuf messages, from tables of facts."""

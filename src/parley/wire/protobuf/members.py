@@ -1,0 +1,153 @@
+"""Protobuf messages as plain Python values, those of their ProtoJSON, and back.
+
+For versions that are translated from their JSON. What is read has the JSON names of fields, enums
+as numbers, and bytes in base64; what is written may have names for enums too, and members that the
+message does not have are passed over. Numbers in a ``Struct`` are as ``protobuf_values`` has them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from parley.model.struct import Timestamp
+from parley.wire import forgiveness
+from parley.wire.lenient import Wrong
+from parley.wire.protobuf.messages import Message
+from parley.wire.protobuf.values import (
+    read_struct,
+    read_timestamp,
+    read_value,
+    write_struct,
+    write_timestamp,
+    write_value,
+)
+
+Members = dict[str, Any]
+
+_KNOWN_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "google.protobuf.Struct": read_struct,
+    "google.protobuf.Value": read_value,
+    "google.protobuf.Timestamp": lambda message: str(read_timestamp(message)),
+}
+_KNOWN_WRITERS: Mapping[str, Callable[[Any, Any], None]] = {
+    "google.protobuf.Struct": write_struct,
+    "google.protobuf.Value": write_value,
+    "google.protobuf.Timestamp": lambda message, text: write_timestamp(
+        message, Timestamp.parse(text)
+    ),
+}
+
+
+def members_of(message: Message, *, forgiving: bool = False) -> Members:
+    """Return what a message says. Raises ``Wrong``, unless ``forgiving`` leaves out what is."""
+    members: Members = {}
+    problems: list[tuple[str, str]] = []
+    for field, value in message.ListFields():
+        try:
+            members[field.json_name] = _read_field(field, value, forgiving)
+        except Wrong as wrong:
+            problems += wrong.under(field.json_name)
+    if problems and not forgiving:
+        raise Wrong(problems)
+    forgiveness.note(problems)
+    return members
+
+
+def _read_field(field: Any, value: Any, forgiving: bool) -> Any:
+    if _is_map(field):
+        item = field.message_type.fields_by_name["value"]
+        return {key: _read(item, value[key], forgiving, key) for key in value}
+    if field.is_repeated:
+        return [_read(field, item, forgiving, f"[{place}]") for place, item in enumerate(value)]
+    return _read(field, value, forgiving)
+
+
+def _read(field: Any, value: Any, forgiving: bool, name: str = "") -> Any:
+    if field.message_type is not None:
+        read = _KNOWN_READERS.get(field.message_type.full_name)
+        try:
+            return members_of(value, forgiving=forgiving) if read is None else read(value)
+        except Wrong as wrong:
+            raise Wrong(wrong.under(name) if name else wrong.problems) from None
+    return base64.b64encode(value).decode() if field.type == FieldDescriptor.TYPE_BYTES else value
+
+
+def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = False) -> None:
+    """Have a message say what ``members`` do. ``bytes_as_text`` leaves bytes in base64.
+
+    Raises ``Wrong`` for a number that no double holds, ``ValueError`` or ``TypeError`` for what is
+    no value of its field.
+    """
+    for field, value in _given(message, members):
+        name = field.name
+        try:
+            if _is_map(field):
+                entries, item = getattr(message, name), field.message_type.fields_by_name["value"]
+                for key, each in value.items():
+                    if item.message_type is not None:
+                        _write(entries[key], each, bytes_as_text)
+                    else:
+                        entries[key] = each
+            elif field.message_type is None:
+                scalar = _SCALARS.get(field.type, _as_it_is)
+                if scalar is _bytes and bytes_as_text:
+                    scalar = _text
+                if field.is_repeated:
+                    getattr(message, name).extend([scalar(field, each) for each in value])
+                else:
+                    setattr(message, name, scalar(field, value))
+            elif field.is_repeated:
+                for each in value:
+                    _write(getattr(message, name).add(), each, bytes_as_text)
+            else:
+                inner = getattr(message, name)
+                inner.SetInParent()
+                _write(inner, value, bytes_as_text)
+        except Wrong as wrong:
+            raise Wrong(wrong.under(field.json_name)) from None
+
+
+def _given(message: Message, members: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for field in message.DESCRIPTOR.fields:
+        value = members.get(field.json_name)
+        if value is not None:
+            yield field, value
+
+
+def _write(message: Message, value: Any, bytes_as_text: bool) -> None:
+    write = _KNOWN_WRITERS.get(message.DESCRIPTOR.full_name)
+    if write is not None:
+        write(message, value)
+    else:
+        fill(message, value, bytes_as_text=bytes_as_text)
+
+
+def _is_map(field: Any) -> bool:
+    kind = field.message_type
+    return kind is not None and bool(kind.has_options and kind.GetOptions().map_entry)
+
+
+def _as_it_is(field: Any, value: Any) -> Any:
+    return value
+
+
+def _enum(field: Any, value: Any) -> int:
+    return value if isinstance(value, int) else field.enum_type.values_by_name[value].number
+
+
+def _bytes(field: Any, value: Any) -> bytes:
+    return base64.b64decode(value)
+
+
+def _text(field: Any, value: Any) -> bytes:
+    return bytes(value, "ascii")
+
+
+_SCALARS: Mapping[int, Callable[[Any, Any], Any]] = {
+    FieldDescriptor.TYPE_ENUM: _enum,
+    FieldDescriptor.TYPE_BYTES: _bytes,
+}

@@ -1,0 +1,139 @@
+"""JSON values and moments as protobuf's own types (``Struct``, ``Value``, ``Timestamp``).
+
+A ``Value`` holds numbers as doubles: integers beyond 2^53 lose digits. What was written as a whole
+number up to there is read as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from parley.model.encoding import to_wire
+from parley.model.struct import Timestamp
+from parley.wire.lenient import MAX_PROBLEMS, Wrong
+from parley.wire.protobuf.messages import Message
+
+EXACT = 2**53
+"""Integers up to here are exact in a double."""
+
+
+def write_struct(message: Message, members: Mapping[str, Any]) -> None:
+    """Fill a ``Struct``. Raises ``Wrong`` for a number that no double holds."""
+    message.SetInParent()  # an empty object is not none
+    fields = message.fields
+    for key, item in members.items():
+        try:
+            write_value(fields[key if type(key) is str else _key(key)], item)
+        except Wrong as wrong:
+            raise Wrong(wrong.under(str(key)[:40])) from None
+
+
+def write_value(message: Message, value: Any) -> None:
+    """Fill a ``Value``, with what JSON would say for ``value``.
+
+    Raises ``Wrong`` for a number that no double holds, ``TypeError`` for what JSON cannot say.
+    """
+    if isinstance(value, str):
+        message.string_value = value
+    elif value is None:
+        message.null_value = 0
+    elif isinstance(value, bool):
+        message.bool_value = value
+    elif isinstance(value, float | int):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise Wrong([("", "the number is too large for a double; send it as text")]) from None
+        if math.isfinite(number):
+            message.number_value = number
+        else:
+            message.null_value = 0  # as in the JSON that we write
+    elif isinstance(value, Mapping):
+        write_struct(message.struct_value, value)
+    elif isinstance(value, list | tuple):
+        message.list_value.SetInParent()
+        add = message.list_value.values.add
+        for place, item in enumerate(value):
+            try:
+                write_value(add(), item)
+            except Wrong as wrong:
+                raise Wrong(wrong.under(f"[{place}]")) from None
+    else:
+        write_value(message, _as_json(value))
+
+
+def _as_json(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=to_wire)
+
+
+def _key(key: Any) -> str:
+    (text,) = _as_json({key: None})
+    return str(text)
+
+
+def read_struct(message: Message) -> dict[str, Any]:
+    """Return the object that a ``Struct`` holds. Raises ``Wrong``."""
+    fields = message.fields
+    members: dict[str, Any] = {}
+    problems: list[tuple[str, str]] = []
+    for key in fields:
+        try:
+            members[key] = read_value(fields[key])
+        except Wrong as wrong:
+            problems += wrong.under(key[:40])
+            if len(problems) >= MAX_PROBLEMS:
+                break
+    if problems:
+        raise Wrong(problems)
+    return members
+
+
+def read_value(message: Message) -> Any:
+    """Return the JSON value that a ``Value`` holds; one without any is null. Raises ``Wrong``."""
+    kind = message.WhichOneof("kind")
+    if kind == "string_value":
+        return message.string_value
+    if kind == "number_value":
+        number = message.number_value
+        if not math.isfinite(number):
+            raise Wrong([("", f"JSON has no number {number}; send it as text")])
+        return int(number) if number.is_integer() and -EXACT <= number <= EXACT else number
+    if kind == "struct_value":
+        return read_struct(message.struct_value)
+    if kind == "list_value":
+        items: list[Any] = []
+        problems: list[tuple[str, str]] = []
+        for place, item in enumerate(message.list_value.values):
+            try:
+                items.append(read_value(item))
+            except Wrong as wrong:
+                problems += wrong.under(f"[{place}]")
+                if len(problems) >= MAX_PROBLEMS:
+                    break
+        if problems:
+            raise Wrong(problems)
+        return items
+    return message.bool_value if kind == "bool_value" else None
+
+
+def write_timestamp(message: Message, moment: Timestamp) -> None:
+    """Fill a ``Timestamp``."""
+    message.SetInParent()  # 1970 is not none
+    seconds, milliseconds = divmod(moment.milliseconds, 1000)
+    message.seconds = seconds
+    message.nanos = milliseconds * 1_000_000
+
+
+def read_timestamp(message: Message) -> Timestamp:
+    """Return the moment that a ``Timestamp`` holds, in whole milliseconds. Raises ``Wrong``."""
+    seconds, nanos = message.seconds, message.nanos
+    if 0 <= nanos < 1_000_000_000:
+        try:
+            return Timestamp.from_milliseconds(seconds * 1000 + nanos // 1_000_000)
+        except OverflowError:
+            pass
+    raise Wrong([("", f"{seconds} s and {nanos} ns is no moment from year 1 to year 9999")])

@@ -1,0 +1,88 @@
+"""``parley demo``: everything once, for a pipe and for a terminal."""
+
+import os
+import re
+import signal
+import socket
+
+import pytest
+
+from tests.cli.processes import Running
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals as POSIX has them")
+
+
+def test_once_shows_everything_and_ends_by_itself(tmp_path):
+    with Running(["demo", "--once"], tmp_path) as demo:
+        assert demo.end() == 0
+        shown = demo.stdout
+    assert "\x1b" not in shown
+    for scene in (
+        "Time agent 1.0.0",
+        "In Tokyo it is",
+        "北京现在是",
+        "Writing section 2 of 3",
+        "report   # A report about tides",
+        "input required: On what day?",
+        "Booked: Berlin to Lisbon on 2027-03-14",
+        "sailboat.png (image/png, ",
+        "/boats",
+    ):
+        assert scene in shown
+    assert demo.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@posix
+def test_it_serves_until_ctrl_c_and_takes_a_free_port(parley, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with Running(["demo", "--port", port], tmp_path) as demo:
+            said = demo.until("Serving until Ctrl-C.")
+            url = re.search(r"-a (http://\S+/hello) ", said)[1]
+            assert f":{port}/" not in url
+            assert parley("send", "-a", url, "hi").status == 0
+            assert demo.end(signal.SIGINT) == 0
+            assert demo.stderr == ""
+
+
+def test_once_says_how_to_serve_where_its_commands_lead(tmp_path):
+    with Running(["demo", "--once", "--port", "0"], tmp_path) as demo:
+        assert demo.end() == 0
+    port = re.search(r"-a http://[\d.]+:(\d+)/hello ", demo.stdout)[1]
+    assert f" demo --port {port} and:" in demo.stdout
+
+
+@posix
+def test_a_terminal_gets_colour_and_an_artifact_that_grows_in_place(tmp_path):
+    import pty
+    import subprocess
+    import sys
+
+    ours, theirs = pty.openpty()
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "parley.cli", "demo", "--once"],
+        cwd=tmp_path,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=subprocess.STDOUT,
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # how Linux says that the other side is gone
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert demo.wait(15) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert b"\x1b[1m" in shown
+    assert b"\x1b[1A" in shown  # the frame is drawn again, further up
+    assert "● completed" in text
+    assert "▀▀▀" in text
+    assert "Traceback" not in text

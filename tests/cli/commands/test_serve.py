@@ -1,0 +1,235 @@
+"""``parley serve``: agents from files, and what is said when they cannot be served."""
+
+import json
+import os
+import re
+import signal
+import socket
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cli.processes import Running
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+AGENT = '''
+from parley import Agent, Turn
+
+agent = Agent("Echo agent", description="Says it again", version="1.0.0")
+
+
+@agent.skill(examples=["Say $this"])
+async def echo(turn: Turn) -> str:
+    """Says it again."""
+    return "ONCE " + turn.text
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "echo.py"
+    path.write_text(AGENT)
+    return path
+
+
+def address_in(said):
+    return re.search(r"address +(http://\S+)", said)[1]
+
+
+@posix
+def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_path):
+    """A2ACLI_SEND_001, against a real agent"""
+    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        url = address_in(said)
+        assert "Echo agent" in said
+        assert f"{url}/.well-known/agent-card.json" in said
+        assert f"parley send -a {url} 'Say $this'" in said
+        assert "kept between runs (sqlite:///parley.db)" in said
+        ran = parley("send", "-a", url, "hello")
+        assert ran.status == 0
+        assert ran.field("Text") == "ONCE hello"
+        ran = parley("send", "-a", url, "hello", "--async", "-o", "json")
+        task_id = ran.document["task"]["id"]
+        assert parley("task", "get", task_id, "-a", url, "--wait").status == 0
+        listed = parley("task", "list", "-a", url, "-o", "json").document
+        assert [task["id"] for task in listed["tasks"]] == [task_id]
+        assert server.end(signal.SIGINT) == 0
+        assert "Traceback" not in server.stderr
+    assert (tmp_path / "parley.db").is_file()
+
+
+AT_ANY_PATH = (
+    ("GET", "/.well-known/agent-card.json"),
+    ("GET", "/.well-known/agent.json"),
+    ("GET", "/docs"),
+    ("GET", "/openapi.json"),
+    ("GET", "/health/ready"),
+    ("POST", "/"),
+    ("POST", "/message:send"),
+    ("GET", "/tasks"),
+    ("GET", "/a2a/echo-agent/tasks"),
+    ("GET", "/v1/tasks/x"),
+    ("GET", "/nowhere"),
+)
+SEND = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendMessage",
+        "params": {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]},
+            "configuration": {"returnImmediately": True},
+        },
+    }
+).encode()
+
+
+def answered(url, method, path, host):
+    """Status and body of what a browser would send to a page's own host."""
+    parts = urlsplit(url)
+    http = HTTPConnection(parts.hostname, parts.port, timeout=10)
+    headers = {"Host": host, "Content-Type": "application/json", "A2A-Version": "1.0"}
+    http.request(method, path, SEND if method == "POST" else None, headers)
+    response = http.getresponse()
+    body = response.read()
+    http.close()
+    return response.status, body
+
+
+@posix
+def test_a_page_elsewhere_cannot_call_a_server_on_this_machine(file, parley, tmp_path):
+    """Its own name may lead to 127.0.0.1 (DNS rebinding), and is still not the server's."""
+    flags = ["--port", "0", "--store", "memory:", "--allowed-host", "*.friend.example"]
+    with Running(["serve", "echo.py", *flags], tmp_path) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        port = urlsplit(url).port
+        for method, path in AT_ANY_PATH:
+            for host in ("evil.example", f"evil.example:{port}", "friend.example"):
+                status, body = answered(url, method, path, host)
+                assert (status, b"--allowed-host" in body) == (421, True), (method, path, body)
+            assert answered(url, method, path, f"a.friend.example:{port}")[0] != 421
+        for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "localhost:1"):
+            assert answered(url, "GET", "/docs", host)[0] == 200
+        assert answered(url, "POST", "/", f"localhost:{port}")[0] == 200
+        listed = parley("task", "list", "-a", url, "-o", "json").document
+        assert len(listed["tasks"]) == 3  # of the friend at two paths, and of this machine
+
+
+@posix
+def test_a_module_and_several_agents_are_served_under_paths(file, parley, tmp_path):
+    (tmp_path / "two.py").write_text(
+        AGENT.replace("agent =", "first =").replace("@agent.", "@first.")
+        + AGENT.replace("agent =", "second =")
+        .replace("@agent.", "@second.")
+        .replace("Echo", "Other")
+    )
+    targets = ["/said=echo:agent", "two.py:second"]
+    with Running(["serve", *targets, "--port", "0", "--store", "memory:"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        assert "gone when the server stops" in said
+        base = address_in(said).removesuffix("/said")
+        assert f"{base}/other-agent\n" in said
+        for path in ("/said", "/other-agent"):
+            assert parley("send", "-a", base + path, "hi").field("Text") == "ONCE hi"
+
+
+@pytest.mark.parametrize(
+    ("code", "target", "status", "words"),
+    [
+        (None, "gone.py", 2, "there is no file gone.py"),
+        (None, "gone_module:agent", 2, "there is no module 'gone_module'"),
+        (None, "a b c", 2, "neither a Python file nor a module"),
+        ("x = 1", "it.py", 2, "there is no agent in it.py"),
+        ("x = 1", "it.py:x", 2, "'x' in it.py is not an Agent"),
+        (AGENT, "it.py:other", 2, "there is no 'other' in it.py"),
+        (AGENT + "\nmore = Agent('More')", "it.py", 2, "say which: it.py:agent or it.py:more"),
+        ("def broken(:\n", "it.py", 1, "it.py:1: SyntaxError"),
+        ("x = 1\nraise OSError('no good')", "it.py", 1, "it.py:2: OSError: no good"),
+        ("import not_there", "it.py", 1, "is it installed in this environment?"),
+        ("import sys\nsys.exit(3)", "it.py", 1, "it.py:2: SystemExit: 3"),
+        ("from parley import Agent\na = Agent('Idle')", "it.py", 2, "skill"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_line(parley, tmp_path, code, target, status, words):
+    if code is not None:
+        (tmp_path / "it.py").write_text(code)
+    ran = parley("serve", target, "--port", "0", "--store", "memory:")
+    assert ran.status == status
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (("--store", "mysql://ada:secret@x"), 2, "names no store"),
+        (("--store", "postgresql://ada:secret@127.0.0.1:1/x"), 1, "cannot be reached"),
+        (("--store", "postgresql://x", "--bus", "amqp://ada:secret@x"), 2, "names no bus"),
+        (("--bus", "redis://x"), 2, "memory: is for one process alone"),
+        (("--bus", "none"), 2, "memory: is for one process alone"),
+        (("--lease", "5s"), 2, "lease=5 needs a store that many replicas use"),
+        (("--store", "postgresql://x", "--lease", "soon"), 2, "--lease: 'soon' is not a duration"),
+        (("--store", "postgresql://x", "--lease", "0.1s"), 2, "0.5 to 3600 seconds"),
+        (("--role", "api"), 2, "role='api' needs a store that other processes use too"),
+        (("--role", "worker"), 2, "role='worker' needs a store"),
+        (("--role", "boss"), 2, "'boss' is not one of both, api, worker"),
+        (("--no-migrate",), 2, "only a postgresql:// store"),
+        (("--log-level", "loud"), 2, "not one of debug, info"),
+        (("--host", "no.such.host.invalid"), 1, "no.such.host.invalid"),
+        (("--port", "99999"), 1, "99999"),
+        (("--url", "nonsense"), 2, "nonsense"),
+        (("--allowed-host", "https://x"), 2, "allowed_hosts takes hosts such as example.com"),
+        (("echo.py",), 2, "two agents would be served under /echo-agent"),
+    ],
+)
+def test_wrong_options_are_said_in_a_line(file, parley, flags, status, words):
+    ran = parley("serve", "echo.py", "--store", "memory:", *flags)
+    assert (ran.status, ran.stdout) == (status, "")
+    assert words in ran.stderr
+    assert "secret" not in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_port_in_use_is_said_in_a_line(file, parley):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = parley("serve", "echo.py", "--store", "memory:", "--port", port)
+    assert ran.status == 1
+    assert f"port {port}" in ran.stderr
+    assert "in use" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@posix
+def test_a_store_in_use_is_said_in_a_line(file, parley, tmp_path):
+    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
+        server.until("Ctrl-C stops the server")
+        ran = parley("serve", "echo.py", "--port", "0")
+    assert ran.status == 1
+    assert "the store sqlite:///parley.db cannot be used" in ran.stderr
+    assert "--store" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@posix
+def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
+    pytest.importorskip("watchfiles")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    flags = ["--reload", "--port", port, "--allowed-host", "a.example"]
+    with Running(["serve", "echo.py", *flags], tmp_path) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        assert answered(url, "GET", "/docs", "a.example")[0] == 200
+        assert answered(url, "GET", "/docs", "b.example")[0] == 421
+        assert parley("send", "-a", url, "hi").field("Text") == "ONCE hi"
+        file.write_text("def broken(:\n")
+        server.until("echo.py:1: SyntaxError")
+        file.write_text(AGENT.replace("ONCE", "TWICE"))
+        server.until("Ctrl-C stops the server", times=2)
+        assert parley("send", "-a", url, "hi").field("Text") == "TWICE hi"
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.stderr

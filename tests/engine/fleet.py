@@ -1,0 +1,217 @@
+"""Several hosts of one agent on one store, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from parley import CallContext, Task, TaskState, Turn
+from parley.agent.agent import Agent
+from parley.host.host import Host, Role, placed
+from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.service import StreamItem
+from parley.model.tasks import TaskStatusUpdateEvent
+from parley.security.egress import Egress
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import LoggedEvent
+from parley.store.memory import MemoryTaskStore
+from parley.store.task_store import StoreUnavailable, TaskStore
+from tests.engine.talk import Talk
+
+
+class Network:
+    """What connects the buses of a fleet. ``loses`` says of a hint whether it gets lost."""
+
+    def __init__(self, loses: Callable[[], bool]) -> None:
+        self.loses = loses
+        self.buses: list[MemoryBus] = []
+
+
+class MemoryBus:
+    """A bus within one process: every other host hears of everything, but for what gets lost."""
+
+    is_up = True
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._hints: LocalHints | None = None
+
+    async def open(self, hints: LocalHints, replica: str) -> None:
+        self._hints = hints
+        self._network.buses.append(self)
+
+    def tell(self, records: Sequence[LoggedEvent]) -> None:
+        self._pass_on(lambda hints: hints.publish(records))
+
+    def work(self, agent: str) -> None:
+        self._pass_on(lambda hints: hints.work(agent))
+
+    def watch(self, task_id: str, cares: bool) -> None:
+        pass
+
+    def _pass_on(self, hint: Callable[[LocalHints], None]) -> None:
+        for bus in self._network.buses:
+            if bus is not self and bus._hints is not None and not self._network.loses():
+                asyncio.get_running_loop().call_soon(hint, bus._hints)
+
+    async def close(self) -> None:
+        self._hints = None
+        if self in self._network.buses:
+            self._network.buses.remove(self)
+
+
+class MortalStore(MemoryTaskStore):
+    """One replica's way to a store in memory, which can be cut, for a while or for good."""
+
+    is_down = False
+
+    def _opened(self) -> asyncio.AbstractEventLoop:
+        if self.is_down:
+            raise StoreUnavailable("the store is down")
+        return super()._opened()
+
+    def fall_silent(self) -> None:
+        """Give no further sign of life."""
+        assert self._beating is not None
+        self._beating.cancel()
+
+    def die(self) -> None:
+        """Do nothing more, and tell nobody."""
+        self.fall_silent()
+        self._loop = None
+
+
+class Replica(Talk):
+    """A host of the fleet, and a caller of it."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.services[""], host)
+
+    @property
+    def name(self) -> str:
+        """What the store calls it."""
+        return self.host.store.replica
+
+    def fall_silent(self) -> None:
+        """Give no further sign of life, and look for no more work, but go on."""
+        assert isinstance(self.store, MortalStore)
+        assert self.host._sweep is not None
+        self.host._sweep.end()
+        self.executor.works = False
+        self.store.fall_silent()
+
+    def die(self) -> None:
+        """End as a process does that is killed: nothing is written, nothing is let go."""
+        assert isinstance(self.store, MortalStore)
+        self.store.die()
+        for lane in list(self.executor._active):
+            assert lane._main is not None
+            lane._main.cancel()
+
+
+class Fleet:
+    """Replicas of one agent. ``loses`` is the share of hints that the bus loses."""
+
+    loses = 0.0
+
+    def __init__(self, new_replica: Callable[[], TaskStore]) -> None:
+        self.new_replica = new_replica
+        generator = random.Random(7)
+        self._network = Network(lambda: generator.random() < self.loses)
+        self.replicas: list[Replica] = []
+
+    async def add(
+        self, agent: Agent, *, role: Role = "both", drain: float = 0.0, poll: float = 0.1
+    ) -> Replica:
+        """Start a further replica."""
+        store, bus = self.new_replica(), MemoryBus(self._network)
+        host = Host(
+            placed(agent),
+            store,
+            drain=drain,
+            bus=bus,
+            role=role,
+            poll=poll,
+            webhooks=Egress.allowing(True),
+        )
+        await host.start()
+        replica = Replica(host)
+        self.replicas.append(replica)
+        return replica
+
+    async def stop(self, replica: Replica) -> None:
+        """Drain a replica and stop it."""
+        self.replicas.remove(replica)
+        await replica.host.stop()
+
+    async def kill(self, replica: Replica) -> None:
+        """End a replica as a process ends that is killed."""
+        replica.die()
+        await replica.host.relay.stop()
+
+    async def close(self) -> None:
+        """Stop all that are left."""
+        for replica in list(self.replicas):
+            await self.stop(replica)
+
+
+def where(turn: Any) -> str:
+    """Return what the store calls the replica that a turn runs on."""
+    return str(turn.run.lane.executor.store.replica)
+
+
+async def get(replica: Replica, task_id: str) -> Task:
+    return await replica.service.get_task(GetTaskRequest(id=task_id), replica.context)
+
+
+async def collect(items: AsyncIterator[StreamItem]) -> list[StreamItem]:
+    return [item async for item in items]
+
+
+async def events_of(replica: Replica, task_id: str) -> list[StreamItem]:
+    """Return all events of a task, to its end."""
+    request = SubscribeToTaskRequest(id=task_id)
+    stream = replica.service.subscribe_to_task(request, CallContext(last_event_id="0"))
+    return await asyncio.wait_for(collect(stream), 20)
+
+
+def states(items: list[StreamItem]) -> list[TaskState]:
+    events = [item.event for item in items]
+    return [event.status.state for event in events if isinstance(event, TaskStatusUpdateEvent)]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+async def until_state(replica: Replica, task_id: str, state: TaskState) -> Task:
+    async with asyncio.timeout(20):
+        while (task := await get(replica, task_id)).state is not state:
+            await asyncio.sleep(0.005)
+    return task
+
+
+class Gate:
+    """An agent whose turns wait until they are let on, and say where they run."""
+
+    def __init__(self, **options: Any) -> None:
+        self.agent = Agent("Gate", cancel_grace=0.1, **options)
+        self.runs: list[tuple[str, int, str]] = []
+        self.open = asyncio.Event()
+        self.only: str | None = None
+
+        @self.agent.skill(replies="task")
+        async def wait(turn: Turn) -> str:
+            self.runs.append((turn.text, turn.attempt, where(turn)))
+            await turn.working(f"attempt {turn.attempt}")
+            while not self.open.is_set() or (self.only and where(turn) != self.only):
+                await asyncio.sleep(0.005)
+            return turn.text
+
+        @self.agent.skill(replies="message")
+        async def quick(turn: Turn) -> str:
+            return f"quick {turn.text}"

@@ -1,0 +1,100 @@
+"""The line of an agent's tasks: places are fair to callers, however many stand in it."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parley.engine.queue.fair_queue import Line
+from parley.store.task_store import Scope
+
+ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")
+
+
+class Served:
+    """A line with its tasks, taken in the order in which a store gives them."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.waiting: list[tuple[int, int, Scope]] = []
+        self._number = count()
+
+    def join(self, scope: Scope) -> None:
+        place = self.line.place_for(scope)
+        self.line.count += 1
+        heapq.heappush(self.waiting, (place, next(self._number), scope))
+
+    def serve(self) -> Scope:
+        place, _, scope = heapq.heappop(self.waiting)
+        self.line.count -= 1
+        self.line.served(place)
+        if not self.waiting:
+            self.line.is_empty()
+        return scope
+
+
+def test_a_caller_with_a_long_line_delays_another_by_one() -> None:
+    served = Served()
+    for _ in range(10_000):
+        served.join(ADA)
+    for _ in range(50):
+        assert served.serve() is ADA
+    served.join(BOB)
+    assert BOB in (served.serve(), served.serve())
+
+
+CALLERS = [Scope("agent", tenant, owner) for tenant in ("", "t") for owner in ("a", "b", "c")]
+
+
+@given(st.lists(st.one_of(st.sampled_from(CALLERS), st.none()), max_size=200))
+def test_nobody_waits_for_more_than_a_round_a_task(moves: list[Scope | None]) -> None:
+    """A caller's k-th task in line waits for at most k tasks of each other caller."""
+    served = Served()
+    since: list[tuple[Scope, int, dict[Scope, int]]] = []  # joined: whose, its number in line, seen
+    for move in moves:
+        if move is not None:
+            ahead = sum(scope == move for _, _, scope in served.waiting)
+            since.append((move, ahead + 1, {}))
+            served.join(move)
+        elif served.waiting:
+            taken = served.serve()
+            first = next(entry for entry in since if entry[0] == taken)
+            since.remove(first)
+            for _, _, seen in since:
+                seen[taken] = seen.get(taken, 0) + 1
+            _, number, seen = first
+            others = {scope: n for scope, n in seen.items() if scope != taken}
+            assert all(n <= number + 1 for n in others.values()), (number, others)
+
+
+@given(st.lists(st.sampled_from(CALLERS), min_size=1, max_size=60))
+def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
+    line = Line()
+    last: dict[Scope, int] = {}
+    for caller in callers:
+        place = line.place_for(caller)
+        assert place > last.get(caller, 0)
+        last[caller] = place
+
+
+def test_a_replica_that_serves_nobody_learns_where_the_line_has_got_to() -> None:
+    line = Line()
+    for _ in range(5):
+        line.place_for(ADA)
+    line.begins_at(4000)
+    assert line.place_for(BOB) == 4000
+    assert line.place_for(ADA) == 4000
+    line.begins_at(0)  # only what was under way is left
+    assert line.place_for(BOB) == 4001
+    line.is_empty()
+    assert line.place_for(BOB) == 1
+
+
+def test_callers_whose_line_is_over_are_forgotten() -> None:
+    line = Line()
+    for n in range(100_000):
+        line.served(line.place_for(Scope("agent", "", str(n))))
+    assert len(line._last) < 5000

@@ -1,0 +1,166 @@
+"""What a task costs grows with what happens to it, not with what it holds already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parley import Agent, Part, TaskState, Turn
+from parley.model.errors import OverloadedError
+from parley.model.requests import CancelTaskRequest, GetTaskRequest
+from parley.store.events import Kind
+from parley.store.sqlite.store import SqliteTaskStore
+from tests.store.counting import CountingStore
+
+pytestmark = pytest.mark.anyio
+
+LARGE = 1_000_000
+
+
+async def test_a_large_artifact_is_written_once_however_many_questions_follow(
+    talk: Any, tmp_path: Path
+) -> None:
+    agent = Agent("Examiner")
+
+    @agent.skill
+    async def examine(turn: Turn) -> str:
+        if turn.number == 1:
+            await turn.artifact("x" * LARGE, name="syllabus")
+        for n in range(100):
+            await turn.ask(f"question {n}?")
+        return "passed"
+
+    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
+    wal = tmp_path / "tasks.db-wal"
+    async with talk(agent, store) as caller:
+        task = await caller.task("begin")
+        sizes = []
+        for n in range(40):
+            before = wal.stat().st_size
+            task = await caller.task(f"answer {n}", task_id=task.id)
+            sizes.append(max(0, wal.stat().st_size - before))
+        assert task.state is TaskState.INPUT_REQUIRED
+        assert len(task.history) == 81
+        [artifact] = task.artifacts
+        assert len(artifact.text) == LARGE
+    assert max(sizes) < LARGE // 4  # pages that a turn changes, and nothing of the artifact
+    assert sum(sizes[20:]) < 2 * sum(sizes[:20]) + LARGE // 4
+
+
+@pytest.mark.parametrize("kind", ["text", "raw", "data", "url", "part metadata", "metadata"])
+async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
+    talk: Any, tmp_path: Path, kind: str
+) -> None:
+    """A reader within the turn folds that; it is small, whatever the chunks are made of."""
+    agent = Agent("Prolific")
+    large = "x" * 50_000
+    made: dict[str, Any] = {
+        "text": large,
+        "raw": large.encode(),
+        "data": {"large": large},
+        "url": Part(url=f"https://example.com/{large}"),
+        "part metadata": Part(text="", metadata={"large": large}),
+        "metadata": "",
+    }
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        for n in range(20):
+            metadata = {"large": large} if kind == "metadata" else None
+            await turn.artifact(made[kind], name=f"{n}", metadata=metadata)
+        await turn.working("all is made")
+        await asyncio.Event().wait()
+        return "never"
+
+    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
+    async with talk(agent, store) as caller:
+        task = await caller.task("go", return_immediately=True)
+        async with asyncio.timeout(20):
+            while not (record := await store.load(task.id)) or record.task.status.message is None:
+                await asyncio.sleep(0.01)
+        assert len(record.task.artifacts) == 20
+        assert len(record.unsaved) <= 2, "some 64 KiB, and the log has 1 MB"
+        await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
+
+
+async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
+    agent = Agent("Busy", max_waiting_messages=3, max_running=10)
+    release = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        await turn.working("begun")
+        await release.wait()
+        return (await turn.ask("and then?")).text
+
+    async with talk(agent) as caller:
+        task = await caller.task("go", return_immediately=True)
+        sends = [
+            caller.task(f"more {n}", task_id=task.id, return_immediately=True) for n in range(12)
+        ]
+        waiting = [asyncio.create_task(send) for send in sends]
+        # The senders of what is taken in wait with it; the others are refused at once.
+        refused: list[OverloadedError] = []
+        for done in asyncio.as_completed(waiting):
+            with contextlib.suppress(asyncio.CancelledError):
+                try:
+                    await done
+                except OverloadedError as error:
+                    refused.append(error)
+            if len(refused) == 9:
+                break
+        assert all([error.retry_after for error in refused])
+        assert "3 messages wait on the task already" in str(refused[0])
+        received = await caller.store.private_records(task.id, [Kind.RECEIVED])
+        assert len(received) == 3, "nothing of the others is kept"
+        release.set()
+        await asyncio.wait(waiting, timeout=20)
+        async with asyncio.timeout(60):
+            while not task.state.is_terminal:
+                task = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
+                await asyncio.sleep(0.01)
+        assert task.text.startswith("more")
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_limit_that_lets_no_message_wait_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="max_waiting_messages is 1 or more"):
+        Agent("Busy", max_waiting_messages=count)
+
+
+async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: Path) -> None:
+    """Every message is read once for its turn, and every turn once for those after it."""
+    read = {}
+    for count in (10, 40):
+        agent = Agent("Patient", max_waiting_messages=1000)
+        gate = asyncio.Event()
+
+        @agent.skill(replies="task")
+        async def work(turn: Turn, count: int = count, gate: asyncio.Event = gate) -> str:
+            await gate.wait()
+            for n in range(count):
+                await turn.ask(f"{n}?")
+            return "done"
+
+        store = CountingStore(tmp_path / f"{count}.db", synchronous="NORMAL")
+        async with talk(agent, store) as caller:
+            task = await caller.task("go", return_immediately=True)
+            sends = [
+                asyncio.create_task(caller.task("w" * 1000, task_id=task.id)) for _ in range(count)
+            ]
+            async with asyncio.timeout(120):
+                while (await store.places([task.id]))[0].waiting < count:
+                    await asyncio.sleep(0.01)
+                store.read = 0
+                gate.set()
+                while (await store.places([task.id]))[0].waiting:
+                    await asyncio.sleep(0.01)
+            read[count] = store.read
+            for send in sends:
+                send.cancel()
+            await asyncio.gather(*sends, return_exceptions=True)
+    assert read[40] < 6 * read[10], read

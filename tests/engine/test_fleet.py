@@ -1,0 +1,557 @@
+"""Several replicas of an agent on one store: any of them takes, runs, cancels and finishes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from parley import Agent, CallContext, Message, Task, TaskState, Turn
+from parley.host.host import Host, placed
+from parley.model.errors import OverloadedError, TaskNotCancelableError, UnsupportedOperationError
+from parley.model.extensions import IDEMPOTENT_SEND
+from parley.model.requests import CancelTaskRequest
+from parley.model.tasks import TaskStatusUpdateEvent
+from parley.store.events import Kind
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.task_store import StoreUnavailable
+from tests.engine.fleet import (
+    Fleet,
+    Gate,
+    Replica,
+    collect,
+    events_of,
+    get,
+    states,
+    until,
+    until_state,
+    where,
+)
+
+pytestmark = pytest.mark.anyio
+
+ONCE = CallContext(extensions=frozenset({IDEMPOTENT_SEND}))
+
+
+async def cancel(replica: Replica, task_id: str) -> Task:
+    request = CancelTaskRequest(id=task_id)
+    return await asyncio.wait_for(replica.service.cancel_task(request, replica.context), 20)
+
+
+def quiz(questions: int = 3) -> Agent:
+    agent = Agent("Quiz")
+
+    @agent.skill
+    async def ask(turn: Turn) -> str:
+        return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(questions)])
+
+    return agent
+
+
+# -- messages (E2) -------------------------------------------------------------------------------
+
+
+async def test_a_parked_task_takes_its_answers_from_any_replica(fleet: Fleet) -> None:
+    agent = quiz()
+    replicas = [await fleet.add(agent) for _ in range(3)]
+    task = await replicas[0].task("go")
+    for n in range(3):
+        task = await replicas[(n + 1) % 3].task(f"a{n}", task_id=task.id)
+    assert (task.state, task.text) == (TaskState.COMPLETED, "a0 a1 a2")
+    items = await events_of(replicas[1], task.id)
+    assert [item.seq for item in items] == list(range(1, len(items) + 1))
+
+
+@pytest.mark.parametrize("lost", [0.0, 1.0])
+@pytest.mark.E2
+async def test_senders_on_three_replicas_each_get_the_reply_of_their_own_turn(
+    fleet: Fleet, lost: float
+) -> None:
+    fleet.loses = lost
+    agent = quiz()
+    replicas = [await fleet.add(agent) for _ in range(3)]
+    for _ in range(2 if lost else 10):
+        task = await replicas[0].task("go")
+
+        async def answer(n: int, task_id: str = task.id) -> tuple[int, str]:
+            replica = replicas[n % 3]
+            if n % 2:
+                reply = await replica.task(f"a{n}", task_id=task_id)
+                return n, reply.status.message.text if reply.status.message else reply.text
+            end = (await collect(replica.stream(f"a{n}", task_id=task_id)))[-1].event
+            assert isinstance(end, TaskStatusUpdateEvent)
+            return n, end.status.message.text if end.status.message else "done"
+
+        told = await asyncio.wait_for(
+            asyncio.gather(*(answer(n) for n in range(6)), return_exceptions=True), 20
+        )
+        replies = [reply for reply in told if not isinstance(reply, BaseException)]
+        refused = [reply for reply in told if isinstance(reply, BaseException)]
+        assert all(isinstance(reply, UnsupportedOperationError) for reply in refused), refused
+        assert len(replies) == 3
+        final = await get(replicas[2], task.id)
+        order = [m.text for m in final.history if m.text.startswith("a")]
+        by_order = [dict(replies)[int(text[1:])] for text in order]
+        assert by_order[:2] == ["Question 1?", "Question 2?"]
+        assert by_order[2] in ("done", final.text)
+
+
+async def test_messages_in_passing_reach_the_running_turn_from_another_replica(
+    fleet: Fleet,
+) -> None:
+    agent = Agent("Listener")
+
+    @agent.skill(replies="task")
+    async def listen(turn: Turn) -> str:
+        heard = []
+        async for message in turn.messages():
+            heard.append(message.text)
+            if message.text == "stop":
+                break
+        return " ".join(heard)
+
+    one, two = await fleet.add(agent), await fleet.add(agent)
+    task = await one.task("go", return_immediately=True)
+    more = asyncio.create_task(two.task("more", task_id=task.id))
+    async with asyncio.timeout(20):
+        while "more" not in [m.text for m in (await get(one, task.id)).history]:
+            await asyncio.sleep(0.005)
+    stop = asyncio.create_task(two.task("stop", task_id=task.id))
+    replies = await asyncio.wait_for(asyncio.gather(more, stop), 20)
+    assert {reply.text for reply in replies} == {"more stop"}
+
+
+async def test_a_sender_gets_the_task_as_its_own_turn_left_it_though_more_came_since(
+    fleet: Fleet,
+) -> None:
+    agent = quiz()
+    one, two = await fleet.add(agent), await fleet.add(agent)
+    task = await one.task("go")
+    first = await one.task("a0", task_id=task.id)
+    second = await one.task("a1", task_id=task.id)
+    last = await one.task("a2", task_id=task.id)
+    elsewhere = two.executor.elsewhere
+    for turn, left in ((1, task), (2, first), (3, second), (4, last)):
+        ticket = await elsewhere.ticket_of(task.id)
+        ticket.turn = turn
+        assert await ticket.answered(5)
+        assert ticket.reply == left
+
+
+@pytest.mark.E2
+async def test_a_message_that_no_turn_took_is_refused_on_every_replica(fleet: Fleet) -> None:
+    gate = Gate()
+    one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
+    task = await one.task("go", return_immediately=True)
+    late = [asyncio.create_task(replica.task("hello?", task_id=task.id)) for replica in (one, two)]
+    stream = asyncio.create_task(collect(two.stream("hello?", task_id=task.id)))
+    await until(lambda: two.executor.elsewhere.waiting == 1)
+    record = None
+    while record is None or record.waiting < 3:
+        record = await one.store.load(task.id)
+        await asyncio.sleep(0)
+    gate.open.set()
+    for told in await asyncio.gather(*late, stream, return_exceptions=True):
+        assert isinstance(told, UnsupportedOperationError), told
+    final = await get(two, task.id)
+    assert "hello?" not in [m.text for m in final.history]
+
+
+async def test_a_sender_elsewhere_is_answered_when_authorisation_is_required(
+    fleet: Fleet,
+) -> None:
+    agent = Agent("Guarded")
+    granted = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def guarded(turn: Turn) -> str:
+        await turn.require_auth("Sign in", until=granted.wait())
+        return "secret"
+
+    await fleet.add(agent)
+    api = await fleet.add(agent, role="api")
+    task = await asyncio.wait_for(api.task("go"), 20)
+    assert task.state is TaskState.AUTH_REQUIRED
+    granted.set()
+    await until_state(api, task.id, TaskState.COMPLETED)
+
+
+# -- repeats ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replies", ["task", None, "message"])
+async def test_a_message_sent_to_several_replicas_at_once_is_answered_once(
+    fleet: Fleet, replies: Any
+) -> None:
+    agent = Agent("Once")
+    runs: list[str] = []
+
+    @agent.skill(replies=replies)
+    async def answer(turn: Turn) -> str:
+        runs.append(where(turn))
+        await asyncio.sleep(0.01)
+        return f"answer {len(runs)}"
+
+    replicas = [await fleet.add(agent) for _ in range(3)]
+    for n in range(5):
+        runs.clear()
+        told = await asyncio.gather(
+            *(replica.send("go", message_id=f"m{n}", context=ONCE) for replica in replicas * 2)
+        )
+        if replies == "message":
+            assert {reply.message_id for reply in told if isinstance(reply, Message)}
+            assert len({reply.text for reply in told if isinstance(reply, Message)}) == 1
+        else:
+            assert len(runs) == 1
+            assert {reply.id for reply in told if isinstance(reply, Task)} == {told[0].id}  # type: ignore[union-attr]
+            assert {reply.state for reply in told if isinstance(reply, Task)} == {
+                TaskState.COMPLETED
+            }
+        streamed = await collect(replicas[0].stream("go", message_id=f"m{n}", context=ONCE))
+        assert len(runs) <= 3
+        if replies != "message":
+            assert states(streamed)[-1] is TaskState.COMPLETED
+
+
+async def test_an_answer_that_is_repeated_on_another_replica_is_taken_once(fleet: Fleet) -> None:
+    agent = quiz(2)
+    one, two = await fleet.add(agent), await fleet.add(agent)
+    task = await one.task("go")
+    told = await asyncio.gather(
+        *(r.task("a0", task_id=task.id, message_id="m", context=ONCE) for r in (one, two) * 2)
+    )
+    assert {t.status.message.text for t in told if t.status.message} == {"Question 1?"}
+    final = await two.task("a1", task_id=task.id)
+    assert final.text == "a0 a1"
+
+
+# -- cancelling (E4) -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [0.0, 1.0])
+async def test_any_replica_cancels_a_running_turn(fleet: Fleet, lost: float) -> None:
+    fleet.loses = lost
+    gate = Gate()
+    one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
+    sender = asyncio.create_task(one.task("go"))
+    await until(lambda: bool(gate.runs))
+    (task_id,) = one.executor._lanes
+    assert not two.executor.knows(task_id)
+    canceled = await cancel(two, task_id)
+    assert canceled.state is TaskState.CANCELED
+    assert (await asyncio.wait_for(sender, 20)).state is TaskState.CANCELED
+    assert states(await events_of(one, task_id)).count(TaskState.CANCELED) == 1
+    assert await cancel(one, task_id) == canceled
+
+
+async def test_any_replica_cancels_what_nobody_holds(fleet: Fleet) -> None:
+    agent = quiz()
+    one, two = await fleet.add(agent), await fleet.add(agent)
+    task = await one.task("go")
+    assert (await cancel(two, task.id)).state is TaskState.CANCELED
+    gate = Gate(max_running=1)
+    narrow = Fleet(fleet.new_replica)
+    try:
+        three = await narrow.add(gate.agent)
+        api = await narrow.add(gate.agent, role="api")
+        first = await three.task("first", return_immediately=True)
+        await until(lambda: bool(gate.runs))
+        second = await api.task("second", return_immediately=True)
+        assert second.state is TaskState.SUBMITTED
+        assert (await cancel(api, second.id)).state is TaskState.CANCELED
+        gate.open.set()
+        await until_state(api, first.id, TaskState.COMPLETED)
+        with pytest.raises(TaskNotCancelableError):
+            await cancel(api, first.id)
+        assert [text for text, _, _ in gate.runs] == ["first"]
+    finally:
+        await narrow.close()
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.E4
+async def test_cancelling_elsewhere_races_completion_and_all_agree(
+    fleet: Fleet, steps: int
+) -> None:
+    agent = Agent("Racer")
+
+    @agent.skill(replies="task")
+    async def race(turn: Turn) -> str:
+        for n in range(4):
+            await turn.working(str(n))
+            await asyncio.sleep(0)
+        return "won"
+
+    one, two = await fleet.add(agent), await fleet.add(agent)
+    for round_ in range(6):
+        task = await one.task("go", return_immediately=True)
+        for _ in range(3 * steps + round_):
+            await asyncio.sleep(0)
+        try:
+            told = (await cancel(two, task.id)).state
+        except TaskNotCancelableError:
+            told = TaskState.COMPLETED
+        items = await events_of(two, task.id)
+        assert [state for state in states(items) if state.is_terminal] == [told]
+
+
+# -- lines, roles ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [0.0, 1.0])
+async def test_what_a_full_replica_takes_in_is_run_by_one_that_has_room(
+    fleet: Fleet, lost: float
+) -> None:
+    fleet.loses = lost
+    gate = Gate(max_running=1)
+    one = await fleet.add(gate.agent)
+    await one.task("first", return_immediately=True)
+    await until(lambda: len(gate.runs) == 1)
+    blocked = asyncio.create_task(one.task("second"))
+    await until(lambda: one.executor.elsewhere.waiting == 1)
+    two = await fleet.add(gate.agent)
+    await until(lambda: len(gate.runs) == 2)
+    assert gate.runs[1] == ("second", 1, two.name)
+    streamed = asyncio.create_task(collect(one.stream("third")))
+    await until(lambda: one.executor.line.count >= 1)
+    gate.open.set()
+    assert (await asyncio.wait_for(blocked, 20)).text == "second"
+    items = await asyncio.wait_for(streamed, 20)
+    assert [item.seq for item in items] == list(range(1, len(items) + 1))
+    assert states(items)[-1] is TaskState.COMPLETED
+    assert not any(item.event.metadata for item in items if hasattr(item.event, "metadata"))
+
+
+async def test_an_api_replica_leaves_turns_to_workers(fleet: Fleet) -> None:
+    gate = Gate()
+    api = await fleet.add(gate.agent, role="api")
+    sender = asyncio.create_task(api.task("go"))
+    await until(lambda: api.executor.elsewhere.waiting == 1)
+    quick = await api.send("hi", metadata={"skill": "quick"})
+    assert isinstance(quick, Message)
+    assert quick.text == "quick hi"
+    worker = await fleet.add(gate.agent, role="worker")
+    gate.open.set()
+    assert (await asyncio.wait_for(sender, 20)).text == "go"
+    assert gate.runs == [("go", 1, worker.name)]
+    later = asyncio.create_task(collect(api.stream("more")))
+    assert states(await asyncio.wait_for(later, 20))[-1] is TaskState.COMPLETED
+
+
+async def test_the_line_of_all_replicas_is_bounded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.engine.maintenance.LOOK_SECONDS", 0.02)
+    gate = Gate(max_running=1, max_queued=2)
+    one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
+    running = [await r.task(f"run {r.name}", return_immediately=True) for r in (one, two)]
+    await until(lambda: len(gate.runs) == 2)
+    waiting = [await one.task(f"wait {n}", return_immediately=True) for n in range(2)]
+    with pytest.raises(OverloadedError):
+        await one.task("too many", return_immediately=True)
+    await until(lambda: two.executor.line.count == 2)
+    with pytest.raises(OverloadedError) as caught:
+        await two.task("too many", return_immediately=True)
+    assert caught.value.retry_after
+    gate.open.set()
+    for task in (*running, *waiting):
+        await until_state(two, task.id, TaskState.COMPLETED)
+    assert len(gate.runs) == 4
+
+
+async def test_a_caller_with_a_long_line_delays_another_by_one_turn(fleet: Fleet) -> None:
+    gate = Gate(max_running=1)
+    one = await fleet.add(gate.agent)
+    api = await fleet.add(gate.agent, role="api")
+    ada = CallContext(tenant="ada")
+    bob = CallContext(tenant="bob")
+    await one.task("first", return_immediately=True, context=ada)
+    await until(lambda: len(gate.runs) == 1)
+    for n in range(20):
+        await api.task(f"ada {n}", return_immediately=True, context=ada)
+    for n in range(3):
+        await api.task(f"bob {n}", return_immediately=True, context=bob)
+    gate.open.set()
+    await until(lambda: len(gate.runs) == 24)
+    order = [text for text, _, _ in gate.runs][1:]
+    assert order[:6] == ["ada 0", "bob 0", "ada 1", "bob 1", "ada 2", "bob 2"]
+    assert order[6:] == [f"ada {n}" for n in range(3, 20)]
+    await until(lambda: not one.executor.running)
+
+
+async def test_a_role_needs_a_store_that_others_use() -> None:
+    agent = quiz()
+    with pytest.raises(ValueError, match="postgresql://"):
+        Host(placed(agent), MemoryTaskStore(), role="api")
+    with pytest.raises(ValueError, match="'both', 'api' or 'worker'"):
+        Host(placed(agent), MemoryTaskStore(), role="boss")  # type: ignore[arg-type]
+
+
+async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line(
+    fleet: Fleet,
+) -> None:
+    gate = Gate(wait_ceiling=0.05)
+    api = await fleet.add(gate.agent, role="api")
+    task = await asyncio.wait_for(api.task("go"), 20)
+    assert task.state is TaskState.SUBMITTED
+    gate.open.set()
+    await fleet.add(gate.agent, role="worker")
+    assert (await until_state(api, task.id, TaskState.COMPLETED)).text == "go"
+
+
+async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
+    fleet: Fleet,
+) -> None:
+    agent = Agent("Quiz", wait_ceiling=0.05)
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        return (await turn.ask("Which?")).text
+
+    one = await fleet.add(agent)
+    task = await one.task("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    api = await fleet.add(agent, role="api")
+    await fleet.stop(one)
+    answer = api.request("this", task_id=task.id)
+    for _ in range(2):
+        with pytest.raises(OverloadedError, match="waits for its turn"):
+            await asyncio.wait_for(api.service.send_message(answer, ONCE), 20)
+    worker = await fleet.add(agent)
+    await until_state(worker, task.id, TaskState.COMPLETED)
+    done = await api.service.send_message(answer, ONCE)
+    assert isinstance(done, Task)
+    assert (done.state, done.text) == (TaskState.COMPLETED, "this")
+
+
+async def test_a_status_is_never_stamped_before_the_one_before_it() -> None:
+    now = 1_800_000_000_000
+
+    def clock() -> int:
+        nonlocal now
+        now -= 1000  # as that of a replica whose clock is behind
+        return now
+
+    logs = MemoryLogs(clock)
+    agent = quiz(2)
+    one = Host(placed(agent), MemoryTaskStore(logs=logs))
+    two = Host(placed(agent), MemoryTaskStore(logs=logs))
+    await one.start()
+    await two.start()
+    try:
+        task = await Replica(one).task("go")
+        await Replica(two).task("a0", task_id=task.id)
+        await Replica(one).task("a1", task_id=task.id)
+        items = await events_of(Replica(two), task.id)
+    finally:
+        await one.stop()
+        await two.stop()
+    events = [i.event for i in items if isinstance(i.event, Task | TaskStatusUpdateEvent)]
+    stamps = [event.status.timestamp for event in events]
+    assert len(stamps) > 5
+    assert stamps == sorted(stamps, key=lambda stamp: stamp.milliseconds if stamp else 0)
+
+
+async def test_a_host_that_cannot_start_lets_go_of_the_store() -> None:
+    class Half(MemoryTaskStore):
+        closed = False
+
+        async def unclaimed(self) -> Any:
+            raise StoreUnavailable("half of it is gone")
+
+        async def close(self) -> None:
+            self.closed = True
+            await super().close()
+
+    store = Half()
+    with pytest.raises(StoreUnavailable):
+        await Host(placed(quiz()), store).start()
+    assert store.closed
+
+
+# -- draining --------------------------------------------------------------------------------------
+
+
+async def test_a_replica_that_drains_hands_its_turns_over_at_once(
+    new_replica: Any,
+) -> None:
+    gate = Gate()
+    fleet = Fleet(new_replica)
+    one = await fleet.add(gate.agent)
+    sender = asyncio.create_task(one.task("go"))
+    await until(lambda: bool(gate.runs))
+    two = await fleet.add(gate.agent)
+    gate.only = two.name
+    gate.open.set()
+    await fleet.stop(one)
+    task = await asyncio.wait_for(sender, 20)
+    final = await until_state(two, task.id, TaskState.COMPLETED)
+    assert gate.runs[1] == ("go", 2, two.name)
+    assert final.text == "go"
+    turns = await two.store.private_records(task.id, [Kind.TURN])
+    (fenced,) = [r for r in turns if r.event.released]  # type: ignore[union-attr]
+    assert fenced.event.attempt == 1  # type: ignore[union-attr]
+    await fleet.close()
+
+
+async def test_turns_let_go_again_and_again_do_not_count_as_failed(fleet: Fleet) -> None:
+    gate = Gate(max_attempts=2)
+    replica = await fleet.add(gate.agent)
+    task = await replica.task("go", return_immediately=True)
+    for n in range(4):
+        await until(lambda n=n: len(gate.runs) == n + 1)  # type: ignore[misc]
+        successor = await fleet.add(gate.agent)
+        await fleet.stop(replica)
+        replica = successor
+    gate.open.set()
+    assert (await until_state(replica, task.id, TaskState.COMPLETED)).text == "go"
+
+
+async def test_a_replica_that_drains_lets_go_of_what_a_stubborn_function_holds(
+    fleet: Fleet,
+) -> None:
+    agent = Agent("Stubborn", cancel_grace=0.05, max_attempts=1)
+    runs: list[Turn] = []
+    finish = asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def stubborn(turn: Turn) -> str:
+        runs.append(turn)
+        while turn.attempt == 1 and not finish.is_set():
+            try:
+                await finish.wait()
+            except asyncio.CancelledError:
+                continue
+        return f"attempt {turn.attempt}"
+
+    one = await fleet.add(agent)
+    task = await one.task("go", return_immediately=True)
+    await until(lambda: len(runs) == 1)
+    two = await fleet.add(agent)
+    await fleet.stop(one)
+    assert (await until_state(two, task.id, TaskState.COMPLETED)).text == "attempt 2"
+    finish.set()
+
+
+async def test_nothing_is_adopted_by_a_replica_that_drains(fleet: Fleet) -> None:
+    gate = Gate(max_running=1)
+    one = await fleet.add(gate.agent, drain=20.0)
+    running = await one.task("first", return_immediately=True)
+    waiting = await one.task("second", return_immediately=True)
+    await until(lambda: len(gate.runs) == 1)
+    blocked = asyncio.create_task(one.service.send_message(one.request("third"), one.context))
+    await until(lambda: one.executor.elsewhere.waiting == 1)
+    one.host.drain()
+    with pytest.raises(OverloadedError, match="shutting down"):
+        await one.task("late")
+    gate.open.set()
+    await until(lambda: not one.executor.running)
+    assert (await get(one, running.id)).state is TaskState.COMPLETED
+    assert (await get(one, waiting.id)).state is TaskState.SUBMITTED
+    two = await fleet.add(gate.agent)
+    await until_state(two, waiting.id, TaskState.COMPLETED)
+    third = await asyncio.wait_for(blocked, 20)  # it waited here for what ran there
+    assert isinstance(third, Task)
+    assert third.state is TaskState.COMPLETED
+    assert {name for _, _, name in gate.runs[1:]} == {two.name}

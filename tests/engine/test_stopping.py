@@ -1,0 +1,384 @@
+"""The end of a host: whatever fails, the rest is stopped, and the file can be opened again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parley import Agent, Turn
+from parley.host.host import Host, asgi, placed
+from parley.security.egress import Egress
+from parley.store.lease import SHORTEST_LEASE, Lease
+from parley.store.memory import MemoryLogs
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import StoreError, StoreUnavailable
+from tests.engine.fleet import MemoryBus, MortalStore, Network
+from tests.engine.talk import Talk
+from tests.push.pushing import Pushed
+from tests.webhooks import webhook
+
+pytestmark = pytest.mark.anyio
+
+
+class BadlyClosed(SqliteTaskStore):
+    """A store that fails when all is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        raise OSError("the disk is gone")
+
+
+class Uncounted(SqliteTaskStore):
+    """A store that is open, and then cannot say what there is to do."""
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        raise StoreUnavailable("nobody can count")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tasks.db"
+
+
+def host_of(agent: Agent, path: Path, kind: Any = SqliteTaskStore, **options: Any) -> Host:
+    store = kind(path, synchronous="OFF")
+    return Host(placed(agent), store, **{"drain": 0.0} | options)
+
+
+def quick() -> Agent:
+    agent = Agent("Quick", cancel_grace=0.2)
+
+    @agent.skill(replies="task")
+    async def answer(turn: Turn) -> str:
+        return "done"
+
+    return agent
+
+
+def waiting(gate: asyncio.Event, **options: Any) -> Agent:
+    agent = Agent("Waiting", cancel_grace=0.2, **options)
+
+    @agent.skill(replies="task")
+    async def wait(turn: Turn) -> str:
+        await gate.wait()
+        return "done"
+
+    return agent
+
+
+def sockets() -> int:
+    """How many sockets the process has, where that can be told."""
+    if sys.platform != "linux":
+        return 0
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return count
+
+
+def ours() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("parley")}
+
+
+@asynccontextmanager
+async def nothing_is_left(path: Path, besides: str = "") -> AsyncIterator[None]:
+    """What the body started has ended after it: tasks, threads, sockets, and the lock of a file.
+
+    ``besides`` is in the name of a coroutine that nobody can end.
+    """
+    tasks, threads, lines = asyncio.all_tasks(), ours(), sockets()
+    yield
+    async with asyncio.timeout(10):
+        while left := {
+            task
+            for task in asyncio.all_tasks() - tasks
+            if not besides or besides not in repr(task.get_coro())
+        }:
+            await asyncio.wait(left)
+        while ours() - threads or sockets() > lines:
+            await asyncio.sleep(0.01)
+    if path.parent.is_dir():
+        after = host_of(quick(), path)
+        await after.start()
+        await Talk(after.services[""], after).task("again")
+        await after.stop()
+
+
+async def test_a_store_that_closes_badly_is_told_of_when_all_is_stopped(path: Path) -> None:
+    async with nothing_is_left(path):
+        host = host_of(quick(), path, BadlyClosed)
+        await host.start()
+        await Talk(host.services[""], host).task("hello")
+        with pytest.raises(OSError, match="the disk is gone"):
+            await host.stop()
+        await host.stop()  # and there is nothing more to stop
+
+
+async def test_a_bus_that_closes_badly_leaves_no_store_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BadBus(MemoryBus):
+        async def close(self) -> None:
+            await super().close()
+            raise OSError("the bus is gone")
+
+    store = MortalStore(logs=MemoryLogs(), lease=Lease(SHORTEST_LEASE))
+    async with nothing_is_left(tmp_path / "tasks.db"):
+        host = Host(placed(quick()), store, drain=0.0, bus=BadBus(Network(lambda: False)))
+        await host.start()
+        await Talk(host.services[""], host).task("hello")
+        with pytest.raises(OSError, match="the bus is gone"):
+            await host.stop()
+        with pytest.raises(StoreError):
+            await store.load("t")
+    assert "stopping hints failed" in caplog.text
+
+
+async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_from_closing(
+    path: Path,
+) -> None:
+    gate = asyncio.Event()
+    async with nothing_is_left(path):
+        host = host_of(waiting(gate, max_running=1), path)
+        await host.start()
+        talk = Talk(host.services[""], host)
+        senders = [asyncio.create_task(talk.send(word)) for word in ("first", "second")]
+        elsewhere = talk.executor.elsewhere
+        async with asyncio.timeout(10):
+            while not elsewhere._waits:
+                await asyncio.sleep(0)
+        (wait,) = elsewhere._waits
+        wait.reschedule(0)
+        while not wait.expired():
+            await asyncio.sleep(0)
+        elsewhere.close()  # as the server does when it ends, at this very moment
+        await host.stop()
+        await asyncio.gather(*senders)
+
+
+async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent, gate = Agent("Deaf", cancel_grace=0.1), asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def deaf(turn: Turn) -> None:
+        while not gate.is_set():
+            with suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    async with nothing_is_left(path, besides="Lane._do"):
+        host = host_of(agent, path)
+        await host.start()
+        await Talk(host.services[""], host).task("hello", return_immediately=True)
+        await host.stop()
+    assert "1 turns did not end when told to" in caplog.text
+    gate.set()
+
+
+async def test_an_agent_that_missed_one_cancellation_is_told_again(path: Path) -> None:
+    agent, began = Agent("Hard of hearing", cancel_grace=0.1), asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def hard(turn: Turn) -> None:
+        for _ in range(2):
+            began.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async with nothing_is_left(path):
+        host = host_of(agent, path)
+        await host.start()
+        talk = Talk(host.services[""], host)
+        await talk.task("hello", return_immediately=True)
+        await began.wait()
+        await host.stop()
+
+
+async def test_a_webhook_that_never_answers_is_given_up_when_its_grace_is_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.host.host.PUSH_GRACE", 0.2)
+    async with webhook() as hook:
+        asked, forever = asyncio.Event(), asyncio.Event()
+
+        async def never(told: Any) -> int:
+            asked.set()
+            await forever.wait()
+            return 200
+
+        hook.answer = never
+        async with nothing_is_left(path):
+            host = host_of(quick(), path, drain=1.0, webhooks=Egress.allowing(True))
+            await host.start()
+            await Pushed(host).task("hello", f"{hook.url}/a")
+            await asked.wait()
+            await host.stop()
+            forever.set()
+
+
+async def test_of_a_start_that_fails_nothing_stays_open(path: Path) -> None:
+    async with nothing_is_left(path):
+        host = host_of(quick(), path, Uncounted)
+        with pytest.raises(StoreUnavailable, match="nobody can count"):
+            await host.start()
+
+
+async def test_a_host_that_did_not_start_does_not_close_anothers_store(path: Path) -> None:
+    store = SqliteTaskStore(path, synchronous="OFF")
+    one = Host(placed(quick()), store, drain=0.0)
+    await one.start()
+    with pytest.raises(RuntimeError, match="open already"):
+        await Host(placed(quick()), store, drain=0.0).start()
+    await Talk(one.services[""], one).task("still here")
+    await one.stop()
+
+
+async def _cancelled(work: Callable[[], Awaitable[None]], after: int) -> bool:
+    """Begin something and cancel it after so many rounds of the loop; return whether that came
+    before its end.
+    """
+    task = asyncio.ensure_future(work())
+    for _ in range(after):
+        await asyncio.sleep(0.0005 if after > 20 else 0)
+    was_quicker = not task.done()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return was_quicker and task.cancelled()
+
+
+@pytest.mark.parametrize("after", [*range(12), 15, 20, 25, 30])
+async def test_a_start_that_is_cancelled_at_any_moment_leaves_nothing_open(
+    path: Path, after: int
+) -> None:
+    async with nothing_is_left(path):
+        host = host_of(quick(), path)
+        if not await _cancelled(host.start, after):
+            await host.stop()
+
+
+@pytest.mark.parametrize("after", [*range(1, 12), 15, 20, 25, 30])
+async def test_a_stop_that_is_cancelled_at_any_moment_closes_everything(
+    path: Path, after: int
+) -> None:
+    async with webhook() as hook, nothing_is_left(path):
+        forever, began = asyncio.Event(), asyncio.Event()
+
+        async def never(told: Any) -> int:
+            began.set()
+            await forever.wait()
+            return 200
+
+        hook.answer = never
+        host = host_of(waiting(forever), path, drain=60.0, webhooks=Egress.allowing(True))
+        await host.start()
+        await Pushed(host).send("hello", f"{hook.url}/a", return_immediately=True)
+        await began.wait()
+        assert await _cancelled(host.stop, after)
+        forever.set()
+
+
+async def test_what_is_left_when_a_wait_for_the_end_is_over_goes_on_at_the_next_start(
+    path: Path,
+) -> None:
+    gate = asyncio.Event()
+    host = host_of(waiting(gate), path, drain=60.0)
+    await host.start()
+    task = await Talk(host.services[""], host).task("hello", return_immediately=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await host.stop()
+    gate.set()
+    after = host_of(waiting(gate), path)
+    await after.start()
+    async with asyncio.timeout(10):
+        while not (await after.store.load(task.id)).task.state.is_terminal:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+    await after.stop()
+
+
+# The app
+
+
+class SlowToCount(SqliteTaskStore):
+    """A store that is open, and does not come to say what there is to do."""
+
+    asked: asyncio.Event
+
+    async def unclaimed(self) -> Mapping[str, int]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_lifespan_that_is_cancelled_while_it_begins_leaves_nothing_open(
+    path: Path,
+) -> None:
+    async with nothing_is_left(path):
+        store = SlowToCount(path)
+        store.asked = asyncio.Event()
+        app = asgi(quick(), store=store)
+
+        async def live() -> None:
+            async with app.lifespan():
+                raise AssertionError("it has not begun")
+
+        living = asyncio.create_task(live())
+        await store.asked.wait()
+        living.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await living
+        assert not app.lifecycle.started
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_server_that_gives_its_lifespan_up_leaves_nothing_open(
+    path: Path, begun: bool
+) -> None:
+    gate = asyncio.Event()
+    async with nothing_is_left(path):
+        store = SqliteTaskStore(path) if begun else SlowToCount(path)
+        if isinstance(store, SlowToCount):
+            store.asked = asyncio.Event()
+        app = asgi(waiting(gate), store=store, drain=60.0)
+        sent: asyncio.Queue[Any] = asyncio.Queue()
+        messages = iter([{"type": "lifespan.startup"}])
+
+        async def receive() -> Any:
+            message = next(messages, None)
+            if message is None:
+                await asyncio.Event().wait()
+            return message
+
+        living = asyncio.create_task(app({"type": "lifespan"}, receive, sent.put))
+        if isinstance(store, SlowToCount):
+            await store.asked.wait()
+        else:
+            assert (await sent.get())["type"] == "lifespan.startup.complete"
+        living.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await living
+
+
+async def test_what_fails_when_the_end_begins_keeps_nobody_from_ending(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("not today")
+
+    async with nothing_is_left(path):
+        app = asgi(quick(), store=f"sqlite:///{path}", drain=0.0)
+        app.lifecycle._to_drain.insert(0, fails)
+        async with app.lifespan():
+            pass
+    assert "not today" in caplog.text

@@ -1,0 +1,345 @@
+"""Whose turn it is: webhooks that do not answer are in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from parley import Agent
+from parley.model.service import CallContext, Caller
+from parley.push.scheduler import Call, PushQueue, Room
+from parley.server.sockets import most_connections
+from tests.push.pushing import PATIENT, Pushed, pushing, writer
+from tests.webhooks import webhook
+
+pytestmark = pytest.mark.anyio
+
+SLOW = replace(PATIENT, timeout=60.0)
+"""A webhook that hangs has its place for longer than any of these tests waits."""
+
+
+class Hanging:
+    """Takes connections at all addresses of this machine, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections: set[asyncio.StreamWriter] = set()
+
+    def url(self, n: int) -> str:
+        """Return an address for each number: another origin."""
+        return f"http://127.1.{n // 250}.{n % 250 + 1}:{self.port}/hook"
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.add(writer)
+        try:
+            await reader.read(-1)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.connections) < count:
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def hanging() -> AsyncIterator[Hanging]:
+    made = Hanging()
+    server = await asyncio.start_server(made.take, "0.0.0.0", 0, backlog=2048)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        for connection in made.connections:
+            connection.close()
+        for connection in made.connections:
+            await asyncio.gather(connection.wait_closed(), return_exceptions=True)
+
+
+def as_caller(caller: Pushed, name: str) -> CallContext:
+    return replace(caller.context, caller=Caller(id=name))
+
+
+async def hang(caller: Pushed, hung: Hanging, count: int) -> None:
+    """Have one caller's webhooks hang at so many origins."""
+    for n in range(count):
+        await caller.task("go", hung.url(n), return_immediately=True)
+    await hung.until(count)
+
+
+async def test_a_thousand_origins_that_hang_delay_no_other() -> None:
+    async with (
+        hanging() as hung,
+        webhook() as mine,
+        webhook() as theirs,
+        pushing(writer(1), pace=SLOW) as caller,
+    ):
+        await hang(caller, hung, 1000)
+        await caller.task("go", mine.url)
+        await caller.task("go", theirs.url, context=as_caller(caller, "grace"))
+        await theirs.until_over()
+        await mine.until_over()
+        assert len(caller.host.push._queue._running) >= 1000
+
+
+async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> None:
+    async with hanging() as hung, webhook() as good, pushing(writer(1), pace=SLOW) as caller:
+        hung_url = f"http://127.0.0.1:{hung.port}/hook"
+        for _ in range(10):
+            await caller.task("go", hung_url, return_immediately=True)
+        await hung.until(2)
+        await caller.task("go", good.url)
+        await good.until_over()
+        assert len(hung.connections) == 2
+
+
+async def test_one_callers_webhooks_that_hang_do_not_delay_anothers_at_the_same_origin() -> None:
+    async with webhook() as hook, pushing(writer(1), pace=SLOW) as caller:
+        never = asyncio.Event()
+
+        async def answer(told: Any) -> int:
+            if told.path == "/hang":
+                await never.wait()
+            return 200
+
+        hook.answer = answer
+        for _ in range(10):
+            await caller.task("go", hook.url.replace("/hook", "/hang"), return_immediately=True)
+        await hook.until(lambda told: len(told) == 2)
+        await caller.task("go", hook.url, context=as_caller(caller, "grace"))
+        await hook.until_over()
+        never.set()
+
+
+async def test_one_callers_direct_replies_leave_room_for_anothers() -> None:
+    agent = Agent("Direct")
+
+    @agent.skill
+    async def say(text: str) -> str:
+        return text
+
+    async with hanging() as hung, webhook() as hook, pushing(agent, pace=SLOW) as caller:
+        for n in range(1100):
+            await caller.send("hello", hung.url(n % 10))
+        await caller.send("hello", hook.url, context=as_caller(caller, "grace"))
+        await hook.until(bool)
+
+
+async def test_one_callers_names_that_hang_do_not_delay_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = threading.Event()
+    asked: set[str] = set()
+    look_up = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *rest: Any, **options: Any) -> Any:
+        if host.endswith(".example.com"):
+            asked.add(host)
+            gate.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *rest, **options)
+
+    monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
+    try:
+        async with webhook() as hook, pushing(writer(1), pace=SLOW) as caller:
+            for n in range(200):
+                url = f"http://n{n}.example.com/"
+                await caller.task("go", url, return_immediately=True)
+            async with asyncio.timeout(30):
+                while len(asked) < 32:
+                    await asyncio.sleep(0.005)
+            url = hook.url.replace("127.0.0.1", "localhost")
+            await caller.task("go", url, context=as_caller(caller, "grace"))
+            await hook.until_over()
+            assert len(asked) == 32
+    finally:
+        gate.set()
+
+
+async def test_a_server_without_room_for_a_connection_blames_no_webhook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("parley.push.delivery.STORE_PAUSE", 0.01)
+    left = [errno.EMFILE, errno.ENFILE, errno.EMFILE]
+
+    class Full:
+        async def resolve(self, name: str, port: int = 0, family: Any = 0) -> list[Any]:
+            if left:
+                raise OSError(left.pop(), "Too many open files")
+            place = {"hostname": name, "host": "127.0.0.1", "port": port, "proto": 0}
+            return [{**place, "family": socket.AF_INET, "flags": socket.AI_NUMERICHOST}]
+
+    pace = replace(PATIENT, first_delay=60.0, gives_up_after=0.0)
+    async with webhook() as hook, pushing(writer(1), pace=pace) as caller:
+        caller.host.push._poster._resolver = Full()  # type: ignore[assignment]
+        await caller.task("go", hook.url.replace("127.0.0.1", "hooks.example.com"))
+        await hook.until_over()
+        assert left == []
+
+
+# -- the queue alone -----------------------------------------------------------------------------
+
+
+class Doing:
+    """Calls that begin, and end when they are told to."""
+
+    def __init__(self, **room: int) -> None:
+        self.queue = PushQueue(Room(**room))
+        self.begun: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        self._kept: list[Any] = []
+
+    def put(self, name: str, *, caller: str = "ada", well: bool | None = None) -> Call:
+        """Have something done at an origin, of which it is known how it answered the last time."""
+
+        async def work() -> None:
+            self.begun.append(name)
+            await self.gates.setdefault(name, asyncio.Event()).wait()
+
+        destination = self.queue.destination(caller, name)
+        if well is not None:
+            destination.answered(well=well)
+        call = Call(destination, work)
+        self._kept.append(call)
+        self.queue.put(call)
+        return call
+
+    async def settle(self) -> list[str]:
+        """Return what began since it was asked last."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        begun, self.begun = self.begun, []
+        return begun
+
+    async def end(self, *names: str) -> list[str]:
+        """Let what is done at some origins end; return what begins then."""
+        for name in names:
+            self.gates.setdefault(name, asyncio.Event()).set()
+        return await self.settle()
+
+
+async def test_origins_that_failed_leave_the_places_to_others() -> None:
+    doing = Doing(places=4, slow=2, per_origin=1)
+    for name in ("bad-1", "bad-2", "bad-3"):
+        doing.put(name, well=False)
+    for name in ("new-1", "new-2"):
+        doing.put(name)
+    doing.put("good", well=True)
+    # A caller that is alone takes half: one of the slow places, two of the others.
+    assert await doing.settle() == ["bad-1", "new-1", "new-2"]
+    assert await doing.end("new-1") == ["good"]
+    assert await doing.end("bad-1") == ["bad-2"]
+    assert await doing.end("bad-2", "bad-3", "new-2", "good") == ["bad-3"]
+    await doing.queue.close(0)
+
+
+async def test_a_caller_leaves_as_many_places_free_as_it_takes() -> None:
+    doing = Doing(places=16, slow=1)
+    for n in range(20):
+        doing.put(f"ada-{n}")
+    assert len(await doing.settle()) == 8
+    for n in range(20):
+        doing.put(f"bob-{n}", caller="bob")
+    assert len(await doing.settle()) == 4
+    for n in range(20):
+        doing.put(f"eve-{n}", caller="eve")
+    assert len(await doing.settle()) == 2
+    doing.put("kim", caller="kim")
+    assert await doing.settle() == ["kim"]
+    await doing.queue.close(0)
+
+
+async def test_an_origin_takes_several_places_only_while_there_are_many() -> None:
+    doing = Doing(places=100, slow=1, per_origin=2, per_quick_origin=30)
+    for _ in range(40):
+        doing.put("good", well=True)
+        doing.put("new")
+    begun = await doing.settle()
+    assert begun.count("new") == 2
+    assert begun.count("good") == 18  # so that 20 are taken, a quarter of the 80 that are free
+    for n in range(40):
+        doing.put(f"other-{n}")
+    assert len(await doing.settle()) == 30  # and half of all by first calls
+    await doing.queue.close(0)
+
+
+async def test_callers_and_origins_take_turns() -> None:
+    doing = Doing(places=1, slow=1)
+    for name in ("a", "a", "a", "b", "c"):
+        doing.put(name)
+    for name in ("d", "d"):
+        doing.put(name, caller="bob")
+    begun = await doing.settle()
+    for name in "abcd":
+        doing.gates.setdefault(name, asyncio.Event()).set()
+    for _ in range(20):
+        begun += await doing.settle()
+    # Bob came when one of Ada's was in line already.
+    assert begun == ["a", "b", "d", "c", "d", "a", "a"]
+    await doing.queue.close(5)
+
+
+async def test_an_origin_that_fails_waits_with_those_that_do_from_then_on() -> None:
+    doing = Doing(places=1, slow=1)
+    begun = doing.put("turns-bad"), doing.put("other"), doing.put("turns-bad")
+    assert await doing.settle() == ["turns-bad"]
+    begun[0].destination.answered(well=False)
+    doing.put("turns-bad")
+    assert await doing.settle() == ["turns-bad"]  # in the slow place
+    assert await doing.end("turns-bad") == ["other", "turns-bad"]
+    await doing.queue.close(0)
+
+
+async def test_a_call_that_is_dropped_is_not_done() -> None:
+    doing = Doing(places=1, slow=1)
+    doing.put("a")
+    dropped = doing.put("b")
+    doing.put("c")
+    await doing.settle()
+    await doing.queue.drop(dropped)
+    assert await doing.end("a") == ["c"]
+    await doing.queue.close(0)
+
+
+async def test_nothing_is_kept_of_callers_that_are_done() -> None:
+    doing = Doing(places=8, slow=2)
+    for n in range(50):
+        doing.put(f"o{n}", caller=f"c{n}", well=bool(n % 2))
+    for _ in range(60):
+        await doing.end(*[f"o{n}" for n in range(50)])
+    await doing.queue.close(5)
+    for places in doing.queue._places.values():
+        assert (places.shares, places.turns) == ({}, {})
+    doing._kept.clear()
+    assert len(doing.queue._destinations) == 0
+
+
+def test_the_room_is_smaller_where_few_files_may_be_open() -> None:
+    whole = Room()
+    assert whole.within(10**9) == whole
+    small = whole.within(1024)
+    assert small.places + small.slow <= 256
+    assert small.places >= 200
+    assert small.slow >= 1
+    with pytest.raises(ValueError, match="per_origin is at least 1"):
+        Room(per_origin=0)
+
+
+def test_connections_and_webhooks_share_the_files_that_may_be_open() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        pytest.skip("there is no limit here")
+    room = Room().within(soft)
+    assert most_connections() + room.places + room.slow + 100 <= max(soft, 102)

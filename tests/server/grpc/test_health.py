@@ -1,0 +1,162 @@
+"""gRPC's own services: health, and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from parley.server.grpc import health, reflection
+from parley.wire.protobuf.messages import Messages
+from tests.server.rpc import served
+from tests.server.scripted import app_of
+
+pytestmark = pytest.mark.anyio
+
+HEALTH = Messages(health.SCHEMA)
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+A2A = ("lf.a2a.v1.A2AService", "a2a.v1.A2AService")
+
+
+@pytest.fixture(scope="module")
+async def channel():
+    async with served(app_of()) as rpc:
+        yield rpc.channel
+
+
+def asked(service: str) -> bytes:
+    return HEALTH["HealthCheckRequest"](service=service).SerializeToString()
+
+
+def status(data: bytes) -> int:
+    return HEALTH.parse("HealthCheckResponse", data).status
+
+
+@pytest.mark.parametrize("service", ["", *A2A])
+async def test_a_server_is_healthy(channel, service):
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert status(await check(asked(service))) == SERVING
+
+
+async def test_a_service_that_there_is_not_has_no_health(channel):
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await check(asked("nothing"))
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(asked("nothing"))
+    assert status(await anext(watch.__aiter__())) == SERVICE_UNKNOWN
+    watch.cancel()
+
+
+async def test_the_health_of_all_services_is_listed(channel):
+    data = await channel.unary_unary("/grpc.health.v1.Health/List")(b"")
+    listed = HEALTH.parse("HealthListResponse", data).statuses
+    assert {name: listed[name].status for name in listed} == {name: SERVING for name in ("", *A2A)}
+
+
+async def test_a_server_that_drains_is_no_longer_serving():
+    app = app_of()
+    async with served(app) as rpc:
+        watch = rpc.channel.unary_stream("/grpc.health.v1.Health/Watch")(asked(A2A[0]))
+        told = watch.__aiter__()
+        assert status(await asyncio.wait_for(anext(told), 5)) == SERVING
+        app.lifecycle.drain()
+        assert status(await asyncio.wait_for(anext(told), 5)) == NOT_SERVING
+        check = rpc.channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert status(await check(b"")) == NOT_SERVING
+        assert [data async for data in told] == []
+
+
+async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
+    trouble = [""]
+    async with served(app_of(trouble=lambda: trouble[0])) as rpc:
+        check = rpc.channel.unary_unary("/grpc.health.v1.Health/Check")
+        told = rpc.channel.unary_stream("/grpc.health.v1.Health/Watch")(asked("")).__aiter__()
+        for words, expected in (
+            ("", SERVING),
+            ("the store was not heard of", NOT_SERVING),
+            ("", SERVING),
+        ):
+            trouble[0] = words
+            assert status(await asyncio.wait_for(anext(told), 20)) == expected
+            assert status(await check(asked(A2A[0]))) == expected
+
+
+# -- reflection --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["v1", "v1alpha"])
+def reflect(request, channel):
+    """Asks one question, in either version of the service."""
+    messages = Messages(reflection._schema(request.param))
+    path = f"/grpc.reflection.{request.param}.ServerReflection/ServerReflectionInfo"
+
+    async def ask(**question):
+        made = messages["ServerReflectionRequest"](**question)
+        call = channel.stream_stream(path)(iter([made.SerializeToString()]))
+        (data,) = [each async for each in call]
+        answer = messages.parse("ServerReflectionResponse", data)
+        assert answer.original_request == made
+        return answer
+
+    return ask
+
+
+async def test_every_service_is_listed(reflect):
+    answer = await reflect(list_services="*")
+    assert [each.name for each in answer.list_services_response.service] == [
+        *A2A,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    ]
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    ["lf.a2a.v1.A2AService", "a2a.v1.A2AService", "lf.a2a.v1.Task", "grpc.health.v1.Health"],
+)
+async def test_a_symbol_is_described_with_all_that_it_needs(reflect, symbol):
+    answer = await reflect(file_containing_symbol=symbol)
+    files = [
+        FileDescriptorProto.FromString(data)
+        for data in answer.file_descriptor_response.file_descriptor_proto
+    ]
+    pool = DescriptorPool()
+    for file in reversed(files):  # what is needed comes after what needs it
+        pool.Add(file)
+    found = pool.FindFileContainingSymbol(symbol)
+    assert found.name == files[0].name
+    again = await reflect(file_by_filename=files[0].name)
+    assert again.file_descriptor_response == answer.file_descriptor_response
+
+
+@pytest.mark.parametrize(
+    ("question", "status"),
+    [
+        ({"file_containing_symbol": "no.Such"}, grpc.StatusCode.NOT_FOUND),
+        ({"file_by_filename": "no_such.proto"}, grpc.StatusCode.NOT_FOUND),
+        ({"all_extension_numbers_of_type": "no.Such"}, grpc.StatusCode.NOT_FOUND),
+        ({"file_containing_extension": {}}, grpc.StatusCode.NOT_FOUND),
+        ({}, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+async def test_a_question_without_an_answer_is_told_so(reflect, question, status):
+    answer = await reflect(**question)
+    assert answer.error_response.error_code == status.value[0]
+
+
+async def test_a_message_has_no_extensions(reflect):
+    answer = await reflect(all_extension_numbers_of_type="lf.a2a.v1.Task")
+    assert answer.all_extension_numbers_response.base_type_name == "lf.a2a.v1.Task"
+
+
+async def test_bytes_that_are_no_question_are_refused(channel):
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    (data,) = [each async for each in channel.stream_stream(path)(iter([b"\xff"]))]
+    messages = Messages(reflection._schema("v1"))
+    answer = messages.parse("ServerReflectionResponse", data)
+    assert answer.error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]

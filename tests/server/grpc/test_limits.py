@@ -1,0 +1,213 @@
+"""What clients of gRPC can make a server hold, and how many there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from parley.model.errors import InternalError, InvalidRequestError, OverloadedError
+from parley.model.operations import BY_NAME
+from parley.model.parts import Message, Part, Role
+from parley.model.requests import SendMessageRequest
+from parley.model.service import Caller
+from parley.server.app import Settings
+from parley.server.grpc import limits
+from parley.server.sockets import most_connections
+from tests.server.http2 import Http2, http2
+from tests.server.rpc import Rpc, refusal, served
+from tests.server.scripted import Scripted, app_of
+from tests.server.test_byte_budget import is_back_to_nothing, saying, until
+
+pytestmark = pytest.mark.anyio
+
+LONG = 60.0
+MIB = 2**20
+VERSION = ("a2a-version", "1.0")
+CHECK = "/grpc.health.v1.Health/Check"
+REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_MOMENT", 0.05)
+
+
+def asking(words: str) -> SendMessageRequest:
+    return SendMessageRequest(
+        message=Message(message_id="m", role=Role.USER, parts=(Part(text=words),))
+    )
+
+
+def written(rpc: Rpc, request: Any) -> bytes:
+    data = rpc.codec.write_request(BY_NAME["SendMessage"], request)
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+async def half(http: Http2, path: str, size: int = 100_000) -> int:
+    """Begin a call whose message stops before its end."""
+    stream = await http.call(path, VERSION)
+    await http.data(stream, b"\0" + size.to_bytes(4, "big") + b"\0" * (size - 1))
+    return stream
+
+
+async def ended(call: Any) -> grpc.aio.AioRpcError:
+    """How a call ends that sends nothing."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(call, LONG)
+    return caught.value
+
+
+@pytest.mark.parametrize("path", ["SendMessage", "SendStreamingMessage", CHECK, REFLECT])
+async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
+    app = app_of(settings=Settings(body_timeout=0.5))
+    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+        path = path if path.startswith("/") else rpc.path(path)
+        streams = [await half(http, path), await http.call(path, VERSION)]
+        await until(lambda: app.held.total)
+        assert await rpc.ask("SendMessage")
+        await http.over(*streams)
+        await until(lambda: is_back_to_nothing(app))
+        assert await rpc.ask("SendMessage")
+
+
+async def test_who_sends_no_message_is_told_why_the_call_ends() -> None:
+    app = app_of(settings=Settings(body_timeout=0.5))
+    async with served(app) as rpc:
+        silent = rpc.channel.stream_unary(rpc.path("SendMessage"))(metadata=rpc.metadata)
+        late = await ended(silent)
+        assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "0.5 seconds" in (late.details() or "")
+        none = rpc.channel.stream_unary(rpc.path("SendMessage"))(iter(()), metadata=rpc.metadata)
+        assert isinstance(refusal(await ended(none)).error, InvalidRequestError)
+
+
+async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> None:
+    app = app_of(settings=Settings(max_body_bytes=MIB, max_body_bytes_held=8 * MIB))
+    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+        streams = [await half(http, rpc.path("SendMessage"), MIB) for _ in range(10)]
+        await until(lambda: sum(map(http.gone, streams)) >= 8)
+        assert app.held.total == 2 * MIB
+        silent = rpc.channel.stream_unary(rpc.path("SendMessage"))(metadata=rpc.metadata)
+        error = refusal(await ended(silent)).error
+        assert isinstance(error, OverloadedError)
+        assert error.retry_after == 1
+        assert "for your address" in error.message
+        assert await rpc.ask("SendMessage")  # which comes at once
+        assert sum(map(http.gone, streams)) == 8
+        assert app.held.total == 2 * MIB
+    await until(lambda: is_back_to_nothing(app))
+
+
+async def test_a_slow_message_is_taken() -> None:
+    app = app_of(Scripted(send_message=saying))
+    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+        data = written(rpc, asking("1 " + " " * 300_000))
+        stream = await http.call(rpc.path("SendMessage"), VERSION)
+        for start in range(0, len(data), 100_000):
+            await until(lambda: not start or app.held.total)  # noqa: B023
+            piece = data[start : start + 100_000]
+            await http.data(stream, piece, ends=start + 100_000 >= len(data))
+        await http.over(stream)
+        assert http.received
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_a_message_is_received_once_it_is_known_who_sends_it() -> None:
+    """Until then no more of it is here than HTTP/2 lets come unasked."""
+    gate = asyncio.Event()
+
+    async def who(scope: Any) -> Caller:
+        if dict(scope["headers"]).get(b"x-slow"):
+            await gate.wait()
+        return Caller()
+
+    app = app_of(Scripted(send_message=saying), identify=who)
+    async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
+        data = written(rpc, asking("1 " + " " * 9 * MIB))
+        stream = await http.call(rpc.path("SendMessage"), VERSION, ("x-slow", "yes"))
+        sending = asyncio.create_task(http.data(stream, data, ends=True))
+        for _ in range(20):
+            assert await rpc.ask("SendMessage", asking("2"))
+        assert not sending.done()
+        gate.set()
+        await sending
+        await http.over(stream)
+
+
+async def test_messages_that_came_while_the_server_was_busy_are_not_late() -> None:
+    async def busy(request: Any, context: Any) -> Message:
+        time.sleep(0.1)  # longer than what a message may take
+        return await saying(request, context)
+
+    settings = Settings(max_body_bytes=MIB, max_body_bytes_held=MIB, body_timeout=0.5)
+    app = app_of(Scripted(send_message=busy), settings=settings)
+    async with served(app) as rpc:
+        large = asking("1 " + " " * 200_000)
+        calls = [rpc.start("SendMessage", large, rpc.metadata) for _ in range(30)]
+        answers = await asyncio.wait_for(asyncio.gather(*calls), LONG)
+        assert len(answers) == 30
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_there_are_only_so_many_connections() -> None:
+    app = app_of(settings=Settings(max_connections=5))
+    async with served(app) as rpc, AsyncExitStack() as stack, asyncio.timeout(LONG):
+        assert await rpc.ask("SendMessage")  # the first of them
+        many = [await stack.enter_async_context(http2(app.grpc.port)) for _ in range(20)]
+        await until(lambda: sum(http.is_over for http in many) == 16)
+        assert await rpc.ask("SendMessage")
+        await stack.aclose()
+        while True:  # until the server has noticed
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{app.grpc.port}") as channel:
+                try:
+                    assert await Rpc(channel).ask("SendMessage")
+                except grpc.aio.AioRpcError:
+                    continue
+                break
+
+
+def test_the_two_ports_share_what_the_system_lets_a_process_open() -> None:
+    assert most_connections(kinds=2) == most_connections() // 2
+
+
+async def test_an_answer_that_is_larger_than_a_share_is_sent_to_who_reads() -> None:
+    app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=MIB))
+    async with served(app) as rpc:
+        for _ in range(2):
+            answer = await rpc.ask("SendMessage", asking(f"1 {3 * MIB}"))
+            assert len(answer.parts[0].text) == 3 * MIB + 2
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_answers_that_nobody_reads_are_refused_beyond_a_share() -> None:
+    settings = Settings(max_unsent_bytes=16 * MIB)
+    app = app_of(Scripted(send_message=saying), settings=settings)
+    async with served(app) as rpc, asyncio.timeout(LONG):
+        data = written(rpc, asking(f"1 {MIB}"))
+        async with http2(app.grpc.port, window=0) as deaf:
+            streams = []
+            for _ in range(10):
+                streams.append(await deaf.call(rpc.path("SendMessage"), VERSION))
+                await deaf.data(streams[-1], data, ends=True)
+            await until(lambda: sum(map(deaf.gone, streams)) == 7)
+            assert 3 * MIB < app.unsent.total < 4 * MIB
+            # Small answers have room, large ones none for this address, and then nothing has.
+            assert await rpc.ask("SendMessage", asking("2"))
+            refused = await rpc.refused("SendMessage", asking(f"3 {MIB}"))
+            assert isinstance(refused.error, InternalError)
+            assert "for your address" in refused.error.message
+            for _ in range(100):
+                stream = await deaf.call(rpc.path("SendMessage"), VERSION)
+                await deaf.data(stream, written(rpc, asking("4 10000")), ends=True)
+                if deaf.gone(stream):
+                    break
+            await until(lambda: app.unsent.total > 3.9 * MIB)
+        await until(lambda: is_back_to_nothing(app))
+        answer = await rpc.ask("SendMessage", asking(f"5 {MIB}"))
+        assert len(answer.parts[0].text) == MIB + 2
+        assert await rpc.ask("SendMessage", asking("6"))

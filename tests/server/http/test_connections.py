@@ -1,0 +1,283 @@
+"""Clients that take forever to say what they want, and how many there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from parley.model.parts import Message, Part, Role
+from parley.model.service import StreamItem
+from parley.server import run
+from parley.server.app import Settings
+from parley.server.run import serving
+from tests.server.raw_http import JSON, WAIT, Connection, ask, call, connection, post
+from tests.server.rpc import served
+from tests.server.scripted import Scripted, Standstill, app_of, task
+
+pytestmark = pytest.mark.anyio
+
+HEAD = (
+    b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+)
+QUICK = Settings(head_timeout=0.3, body_timeout=0.3, keep_alive=0.1)
+LONG = 60.0
+
+
+async def refusal(http: Connection) -> tuple[int, dict[str, str]]:
+    """What a connection is told before it is closed, and nothing after it."""
+    async with asyncio.timeout(LONG):
+        told = await http.head()
+        await ended(http)
+    return told
+
+
+async def ended(http: Connection) -> None:
+    """Wait until a connection was closed, without a further word."""
+    with contextlib.suppress(ConnectionError):  # by a server that had not read everything
+        assert await asyncio.wait_for(http.reader.read(), LONG) == b""
+
+
+async def drip(http: Connection, piece: bytes) -> None:
+    """Send a piece again and again, until the connection is closed."""
+    with contextlib.suppress(OSError):
+        while not http.reader.at_eof():
+            await http.write(piece)
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_IDLE_CONNECTION", 1)
+
+
+SLOW = {
+    "a head that drips": (b"GET /", b"a"),
+    "a head of many headers": (HEAD, b"X: y\r\n"),
+    "a header that drips": (HEAD + b"X: ", b"y"),
+    "no body": (HEAD + b"Content-Length: 500\r\n\r\n", b""),
+    "half a body": (HEAD + b"Content-Length: 500\r\n\r\n{", b""),
+    "a body that drips": (HEAD + b"Content-Length: 500000\r\n\r\n", b" "),
+    "chunks that drip": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+    "no last chunk": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", b""),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+async def test_a_request_that_does_not_come_is_given_up(kind: str) -> None:
+    first, more = SLOW[kind]
+    service = Scripted()
+    async with serving(app_of(service, settings=QUICK)) as url, connection(url) as http:
+        await http.write(first)
+        dripping = asyncio.create_task(drip(http, more))
+        status, headers = await refusal(http)
+        await dripping
+        assert (status, headers["connection"]) == (408, "close")
+        assert "result" in (await post(url, call())).json
+    assert len(service.asked) == 1
+
+
+async def test_a_second_request_that_does_not_come_is_given_up() -> None:
+    async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
+        assert (await http.ask("POST", "/", call(), JSON)).status == 200
+        await http.write(HEAD)
+        assert (await refusal(http))[0] == 408
+
+
+@pytest.mark.usefixtures("idle")
+async def test_one_whose_refused_body_came_late_is_let_go_too() -> None:
+    size = 20_000_000
+    async with serving(app_of()) as url, connection(url) as http:
+        await http.request("POST", "/", b"", JSON, length=size)
+        assert (await http.response()).status == 413
+        for _ in range(10):
+            await http.write(b" " * (size // 10))
+        await ended(http)
+
+
+async def test_what_is_left_of_a_body_that_was_refused_is_not_waited_for_for_ever() -> None:
+    async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
+        await http.request("POST", "/", b"", JSON, length=10**12)
+        assert (await http.response()).status == 413
+        dripping = asyncio.create_task(drip(http, b" "))
+        await ended(http)
+        await dripping
+
+
+async def test_a_body_that_comes_steadily_may_take_its_time() -> None:
+    """Every piece of it buys more time than the next one takes."""
+    body = call() + b" " * 4096 * 12
+    async with serving(app_of(settings=QUICK)) as url, connection(url) as http:
+        await http.request("POST", "/", headers=JSON, length=len(body))
+        for start in range(0, len(body), 4096):
+            await http.write(body[start : start + 4096])
+            await asyncio.sleep(0.1)
+        assert "result" in (await http.response()).json
+
+
+ENDLESS = {
+    "headers": (HEAD, b"X: " + b"y" * 4000 + b"\r\n"),
+    "a header": (HEAD + b"X: ", b"y" * 4000),
+    "a path": (b"GET /", b"y" * 4000),
+    "trailers": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: " + b"y" * 4000 + b"\r\n"),
+    "a chunk's extension": (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"y" * 4000),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+async def test_a_head_without_end_is_given_up(kind: str) -> None:
+    first, more = ENDLESS[kind]
+    service = Scripted()
+    async with serving(app_of(service)) as url, connection(url) as http:
+        await http.write(first)
+        sent = 0
+        with contextlib.suppress(OSError):
+            while not http.reader.at_eof():
+                await http.write(more)
+                sent += len(more)
+                assert sent < 30_000_000
+                await asyncio.sleep(0)
+        assert "result" in (await post(url, call())).json
+    assert len(service.asked) == 1
+
+
+async def test_a_head_of_very_many_headers_is_given_up() -> None:
+    """Each of them takes more memory than its bytes."""
+    async with serving(app_of()) as url, connection(url) as http:
+        await http.write(HEAD + b"X: y\r\n" * 300)
+        assert (await refusal(http))[0] == 431
+
+
+async def test_the_largest_head_is_taken() -> None:
+    async with serving(app_of()) as url, connection(url) as http:
+        for _ in range(3):
+            answer = await http.ask("POST", "/", call(), {**JSON, "X": "y" * 60_000})
+            assert "result" in answer.json
+
+
+async def test_streams_and_idle_connections_are_left_alone() -> None:
+    still = Standstill(StreamItem(task(), 1))
+    app = app_of(Scripted(subscribe_to_task=still), settings=QUICK)
+    async with serving(app) as url, connection(url) as stream, connection(url) as idle:
+        await idle.ask("POST", "/", call(), JSON)
+        await stream.subscribe()
+        frames = stream.frames()
+        for n in range(12):  # four times as long as a request may take
+            assert await anext(frames)
+            if n == 2:
+                await stream.write(HEAD)  # the beginning of another request, too early
+        assert "result" in (await idle.ask("POST", "/", call(), JSON)).json
+        app.lifecycle.drain()
+        assert [frame async for frame in frames if frame.startswith("id")] == []
+        assert (await refusal(stream))[0] == 408
+
+
+async def test_a_sender_may_wait_longer_than_a_request_may_take() -> None:
+    async def slow(request: object, context: object) -> Message:
+        await asyncio.sleep(1.5)
+        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="noon"),))
+
+    async with serving(app_of(Scripted(send_message=slow), settings=QUICK)) as url:
+        assert "result" in (await post(url, call())).json
+
+
+async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> None:
+    """It is not the client's fault, who cannot send on."""
+    begun = asyncio.Event()
+
+    async def who(scope: object) -> object:
+        from parley import Caller
+
+        begun.set()
+        await asyncio.sleep(1.0)
+        return Caller()
+
+    body = call() + b" " * 2_000_000
+    async with serving(app_of(settings=QUICK, identify=who)) as url:
+        assert "result" in (await post(url, body)).json
+    assert begun.is_set()
+
+
+@pytest.mark.parametrize("said", [b"", b"\r\n"])
+@pytest.mark.usefixtures("idle")
+async def test_one_that_asks_for_nothing_is_let_go(said: bytes) -> None:
+    async with serving(app_of()) as url, connection(url) as http:
+        await asyncio.wait_for(drip(http, said), LONG)
+        await ended(http)
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+@pytest.mark.usefixtures("idle")
+async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> None:
+    async def large(request: object, context: object) -> Message:
+        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="x" * 20_000_000),))
+
+    async with serving(app_of(Scripted(send_message=large)), grace=0) as url:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, ("127.0.0.1", int(url.rpartition(":")[2])))
+            body = call()
+            head = HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body)
+            await loop.sock_sendall(deaf, head + body)
+            async with asyncio.timeout(LONG):
+                with contextlib.suppress(OSError):
+                    while True:  # until the server has given it up
+                        await loop.sock_sendall(deaf, b"\r\n")
+                        await asyncio.sleep(0.05)
+
+
+async def test_there_are_only_so_many_connections() -> None:
+    async with (
+        serving(app_of(settings=Settings(max_connections=2))) as url,
+        connection(url) as one,
+        connection(url) as two,
+    ):
+        for http in (one, two):
+            assert (await http.ask("POST", "/", call(), JSON)).status == 200
+        async with connection(url) as three:
+            status, headers = await refusal(three)
+            assert (status, headers["retry-after"]) == (503, "1")
+        one.writer.close()
+        async with asyncio.timeout(WAIT):
+            while (await answered(url)) != 200:
+                await asyncio.sleep(0.01)
+        assert (await two.ask("POST", "/", call(), JSON)).status == 200
+
+
+async def answered(url: str) -> int:
+    """The status of a request; that of a connection which is not taken counts too."""
+    try:
+        return (await ask(url, "GET", "/health/live")).status
+    except (OSError, asyncio.IncompleteReadError):
+        return 0
+
+
+@pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+async def test_a_connection_that_does_not_begin_is_given_up_over_grpc(said: bytes) -> None:
+    app = app_of(settings=QUICK)
+    async with served(app) as rpc:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.grpc.port)
+        writer.write(said)
+        async with asyncio.timeout(LONG):
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1000):
+                    pass
+        writer.close()
+        await asyncio.sleep(2 * QUICK.head_timeout)
+        assert await rpc.ask("SendMessage")  # on a connection that is as old
+
+
+async def test_a_server_that_ends_does_not_wait_for_half_a_request() -> None:
+    async with (
+        asyncio.timeout(LONG),
+        contextlib.AsyncExitStack() as stack,
+        serving(app_of(), grace=1) as url,
+    ):
+        for said in (b"", b"POST", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
+            http = await stack.enter_async_context(connection(url))
+            await http.write(said)
+            await asyncio.sleep(0.05)

@@ -1,0 +1,243 @@
+"""Version 0.3 over JSON-RPC, as its texts print it, against a whole agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from parley import Agent, Turn
+from parley.server.run import serving
+from tests.server.raw_http import ask, connection, data_of
+
+pytestmark = pytest.mark.anyio
+
+PLAIN = {"Content-Type": "application/json"}
+
+agent = Agent("Clock", description="Tells the time")
+gate = asyncio.Event()
+
+
+@agent.skill(default=True)
+async def tell(turn: Turn) -> str:
+    """Tells the time."""
+    return "It is noon."
+
+
+@agent.skill
+async def count(turn: Turn) -> AsyncIterator[str]:
+    """Counts."""
+    for n in range(2):
+        yield f"{n} "
+
+
+@agent.skill
+async def wait(turn: Turn) -> str:
+    """Waits."""
+    await turn.working("waiting")
+    await gate.wait()
+    return "done"
+
+
+@agent.skill
+async def inquire(turn: Turn) -> str:
+    """Asks back."""
+    return (await turn.ask("For whom?")).text
+
+
+@pytest.fixture(scope="module")
+async def clock() -> AsyncIterator[str]:
+    async with serving(agent.asgi()) as url:
+        yield url
+
+
+def message(skill: str = "tell", **members: Any) -> dict[str, Any]:
+    said = {
+        "role": "user",
+        "parts": [{"kind": "text", "text": "What time is it?"}],
+        "messageId": "9229e770-767c-417b-a0b0-f0741243c589",
+        "metadata": {"skill": skill},
+    }
+    return {**said, **members}
+
+
+async def rpc(url: str, method: str, params: Any) -> Any:
+    """Return the response to a call by somebody who knows nothing but the address."""
+    body = {"jsonrpc": "2.0", "id": "req-1", "method": method, "params": params}
+    response = await ask(url, "POST", "/", json.dumps(body).encode(), PLAIN)
+    assert response.status == 200
+    assert response.headers["a2a-version"] == "0.3"
+    answer = response.json
+    assert (answer["jsonrpc"], answer["id"]) == ("2.0", "req-1")
+    return answer
+
+
+async def result(url: str, method: str, params: Any) -> Any:
+    answer = await rpc(url, method, params)
+    assert "result" in answer, answer
+    return answer["result"]
+
+
+async def events(url: str, method: str, params: Any) -> list[Any]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    async with connection(url) as http:
+        await http.request("POST", "/", json.dumps(body).encode(), PLAIN)
+        status, headers = await http.head()
+        assert (status, headers["content-type"]) == (200, "text/event-stream")
+        return [data_of(frame)["result"] async for frame in http.frames() if "data: " in frame]
+
+
+async def test_the_message_that_texts_print_is_answered_byte_for_byte(clock):
+    body = b"""{
+      "jsonrpc": "2.0",
+      "id": 1,
+      "method": "message/send",
+      "params": {
+        "message": {
+          "role": "user",
+          "parts": [{"kind": "text", "text": "tell me a joke"}],
+          "messageId": "9229e770-767c-417b-a0b0-f0741243c589"
+        },
+        "configuration": {"blocking": true},
+        "metadata": {}
+      }
+    }"""
+    response = await ask(clock, "POST", "/", body, PLAIN)
+    assert response.status == 200
+    answer = response.json["result"]
+    told = (
+        '{"jsonrpc":"2.0","id":1,"result":{"kind":"message","messageId":"%s","contextId":"%s",'
+        '"role":"agent","parts":[{"kind":"text","text":"It is noon."}]}}'
+    )
+    assert response.body.decode() == told % (answer["messageId"], answer["contextId"])
+
+
+@pytest.mark.parametrize("named", [{}, {"A2A-Version": "0.3"}, {"A2A-Version": ""}])
+async def test_version_0_3_needs_no_header(clock, named):
+    body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message()}}
+    response = await ask(clock, "POST", "/", json.dumps(body).encode(), {**PLAIN, **named})
+    assert response.json["result"]["kind"] == "message"
+
+
+async def test_a_task_of_0_3_is_answered_got_and_canceled(clock):
+    params = {"message": message("wait"), "configuration": {"blocking": False}}
+    task = await result(clock, "message/send", params)
+    assert task["kind"] == "task"
+    assert task["status"]["state"] in ("submitted", "working")
+    got = await result(clock, "tasks/get", {"id": task["id"], "historyLength": 1})
+    assert got["kind"] == "task"
+    assert got["history"][0]["kind"] == "message"
+    assert (await result(clock, "tasks/get", {"id": task["id"], "historyLength": 0}))[
+        "history"
+    ] == []
+    listed = await result(clock, "tasks/list", {"contextId": task["contextId"]})
+    assert [each["kind"] for each in listed["tasks"]] == ["task"]
+    assert (listed["nextPageToken"], listed["totalSize"]) == ("", 1)
+    canceled = await result(clock, "tasks/cancel", {"id": task["id"]})
+    assert canceled["status"]["state"] == "canceled"
+
+
+async def test_a_question_is_answered_in_its_task(clock):
+    asked = await result(clock, "message/send", {"message": message("inquire")})
+    assert asked["status"]["state"] == "input-required"
+    assert asked["status"]["message"]["parts"] == [{"kind": "text", "text": "For whom?"}]
+    parts = [{"kind": "text", "text": "for you"}]
+    answer = message("inquire", taskId=asked["id"], parts=parts, messageId="2")
+    done = await result(clock, "message/send", {"message": answer})
+    assert (done["id"], done["status"]["state"]) == (asked["id"], "completed")
+    assert done["artifacts"][0]["parts"] == [{"kind": "text", "text": "for you"}]
+
+
+@pytest.mark.parametrize("method", ["message/stream", "tasks/sendSubscribe"])
+async def test_a_stream_ends_with_its_only_final_update(clock, method):
+    told = await events(clock, method, {"message": message("count")})
+    assert told[0]["kind"] == "task"
+    assert {event["kind"] for event in told} == {"task", "artifact-update", "status-update"}
+    updates = [event for event in told if event["kind"] == "status-update"]
+    assert [event["final"] for event in updates][-1] is True
+    assert not any(event["final"] for event in updates[:-1])
+    assert told[-1] == updates[-1]
+    assert told[-1]["status"]["state"] == "completed"
+
+
+async def test_a_stream_ends_finally_where_the_agent_asks(clock):
+    told = await events(clock, "message/stream", {"message": message("inquire")})
+    assert told[-1]["status"]["state"] == "input-required"
+    assert told[-1]["final"] is True
+
+
+@pytest.mark.parametrize("method", ["tasks/resubscribe", "tasks/subscribe"])
+async def test_a_task_is_followed_again_to_its_final_update(clock, method):
+    gate.clear()
+    params = {"message": message("wait"), "configuration": {"blocking": False}}
+    task = await result(clock, "message/send", params)
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task["id"]}}
+    async with connection(clock) as http:
+        await http.request("POST", "/", json.dumps(body).encode(), PLAIN)
+        assert (await http.head())[0] == 200
+        frames = http.frames()
+        first = data_of(await anext(frames))["result"]
+        assert (first["kind"], first["id"]) == ("task", task["id"])
+        gate.set()
+        last = [data_of(frame)["result"] async for frame in frames if "data: " in frame][-1]
+    assert (last["kind"], last["final"]) == ("status-update", True)
+
+
+async def test_the_older_name_continues_a_task_by_the_id_beside_its_message(clock):
+    older = {
+        "role": "user",
+        "parts": [{"type": "text", "text": "for me"}],
+        "metadata": {"skill": "inquire"},
+    }
+    asked = await result(clock, "tasks/send", {"sessionId": "s-1", "message": older})
+    assert (asked["contextId"], asked["status"]["state"]) == ("s-1", "input-required")
+    done = await result(clock, "tasks/send", {"id": asked["id"], "message": older})
+    assert (done["id"], done["status"]["state"]) == (asked["id"], "completed")
+    refused = await rpc(clock, "tasks/send", {"id": "chosen-by-the-caller", "message": older})
+    assert refused["error"]["code"] == -32001
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("message/send", {}, -32602),
+        ("message/send", {"message": message(parts=[{"kind": "song"}])}, -32602),
+        ("message/send", {"message": message(taskId="no-such-task")}, -32001),
+        ("tasks/get", {"id": "no-such-task"}, -32001),
+        ("tasks/get", {"id": "x", "historyLength": -1}, -32602),
+        ("tasks/cancel", {"id": "no-such-task"}, -32001),
+        ("tasks/resubscribe", {"id": "no-such-task"}, -32001),
+        ("agent/getAuthenticatedExtendedCard", {}, -32004),
+        ("tasks/fold", {}, -32601),
+    ],
+)
+async def test_refusals_have_the_codes_of_0_3(clock, method, params, code):
+    error = (await rpc(clock, method, params))["error"]
+    assert error["code"] == code
+    assert error["message"]
+    assert error["data"][0]["@type"] == "type.googleapis.com/google.rpc.ErrorInfo"
+
+
+async def test_what_is_wrong_is_named_in_the_words_of_0_3(clock):
+    params = {"message": message(), "configuration": {"pushNotificationConfig": {"id": "1"}}}
+    error = (await rpc(clock, "message/send", params))["error"]
+    fields = [violation["field"] for violation in error["data"][1]["fieldViolations"]]
+    assert fields == ["configuration.pushNotificationConfig.url"]
+
+
+async def test_a_method_of_the_other_version_is_named(clock):
+    error = (await rpc(clock, "SendMessage", {}))["error"]
+    assert error["code"] == -32009
+    assert "A2A-Version: 1.0" in error["message"]
+
+
+async def test_the_card_names_the_address_at_which_0_3_is_spoken(clock):
+    card = (await ask(clock, "GET", "/.well-known/agent.json")).json
+    assert card["protocolVersion"] == "0.3.0"
+    assert card["preferredTransport"] == "JSONRPC"
+    assert {"url": card["url"], "transport": "JSONRPC"} in card["additionalInterfaces"]
+    offers = [(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]]
+    assert offers.index(("JSONRPC", "1.0")) < offers.index(("JSONRPC", "0.3"))

@@ -1,0 +1,464 @@
+"""What clients can make a server hold: requests that are not whole, answers that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from parley.model.parts import Message, Part, Role
+from parley.model.service import Caller, StreamItem
+from parley.server import run
+from parley.server.app import App, Settings
+from parley.server.run import serving
+from tests.server.raw_http import JSON, Connection, call, connection, post
+from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
+
+pytestmark = pytest.mark.anyio
+
+LONG = 60.0
+MIB = 2**20
+SMALL = Settings(max_body_bytes=MIB, max_body_bytes_held=4 * MIB)
+HEADERS = "".join(f"{name}: {value}\r\n" for name, value in JSON.items()).encode()
+
+several_addresses = pytest.mark.skipif(
+    sys.platform != "linux", reason="127.0.0.2 is an address of Linux"
+)
+
+
+def posted(body: bytes, more: bytes = b"") -> bytes:
+    length = b"Content-Length: %d\r\n" % len(body)
+    return b"POST / HTTP/1.1\r\nHost: localhost\r\n" + HEADERS + more + length + b"\r\n" + body
+
+
+def chunked(body: bytes, size: int = 3000) -> bytes:
+    pieces = [body[n : n + size] for n in range(0, len(body), size)]
+    return (
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+        + HEADERS
+        + b"Transfer-Encoding: chunked\r\n\r\n"
+        + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+        + b"0\r\n\r\n"
+    )
+
+
+@asynccontextmanager
+async def connected(
+    url: str, address: str = "127.0.0.1", room: int | None = None
+) -> AsyncIterator[Connection]:
+    """A connection from an address, whose reader has so much room."""
+    with socket.socket() as sock:
+        if room is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        sock.bind((address, 0))
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", int(url.rpartition(":")[2])))
+        limit = 64 * 1024 if room is None else room
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
+        try:
+            yield Connection(reader, writer)
+        finally:
+            writer.transport.abort()
+
+
+async def until(what: Any) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(LONG):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+async def saying(request: Any, context: Any) -> Message:
+    """Answer with the number of the message, and as many characters as it asks for."""
+    text = request.message.parts[0].text.split()
+    filled = text[0] + " " + "x" * (int(text[1]) if len(text) > 1 else 0)
+    return Message(message_id="r", role=Role.AGENT, parts=(Part(text=filled),))
+
+
+def asking(words: str, padding: int = 0) -> bytes:
+    part = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": words}]}
+    return call("SendMessage", {"message": part}) + b" " * padding
+
+
+def said(body: bytes) -> str:
+    text: str = json.loads(body)["result"]["message"]["parts"][0]["text"]
+    return text
+
+
+async def all_of(http: Connection) -> bytes:
+    """What a connection still gets until it is closed, by a server that did not read everything."""
+    received = b""
+    async with asyncio.timeout(LONG):
+        with contextlib.suppress(ConnectionError):
+            while piece := await http.reader.read(65536):
+                received += piece
+    return received
+
+
+def is_back_to_nothing(app: App) -> bool:
+    return not (app.held.total or app.held.shares or app.unsent.total or app.unsent.shares)
+
+
+@pytest.mark.parametrize("size", [1, 100, 4096, 70_000, 10**9])
+async def test_requests_that_come_at_once_are_answered_in_their_order(size: int) -> None:
+    """Short and long ones, in pieces of any size, with answers that are read late."""
+    app = app_of(Scripted(send_message=saying))
+    paddings = [0, 10, 5000, 0, 200_000, 0, 0, 70_000, 1] * 3
+    if size == 1:
+        paddings = [0, 10, 300, 0]
+    sent = b"".join(
+        (chunked if n % 3 == 1 else posted)(asking(f"{n} {padding}", padding))
+        for n, padding in enumerate(paddings)
+    )
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+
+        async def send() -> None:
+            for n in range(0, len(sent), size):
+                http.writer.write(sent[n : n + size])
+                await http.writer.drain()
+
+        sending = asyncio.create_task(send())
+        for n, padding in enumerate(paddings):
+            assert said((await http.response()).body) == f"{n} " + "x" * padding
+        await sending
+        assert (await http.ask("POST", "/", asking("more"), JSON)).status == 200
+        await until(lambda: is_back_to_nothing(app))
+
+
+@pytest.mark.parametrize("size", [1, 100, 4096, 10**9])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket", b"TLS/1.0"])
+async def test_a_request_that_asks_for_another_protocol_is_one_as_any_other(
+    protocol: bytes, size: int
+) -> None:
+    """Java's client asks for HTTP/2 with the first request of each connection, a body and all."""
+    asks = b"Upgrade: %b\r\nConnection: Upgrade, HTTP2-Settings\r\n" % protocol
+    asks += b"HTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    get = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n" + asks + b"\r\n"
+    head, _, body = chunked(asking("1 10"), 7).partition(b"\r\n\r\n")
+    sent = [
+        posted(asking("0 10"), asks), b"%b\r\n%b\r\n%b" % (head, asks, body), get, get,
+        posted(asking("4 10")), posted(asking("5 10", 100 * size % 10_000), asks),
+        posted(asking("6 10")),
+    ]  # fmt: skip
+    app = app_of(Scripted(send_message=saying))
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        data = b"".join(sent)
+        for n in range(0, len(data), size):
+            http.writer.write(data[n : n + size])
+            await http.writer.drain()
+        for n in range(len(sent)):
+            response = await http.response()
+            assert response.status == 200
+            assert (
+                response.body == b'{"status":"live"}' or said(response.body) == f"{n} " + "x" * 10
+            )
+        assert (await http.ask("POST", "/", asking("more"), JSON)).status == 200
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_many_small_requests_at_once_are_all_answered() -> None:
+    app = app_of()
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20_000)
+        for _ in range(20_000):
+            assert (await http.response()).status == 200
+        await until(lambda: is_back_to_nothing(app))
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_who_sends_ahead_for_long_is_answered_as_long_as_that_goes_on() -> None:
+    async def takes_time(request: Any, context: Any) -> Message:
+        await asyncio.sleep(0.002)
+        return await saying(request, context)
+
+    app = app_of(Scripted(send_message=takes_time))
+    async with serving(app) as url, connected(url) as http, asyncio.timeout(LONG):
+        for n in range(1000):  # all of 400 KB, which takes longer than one may be idle
+            http.writer.write(posted(asking(str(n), 200)))
+        for n in range(1000):
+            assert said((await http.response()).body) == f"{n} "
+
+
+async def test_a_request_is_begun_when_the_answer_before_it_is_read() -> None:
+    begun = []
+
+    async def much(request: Any, context: Any) -> Message:
+        begun.append(request)
+        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="x" * 20 * MIB),))
+
+    app = app_of(Scripted(send_message=much))
+    async with serving(app, grace=0) as url, connected(url, room=4096) as deaf:
+        for _ in range(3):
+            deaf.writer.write(posted(call()))
+        await until(lambda: app.unsent.total)
+        for _ in range(20):  # a client that reads is served meanwhile
+            assert (await post(url, call("GetTask"))).status == 200
+        assert len(begun) == 1
+        for n in (2, 3, 3):
+            await deaf.response()
+            assert len(begun) <= n
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_a_stream_whose_client_sent_more_and_went_is_let_go() -> None:
+    still = Standstill(StreamItem(task(), 1))
+    app = app_of(Scripted(subscribe_to_task=still))
+    async with serving(app) as url:
+        async with connected(url) as http:
+            request = posted(call("SubscribeToTask"))
+            http.writer.write(request + b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+            await http.head()
+            assert still.open == 1
+        async with asyncio.timeout(LONG):
+            await still.closed.wait()
+
+
+async def test_one_address_holds_only_its_share_of_unfinished_bodies() -> None:
+    app = app_of(settings=SMALL)
+    whole = posted(call() + b" " * 900_000)
+    half = whole[:-1]
+    async with serving(app) as url, connected(url) as one, connected(url) as two:
+        one.writer.write(half)
+        await until(lambda: app.held.total > 600_000)
+        two.writer.write(half)
+        refused = await two.response()
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert refused.error["code"] == -32012
+        assert "for your address" in refused.error["message"]
+        assert app.held.total <= MIB
+        # Those with less to say are answered, and so is the one who came first.
+        assert "result" in (await post(url, call())).json
+        one.writer.write(whole[-1:])
+        assert "result" in (await one.response()).json
+        await until(lambda: is_back_to_nothing(app))
+        assert "result" in (await post(url, call() + b" " * 900_000)).json
+
+
+@several_addresses
+async def test_all_addresses_together_hold_only_so_much_of_unfinished_bodies() -> None:
+    app = app_of(settings=SMALL)
+    whole = posted(call() + b" " * 900_000)
+    async with serving(app) as url, AsyncExitStack() as stack:
+        answers = []
+        for n in range(12):
+            http = await stack.enter_async_context(connected(url, f"127.0.0.{n + 1}"))
+            http.writer.write(whole[:-1])
+            answers.append(asyncio.create_task(http.response()))
+            if n < 4:
+                await until(lambda n=n: app.held.total > 600_000 * (n + 1))
+        refused = [await answer for answer in answers[4:]]
+        assert {response.status for response in refused} == {503}
+        assert all("this server holds" in response.error["message"] for response in refused)
+        assert 2 * MIB < app.held.total <= 4 * MIB
+        assert "result" in (await post(url, call())).json
+        for answer in answers:
+            answer.cancel()
+        await stack.aclose()
+        await until(lambda: is_back_to_nothing(app))
+
+
+HALF = call() + b" " * 300_000
+ENDS = {
+    "goes": posted(HALF)[:-1],
+    "goes in the middle of a chunk": chunked(HALF)[:-3000],
+    "is late": posted(HALF)[:-1],
+    "is too large": chunked(call() + b" " * (MIB + 5)),
+    "is not HTTP": chunked(HALF)[:-3000] + b"\r\nnonsense\r\n\r\n",
+    "is not JSON": posted(b"{" * 300_000),
+    "has no answer yet": posted(asking("late", 10_000)) + posted(asking("later", 10_000)),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_however_a_request_ends_it_is_held_no_more(how: str) -> None:
+    async def slow(request: Any, context: Any) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    settings = Settings(max_body_bytes=MIB, body_timeout=0.5)
+    app = app_of(Scripted(send_message=slow), settings=settings)
+    async with serving(app, grace=0) as url:
+        async with connected(url) as http:
+            http.writer.write(ENDS[how])
+            if how.startswith(("goes", "has")):
+                await until(lambda: app.held.total)
+            else:
+                async with asyncio.timeout(LONG):
+                    with contextlib.suppress(ConnectionError):
+                        await http.reader.read(1000)
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_a_body_that_stands_still_is_given_up_however_fast_it_came() -> None:
+    """Bytes buy time for those after them, and not to be kept."""
+    app = app_of(settings=Settings(body_timeout=0.5))
+    async with serving(app) as url, connected(url) as http:
+        http.writer.write(posted(call() + b" " * 8 * MIB)[:-1])
+        assert b"408" in await asyncio.wait_for(http.reader.readline(), LONG)
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_what_an_app_has_not_looked_at_counts_too() -> None:
+    """Here it has to find out first who it is that sends so much."""
+    gate = asyncio.Event()
+
+    async def who(scope: object) -> Caller:
+        await gate.wait()
+        return Caller()
+
+    settings = Settings(max_body_bytes=100_000, max_body_bytes_held=400_000, address_share=1)
+    app = app_of(settings=settings, identify=who)
+    async with serving(app) as url, AsyncExitStack() as stack:
+        many = [await stack.enter_async_context(connected(url)) for _ in range(20)]
+        for http in many:
+            http.writer.write(posted(call() + b" " * 90_000))
+        first = [asyncio.create_task(http.reader.read(1000)) for http in many]
+        await until(lambda: sum(each.done() for each in first) >= 16)
+        assert 200_000 < app.held.total <= 400_000
+        gate.set()
+        await asyncio.wait(first, timeout=LONG)
+        answered = sum(
+            each.exception() is None and each.result().startswith(b"HTTP/1.1 200") for each in first
+        )
+        assert 1 <= answered <= 4
+        await stack.aclose()
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_answers_that_nobody_reads_make_room_for_those_that_are_read() -> None:
+    app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=16 * MIB))
+    much = posted(asking(f"1 {10 * MIB}"))
+    async with serving(app, grace=0) as url, AsyncExitStack() as stack:
+        deaf = [await stack.enter_async_context(connected(url, room=4096)) for _ in range(10)]
+        for http in deaf:
+            http.writer.write(much)
+            assert (await http.head())[0] == 200
+            assert app.unsent.total <= 16 * MIB
+        async with asyncio.timeout(LONG):
+            answer = await post(url, asking(f"2 {10 * MIB}"))
+            assert len(said(answer.body)) == 10 * MIB + 2
+            whole = 0
+            for http in deaf:
+                with contextlib.suppress(ConnectionError):
+                    rest = await http.reader.read(-1) if http is deaf[0] else b""
+                    whole += len(rest) > 10 * MIB
+        assert whole == 0
+        await stack.aclose()
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_an_answer_that_is_larger_than_the_sum_is_sent_to_who_reads() -> None:
+    app = app_of(Scripted(send_message=saying), settings=Settings(max_unsent_bytes=MIB))
+    async with serving(app) as url:
+        for _ in range(2):
+            assert len(said((await post(url, asking(f"1 {20 * MIB}"))).body)) == 20 * MIB + 2
+        await until(lambda: is_back_to_nothing(app))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_IDLE_CONNECTION", 1)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_response_under_way_that_nobody_reads_is_ended() -> None:
+    async def endless(request: Any, context: Any) -> AsyncIterator[StreamItem]:
+        yield StreamItem(task(), 1)
+        for n in itertools.count(2):
+            yield StreamItem(chunk("x" * 10_000), n)
+
+    app = app_of(Scripted(subscribe_to_task=endless))
+    async with serving(app, grace=0) as url, connected(url, room=4096) as deaf:
+        deaf.writer.write(posted(call("SubscribeToTask")))
+        await until(lambda: app.unsent.total)
+        await until(lambda: is_back_to_nothing(app))
+        assert "result" in (await post(url, call())).json
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_slow_reader_gets_everything() -> None:
+    """It takes longer than one may take that does not read."""
+    app = app_of(Scripted(send_message=saying))
+    async with serving(app, grace=0) as url, connected(url, room=65536) as slow:
+        size = 20 * MIB
+        for n in range(2):
+            slow.writer.write(posted(asking(f"{n} {size}")))
+        async with asyncio.timeout(LONG):
+            for _ in range(2):
+                _, headers = await slow.head()
+                body = b""
+                while len(body) < int(headers["content-length"]):
+                    rest = int(headers["content-length"]) - len(body)
+                    body += await slow.reader.readexactly(min(MIB // 2, rest))
+                    await asyncio.sleep(0.05)
+                assert len(said(body)) == size + 2
+        await until(lambda: is_back_to_nothing(app))
+
+
+async def test_a_network_of_ipv6_counts_as_one_address() -> None:
+    from parley.server.byte_budget import Held
+
+    held = Held(SMALL)
+    held.take("2001:db8::1", MIB)
+    for same in ("2001:db8::2", "2001:db8:0:0:ffff::1"):
+        with pytest.raises(Exception, match="for your address"):
+            held.take(same, 1)
+    held.take("2001:db8:0:1::1", MIB)
+    held.take("::ffff:10.0.0.1", MIB)
+    with pytest.raises(Exception, match="for your address"):
+        held.take("10.0.0.1", 1)
+    held.take("", MIB)
+    for address in ("2001:db8::7", "2001:db8:0:1::1", "10.0.0.1", ""):
+        held.give_back(address, MIB)
+    assert (held.total, bool(held.shares)) == (0, False)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_much_that_waits_behind_a_long_request_is_not_kept_for_ever() -> None:
+    gate = asyncio.Event()
+
+    async def waits(request: Any, context: Any) -> Message:
+        await gate.wait()
+        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="noon"),))
+
+    app = app_of(Scripted(send_message=waits))
+    async with serving(app) as url, connected(url) as gone, connected(url) as stays:
+        for http in (gone, stays):
+            http.writer.write(posted(call()) * 2000)
+        await until(lambda: app.held.total > 300_000)
+        gone.writer.transport.abort()
+        await until(lambda: is_back_to_nothing(app))
+        gate.set()
+        assert (await all_of(stays)).count(b"HTTP/1.1 200") <= 1
+
+
+async def test_connections_that_send_much_before_their_answer_are_closed() -> None:
+    """What is kept for later counts among what is held."""
+    gate = asyncio.Event()
+
+    async def waits(request: Any, context: Any) -> Message:
+        await gate.wait()
+        return Message(message_id="r", role=Role.AGENT, parts=(Part(text="noon"),))
+
+    settings = Settings(max_body_bytes=1024, max_body_bytes_held=300_000)
+    app = app_of(Scripted(send_message=waits), settings=settings)
+    async with serving(app) as url, AsyncExitStack() as stack:
+        many = [await stack.enter_async_context(connection(url)) for _ in range(20)]
+        for http in many:
+            http.writer.write(posted(call()))
+            http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
+        for _ in range(20):
+            assert (await post(url, call("GetTask"))).status == 200
+        assert app.held.total <= 300_000
+        gate.set()
+        await stack.aclose()
+        await until(lambda: is_back_to_nothing(app))

@@ -1,0 +1,253 @@
+"""Giving an issuer to what belongs to plain ids (``parley store migrate --issuer``)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from parley.host.store_urls import open_store, open_upkeep
+from parley.model.service import Caller
+from parley.model.tasks import TaskState
+from parley.store.admin.admin import Upkeep
+from parley.store.admin.export_format import export_to
+from parley.store.admin.import_check import checked, lines_in
+from parley.store.admin.owners import Owned, Owners
+from parley.store.lease import SHORTEST_LEASE
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.task_store import (
+    HISTORY_KEPT,
+    Fenced,
+    Receipt,
+    Scope,
+    StoreUnavailable,
+    TaskQuery,
+    TaskStore,
+)
+from tests.store.making import addition, creation, message, status
+
+pytestmark = pytest.mark.anyio
+
+ISSUER = "https://login.example"
+TO = Owners(issuer=ISSUER)
+ADA = Caller(id="ada", issuer=ISSUER, authenticated=True).owner
+BOB = Caller(id="bob", issuer=ISSUER, authenticated=True).owner
+NOT_PLAIN = ["", Caller(id="bob").owner, Caller("bob", True, issuer="other").owner]
+NOTHING = Owned(tasks=0, contexts=0, receipts=0)
+
+
+class Kept(NamedTuple):
+    """A store by its URL."""
+
+    url: str
+
+    def store(self) -> TaskStore:
+        return open_store(self.url)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return open_upkeep(self.url)
+
+    async def fill(self, *scopes: Scope, mark: str = "") -> None:
+        """Keep for each scope two tasks, a context and a receipt."""
+        store = self.store()
+        await store.open(told)
+        for n, scope in enumerate(scopes):
+            for end in (TaskState.COMPLETED, TaskState.INPUT_REQUIRED):
+                task_id = f"{mark}{n}-{end.name}"
+                receipt = Receipt(f"m-{task_id}", b"d", task_id, 1)
+                await store.append(creation(task_id, scope=scope, receipts=[receipt]))
+                await store.append(addition(task_id, 1, status(task_id, end), turn_open=False))
+            await store.keep(scope, "c", exchange=[message(f"{mark}{n}")])
+            await store.set_value(scope, "c", "mark", f"{mark}{n}".encode())
+        await store.close()
+
+    async def look(self, scope: Scope) -> dict[str, Any]:
+        """What the owner finds."""
+        store = self.store()
+        await store.open(told)
+        try:
+            page = await store.list(TaskQuery(scope=scope, limit=100))
+            return {
+                "tasks": sorted(task.id for task in page.tasks),
+                "total": page.total,
+                "completed": (
+                    await store.list(TaskQuery(scope=scope, limit=9, state=TaskState.COMPLETED))
+                ).total,
+                "history": [m.text for m in await store.history(scope, "c", 1000)],
+                "mark": await store.get_value(scope, "c", "mark"),
+                "receipts": [
+                    receipt.task_id
+                    for task in page.tasks
+                    if (receipt := await store.receipt(scope, f"m-{task.id}")) is not None
+                ],
+            }
+        finally:
+            await store.close()
+
+
+def told(records: Sequence[Any]) -> None:
+    """Nobody is told of anything."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    if request.param == "postgres":
+        return Kept(request.getfixturevalue("postgres_url"))
+    return Kept(f"sqlite:///{tmp_path / 'tasks.db'}")
+
+
+async def test_what_belongs_to_plain_ids_belongs_to_those_of_the_issuer(kept: Kept) -> None:
+    plain = [Scope("a", "", "ada"), Scope("a", "t", "bob"), Scope("b", "", "bob")]
+    others = [Scope("a", "", owner) for owner in NOT_PLAIN]
+    await kept.fill(*plain, *others)
+    before = [await kept.look(scope) for scope in (*plain, *others)]
+    assert kept.upkeep.unassigned(TO) == Owned(tasks=6, contexts=3, receipts=6)
+    assert kept.upkeep.assign(TO) == Owned(tasks=6, contexts=3, receipts=6)
+    moved = [Scope(s.agent, s.tenant, {"ada": ADA, "bob": BOB}[s.owner]) for s in plain]
+    assert [await kept.look(scope) for scope in (*moved, *others)] == before
+    for scope in plain:
+        found = await kept.look(scope)
+        assert (found["tasks"], found["total"], found["history"]) == ([], 0, [])
+    survey = kept.upkeep.survey()
+    assert sum(n for *_, n in survey.tasks) == 12
+    # Once more is once.
+    assert kept.upkeep.unassigned(TO) == kept.upkeep.assign(TO) == NOTHING
+    assert [await kept.look(scope) for scope in (*moved, *others)] == before
+
+
+async def test_one_agent_or_tenant_is_assigned_alone(kept: Kept) -> None:
+    scopes = [Scope(agent, tenant, "bob") for agent in ("a", "b") for tenant in ("", "t")]
+    await kept.fill(*scopes)
+    only = Owners(issuer=ISSUER, agent="a", tenant="t")
+    assert kept.upkeep.assign(only) == Owned(tasks=2, contexts=1, receipts=2)
+    assert (await kept.look(Scope("a", "t", BOB)))["total"] == 2
+    agent = Owners(issuer=ISSUER, agent="b")
+    assert kept.upkeep.assign(agent) == Owned(tasks=4, contexts=2, receipts=4)
+    assert (await kept.look(Scope("a", "", "bob")))["total"] == 2
+    assert kept.upkeep.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
+
+
+async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept) -> None:
+    """For as often as it comes to that."""
+    plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
+    await kept.fill(plain, mark="old")
+    await kept.fill(theirs, mark="new")
+    assert kept.upkeep.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
+    found = await kept.look(theirs)
+    assert (found["total"], found["completed"]) == (4, 2)
+    assert found["history"] == ["old0", "new0"]
+    assert found["mark"] == b"new0"
+    assert sorted(found["receipts"]) == found["tasks"]
+    await kept.fill(plain, mark="late")
+    assert kept.upkeep.assign(TO).contexts == 1
+    found = await kept.look(theirs)
+    assert (found["total"], found["history"]) == (6, ["late0", "old0", "new0"])
+    store = kept.store()
+    await store.open(told)
+    await store.keep(theirs, "c", exchange=[message("after")])
+    assert [m.text for m in await store.history(theirs, "c", 2)] == ["new0", "after"]
+    await store.close()
+
+
+async def test_a_message_that_was_answered_twice_keeps_the_later_answer(kept: Kept) -> None:
+    plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
+    store = kept.store()
+    await store.open(told)
+    await store.keep(plain, "c", receipt=Receipt("m", b"d", reply=b'{"a":1}'))
+    await store.keep(theirs, "c", receipt=Receipt("m", b"e", reply=b'{"a":2}'))
+    await store.close()
+    assert kept.upkeep.assign(TO).receipts == 1
+    store = kept.store()
+    await store.open(told)
+    found = await store.receipt(theirs, "m")
+    assert found is not None
+    assert (found.digest, found.reply) == (b"e", b'{"a":2}')
+    assert await store.receipt(plain, "m") is None
+    await store.close()
+
+
+async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> None:
+    """And the file of an export can be imported."""
+    plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
+    store = kept.store()
+    await store.open(told)
+    for scope, count in ((plain, HISTORY_KEPT), (theirs, HISTORY_KEPT - 3)):
+        said = [message(f"{scope.owner[:3]} {n}") for n in range(count)]
+        for n in range(0, count, 100):
+            await store.keep(scope, "c", exchange=said[n : n + 100])
+    await store.close()
+    kept.upkeep.assign(TO)
+    history = (await kept.look(theirs))["history"]
+    assert len(history) == HISTORY_KEPT
+    assert history[:4] == [*[f"bob {HISTORY_KEPT - n}" for n in (3, 2, 1)], "htt 0"]
+    assert history[-1] == f"htt {HISTORY_KEPT - 4}"
+    file = io.BytesIO()
+    with kept.upkeep.reading() as source:
+        counts = export_to(source, file.write, by="a test")
+    file.seek(0)
+    assert len(list(checked(lines_in(file)))) == 1 + counts.messages == 1 + HISTORY_KEPT
+
+
+async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:
+    await kept.fill(Scope("a", "", "bob"))
+    store = kept.store()
+    await store.open(told)
+    try:
+        with pytest.raises(StoreUnavailable, match="in use by"):
+            kept.upkeep.assign(TO)
+        assert kept.upkeep.unassigned(TO).tasks == 2
+        assert (await store.list(TaskQuery(scope=Scope("a", "", "bob"), limit=9))).total == 2
+    finally:
+        await store.close()
+    assert kept.upkeep.assign(TO).tasks == 2
+
+
+@pytest.mark.service
+async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was paused for longer than it lives, and then goes on."""
+    from parley.store.postgres import heartbeat
+
+    beat: Callable[..., None] = heartbeat.Heart._beat
+    is_away = asyncio.Event()
+
+    def unless_away(self: Any) -> None:
+        if not is_away.is_set():
+            beat(self)
+
+    monkeypatch.setattr(heartbeat.Heart, "_beat", unless_away)
+    kept, plain, theirs = Kept(postgres_url), Scope("a", "", "bob"), Scope("a", "", BOB)
+    store = open_store(postgres_url, lease=SHORTEST_LEASE)
+    assert isinstance(store, PostgresTaskStore)
+    await store.open(told)
+    try:
+        await store.append(creation("t", scope=plain, epoch=1))
+        is_away.set()
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    assert (await asyncio.to_thread(kept.upkeep.assign, TO)).tasks == 1
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(0.05)
+        with pytest.raises(Fenced):
+            await store.append(addition("t", 1, status("t", TaskState.WORKING), epoch=1))
+        is_away.clear()
+        record = await store.load("t")
+        assert record is not None
+        assert (record.scope, record.holder) == (theirs, "")
+        assert (await store.list(TaskQuery(scope=theirs, limit=9))).total == 1
+        [adopted] = await store.adopt("a", 9)
+        event = status("t", TaskState.COMPLETED)
+        await store.append(addition("t", 1, event, epoch=adopted.epoch, turn_open=False))
+        page = await store.list(TaskQuery(scope=theirs, limit=9, state=TaskState.COMPLETED))
+        assert page.total == 1
+        assert (await store.list(TaskQuery(scope=plain, limit=9))).total == 0
+    finally:
+        await store.close()

@@ -1,0 +1,225 @@
+"""Stores and exports that earlier versions wrote are opened, and hold what they held."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parley.model.encoding import encode
+from parley.model.tasks import TaskState
+from parley.store.admin.export_format import export_to
+from parley.store.admin.importer import import_into
+from parley.store.admin.postgres import PostgresUpkeep
+from parley.store.admin.sqlite import SqliteUpkeep
+from parley.store.events import Kind
+from parley.store.fold import fold
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import Scope, TaskQuery, TaskStore
+from tests.services.postgres import PostgresServer
+from tests.store.making import addition, all_events, status
+
+pytestmark = pytest.mark.anyio
+
+KEPT = Path(__file__).parents[2] / "data" / "stores"
+
+
+def unpacked(name: str) -> bytes:
+    return gzip.decompress((KEPT / name).read_bytes())
+
+
+def sqlite_of_before(folder: Path) -> Path:
+    with tarfile.open(KEPT / "sqlite-3.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "tasks.db"
+
+
+@pytest.fixture
+def postgres_of_before(postgres: PostgresServer) -> str:
+    """A database that the first version of the schema is in, with what was kept in it."""
+    url = postgres.new_database()
+    name = url.partition("?")[0].rpartition("/")[2]
+    postgres.execute(unpacked("postgres-1.sql.gz").decode(), name)
+    return f"{url}{'&' if '?' in url else '?'}schema=kept"
+
+
+@asynccontextmanager
+async def opened(store: TaskStore) -> AsyncIterator[TaskStore]:
+    await store.open(lambda records: None)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
+    """Check that a store has these tasks, in every way in which they are read."""
+    for task_id, wanted in expected.items():
+        record = await store.load(task_id)
+        assert record is not None
+        assert json.loads(encode(record.task)) == wanted["task"]
+        assert [record.scope.agent, record.scope.tenant, record.scope.owner] == wanted["scope"]
+        known = (record.seq, record.turn, record.turn_open, record.waiting)
+        assert known == tuple(wanted[name] for name in ("seq", "turn", "turnOpen", "waiting"))
+        counts = {}
+        for kind in (Kind.RECEIVED, Kind.TURN, Kind.REMEMBERED):
+            counts[kind.value] = len(await store.private_records(task_id, [kind]))
+        named = {"received": "received", "turn": "turns", "remembered": "remembered"}
+        assert counts == {kind: wanted[name] for kind, name in named.items()}
+        assert len(await store.waiting_messages(task_id, limit=999)) == wanted["waiting"]
+        turns = await store.private_records(task_id, [Kind.TURN])
+        log = sorted([*await all_events(store, task_id), *turns], key=lambda r: (r.seq, r.sub))
+        assert fold([record.event for record in log]) == record.task
+        bare = await store.load(task_id, history=1, artifacts=False)
+        assert bare is not None
+        assert bare.task.artifacts == ()
+        assert bare.task.history == record.task.history[-1:]
+        assert bare.task.status == record.task.status
+    for scope in {tuple(wanted["scope"]) for wanted in expected.values()}:
+        page = await store.list(TaskQuery(scope=Scope(*scope), artifacts=True, limit=100))
+        found = {task.id: json.loads(encode(task)) for task in page.tasks}
+        assert found == {
+            task_id: wanted["task"]
+            for task_id, wanted in expected.items()
+            if tuple(wanted["scope"]) == scope
+        }
+        assert (page.total, page.more) == (len(found), False)
+
+
+async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
+    """Check that what was at work is claimed, and written on."""
+    [agent] = {wanted["scope"][0] for wanted in expected.values()}
+    unfinished = [task_id for task_id, wanted in expected.items() if wanted["turnOpen"]]
+    claimed = await store.adopt(agent, 99)
+    assert [each.task_id for each in claimed] == unfinished
+    for each in claimed:
+        before = await store.load(each.task_id)
+        assert before is not None
+        end = status(each.task_id, TaskState.COMPLETED, "done", at=2_000_000_000_000)
+        await store.append(addition(each.task_id, before.seq, end, epoch=each.epoch))
+        after = await store.load(each.task_id)
+        assert after is not None
+        assert after.task == fold([end], before.task)
+    [watched] = [
+        task_id
+        for task_id in expected
+        if await store.pushes(task_id)  # the one with a webhook
+    ]
+    assert [task_id for task_id, _ in await store.adopt_pushes(agent, 9)] == [watched]
+
+
+async def test_a_sqlite_store_of_before_is_opened(tmp_path: Path) -> None:
+    expected = json.loads(unpacked("sqlite-3.json.gz"))
+    path = sqlite_of_before(tmp_path)
+    for _ in range(2):  # what was brought up to date is left alone
+        async with opened(SqliteTaskStore(path)) as store:
+            await holds(store, expected)
+    lines: list[bytes] = []
+    with SqliteUpkeep(path).reading() as source:
+        export_to(source, lines.append, by="0.1.0")
+    assert b"".join(lines) == export_without_leases(unpacked("export-1.jsonl.gz"), lines)
+    async with opened(SqliteTaskStore(path)) as store:
+        await goes_on(store, expected)
+
+
+def export_without_leases(before: bytes, lines: list[bytes]) -> bytes:
+    """An export of before, but for what opening the store changes: epochs, and so the hash."""
+    now = {}
+    for line in lines:
+        read = json.loads(line)
+        if read["is"] == "task":
+            now[read["task_id"]] = read["epoch"]
+    written = []
+    for line in before.splitlines(keepends=True):
+        read = json.loads(line)
+        if read["is"] == "task":
+            epoch = f'"epoch":{read["epoch"]}'.encode()
+            line = line.replace(epoch, f'"epoch":{now[read["task_id"]]}'.encode())
+        written.append(line if read["is"] != "end" else lines[-1])
+    return b"".join(written)
+
+
+@pytest.mark.service
+async def test_a_postgres_store_of_before_is_opened(postgres_of_before: str) -> None:
+    expected = json.loads(unpacked("postgres-1.json.gz"))
+    for _ in range(2):
+        async with opened(PostgresTaskStore(postgres_of_before)) as store:
+            await holds(store, expected)
+    # The replica that wrote it is dead, and was never heard of again: its tasks are free.
+    async with opened(PostgresTaskStore(postgres_of_before)) as store:
+        [agent] = {wanted["scope"][0] for wanted in expected.values()}
+        async with asyncio.timeout(60):
+            while not (await store.unclaimed()).get(agent):
+                await asyncio.sleep(0.05)
+        await goes_on(store, expected)
+
+
+@pytest.mark.service
+async def test_an_old_replica_neither_writes_nor_reads_what_it_does_not_know(
+    postgres: PostgresServer, postgres_of_before: str
+) -> None:
+    """What it would write would lack its stored form."""
+    name = postgres_of_before.partition("?")[0].rpartition("/")[2]
+    async with opened(PostgresTaskStore(postgres_of_before)):
+        pass
+    for column_or_table in ("told FROM kept.replicas", "body FROM kept.snapshots"):
+        with pytest.raises(Exception, match="does not exist"):
+            postgres.execute(f"SELECT {column_or_table}", name)
+    assert postgres.execute("SELECT max(oldest) FROM kept.schema_versions", name) == [(2,)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+async def test_an_export_of_before_is_imported(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    expected = json.loads(unpacked("sqlite-3.json.gz"))
+    lines = unpacked("export-1.jsonl.gz").splitlines(keepends=True)
+    store: TaskStore
+    upkeep: SqliteUpkeep | PostgresUpkeep
+    if kind == "sqlite":
+        path = tmp_path / "new.db"
+        upkeep, store = SqliteUpkeep(path), SqliteTaskStore(path)
+    else:
+        url = request.getfixturevalue("postgres_url")
+        upkeep, store = PostgresUpkeep(url), PostgresTaskStore(url)
+    with upkeep.writing() as target:
+        done = import_into(target, lines)
+    assert done.added.tasks == len(expected)
+    async with opened(store):
+        await holds(store, expected)
+        await goes_on(store, expected)
+
+
+async def test_a_migration_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
+    """SIGKILL at several moments: the store is as before, or up to date, and never between."""
+    expected = json.loads(unpacked("sqlite-3.json.gz"))
+    path = sqlite_of_before(tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "parley.cli",
+        "store",
+        "migrate",
+        "--store",
+        f"sqlite:///{path}",
+    ]
+    for wait in (0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        time.sleep(wait)  # wherever it is by then
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    async with opened(SqliteTaskStore(path)) as store:
+        await holds(store, expected)

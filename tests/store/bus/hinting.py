@@ -1,0 +1,88 @@
+"""What the tests of hints and buses are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from parley.model.encoding import encode
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import CancelRequested, Kind, LoggedEvent
+from parley.store.task_store import Place
+from tests.store.making import chunk
+
+WAIT = 20.0
+
+
+def event(seq: int, text: str = "x", task_id: str = "t") -> LoggedEvent:
+    update = chunk(task_id, text)
+    return LoggedEvent(task_id, seq, 1, Kind.ARTIFACT, encode(update), update, 0)
+
+
+def private(seq: int, sub: int, task_id: str = "t") -> LoggedEvent:
+    request = CancelRequested()
+    return LoggedEvent(task_id, seq, 1, Kind.CANCEL, encode(request), request, 0, sub)
+
+
+def place(seq: int, task_id: str = "t") -> Place:
+    return Place(
+        task_id=task_id,
+        seq=seq,
+        sub=0,
+        epoch=1,
+        holder="",
+        waiting=0,
+        cancel_requested=False,
+        ended=False,
+    )
+
+
+class Ear:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.places: list[Place] = []
+        self._told = asyncio.Event()
+
+    def heard(self, record: LoggedEvent) -> None:
+        self.records.append((record.seq, record.sub))
+        self._told.set()
+
+    def moved(self, place: Place) -> None:
+        self.places.append(place)
+        self._told.set()
+
+    async def until(self, enough: Callable[[], bool]) -> None:
+        """Wait until it was told enough."""
+        async with asyncio.timeout(WAIT):
+            while not enough():
+                self._told.clear()
+                await self._told.wait()
+
+
+class PaperBus:
+    """A bus that notes what it is told, and brings nothing."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.hints: LocalHints | None = None
+        self.replica = ""
+        self.told: list[LoggedEvent] = []
+        self.agents: list[str] = []
+        self.watched: set[str] = set()
+
+    async def open(self, hints: LocalHints, replica: str) -> None:
+        self.hints, self.replica = hints, replica
+
+    def tell(self, records: Sequence[LoggedEvent]) -> None:
+        self.told += records
+
+    def work(self, agent: str) -> None:
+        self.agents.append(agent)
+
+    def watch(self, task_id: str, cares: bool) -> None:
+        (self.watched.add if cares else self.watched.discard)(task_id)
+
+    async def close(self) -> None:
+        self.hints = None

@@ -1,0 +1,526 @@
+"""The buses: what one replica tells another hears, and what happens to the server harms neither."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from parley.model.tasks import TaskState
+from parley.store.bus.poller import HintRelay
+from parley.store.bus.subscriptions import Bus, LocalHints, Subscription
+from parley.store.follow import follow
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from tests.services import postgres as postgres_service
+from tests.services import redis as redis_service
+from tests.services.postgres import PostgresServer
+from tests.services.proxy import line
+from tests.services.redis import RedisServer
+from tests.store.bus.hinting import WAIT, Ear, event, private
+from tests.store.making import addition, chunk, creation, numbers, status
+
+pytestmark = [pytest.mark.anyio, pytest.mark.service]
+
+Server = PostgresServer | RedisServer
+KINDS = ["postgres", "redis"]
+
+
+def url_of(server: Server, port: int = 0) -> str:
+    url = server.url() if isinstance(server, PostgresServer) else server.url
+    return url.replace(f":{server.port}", f":{port or server.port}")
+
+
+def new_bus(url: str) -> Bus:
+    if url.startswith("redis"):
+        from parley.store.bus.redis_bus import RedisBus
+
+        return RedisBus(url)
+    from parley.store.bus.postgres_bus import PostgresBus
+
+    return PostgresBus(url)
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notice within a second or two that a server says nothing."""
+    from parley.store.bus import postgres_bus, redis_bus, redis_connection, redis_url
+
+    monkeypatch.setattr(postgres_bus, "BEAT", 0.1)
+    monkeypatch.setattr(postgres_bus, "SILENCE", 1.0)
+    monkeypatch.setattr(postgres_bus, "PATIENCE", 1.0)
+    monkeypatch.setattr(redis_connection, "BEAT", 0.1)
+    monkeypatch.setattr(redis_url, "SILENCE", 1.0)
+    monkeypatch.setattr(redis_url, "CONNECT_SECONDS", 1.0)
+    for module in (postgres_bus, redis_bus, redis_connection):
+        monkeypatch.setattr(module, "LONGEST_PAUSE", 0.5)
+
+
+class End:
+    """One replica's end of a bus. ``missed`` is how often it heard that hints may be lost."""
+
+    def __init__(self, url: str) -> None:
+        self.bus = new_bus(url)
+        self.hints = LocalHints()
+        self.hints.interest = self.bus.watch
+        self.hints.look = self._look
+        self.missed = 0
+
+    def _look(self, task_id: str | None) -> None:
+        self.missed += task_id is None
+
+    async def until_up(self) -> None:
+        await until(lambda: self.bus.is_up)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not done():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def ends(*urls: str, up: bool = True) -> AsyncIterator[list[End]]:
+    made = [End(url) for url in urls]
+    try:
+        for n, end in enumerate(made):
+            await end.bus.open(end.hints, f"replica-{n}")
+        for end in made:
+            if up:
+                await end.until_up()
+        yield made
+    finally:
+        for end in made:
+            await end.bus.close()
+
+
+async def arrives(teller: End, hearer: End, task_id: str = "t") -> None:
+    """Tell of a task until it is heard elsewhere: where subscribing takes a moment."""
+    with hearer.hints.subscribe(task_id) as live:
+        seq = 0
+        async with asyncio.timeout(WAIT):
+            while not live.held:
+                seq += 1
+                teller.bus.tell([event(seq, task_id=task_id)])
+                await live.wait(0.05)
+
+
+@contextmanager
+def server_of(kind: str) -> Iterator[Server]:
+    """A server that a test may kill."""
+    if kind == "redis":
+        with redis_service.running() as server:
+            yield server
+    else:
+        with postgres_service.running(fsync="off") as started:
+            yield started
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest) -> str:
+    """A bus on a server that must not be stopped."""
+    if request.param == "redis":
+        return f"{request.getfixturevalue('redis').url}?prefix={request.node.name}:"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that the test may kill."""
+    with server_of(request.param) as started:
+        yield started
+
+
+async def test_what_one_tells_the_other_hears(url: str) -> None:
+    async with ends(url, url) as (a, b):
+        ear, own = Ear(), Ear()
+        agents: list[str] = []
+        with (
+            b.hints.listen("t", ear),
+            a.hints.listen("t", own),
+            a.hints.subscribe("t") as mine,
+            b.hints.listen_work(agents.append),
+        ):
+            await arrives(a, b)
+            ear.records.clear()
+            with b.hints.subscribe("t") as live:
+                live.seen = 1000
+                told = [event(1001), private(1001, 1), event(1002, "\u00fc\u4e2d\U0001f600")]
+                a.bus.tell(told)
+                a.bus.tell([])
+                a.bus.work('an "agent"')
+                await until(lambda: live.held == 2 and bool(agents))
+                events, behind = live.take()
+                assert (list(events), behind) == ([told[0], told[2]], False)
+                await ear.until(lambda: ear.records == [(1001, 1)])
+            assert agents == ['an "agent"']
+            # What it told itself does not come back.
+            b.bus.tell([private(1002, 1)])
+            await own.until(lambda: own.records == [(1002, 1)])
+            assert mine.held == 0
+
+
+async def test_what_is_too_large_is_said_to_be_there(url: str) -> None:
+    async with ends(url, url) as (a, b):
+        await arrives(a, b)
+        with b.hints.subscribe("t") as live:
+            await asyncio.sleep(0)
+            live.seen = 1000
+            await told_until(lambda: a.bus.tell([event(1001, "x" * 100_000)]), live)
+            assert live.take() == ([], True)
+
+
+async def told_until(tell: Callable[[], None], live: Subscription) -> None:
+    async with asyncio.timeout(WAIT):
+        tell()
+        while not await live.wait(0.1):
+            tell()
+
+
+async def test_a_burst_comes_through_in_order(url: str) -> None:
+    async with ends(url, url) as (a, b):
+        with b.hints.subscribe("t") as live:
+            live.seen = 1
+            # From the event before on, until the subscription is there.
+            await told_until(lambda: a.bus.tell([event(2)]), live)
+            live.take()
+            found: list[int] = []
+            for begin in range(3, 2003, 100):
+                for seq in range(begin, begin + 100):
+                    a.bus.tell([event(seq)])
+                async with asyncio.timeout(WAIT):
+                    while not found or found[-1] < begin + 99:
+                        await live.wait()
+                        events, behind = live.take()
+                        assert not behind
+                        found += numbers(events)
+                        live.seen = found[-1]
+            assert found == list(range(3, 2003))
+
+
+async def test_what_was_told_last_is_sent_before_it_closes(url: str) -> None:
+    async with ends(url, url) as (a, b):
+        agents: list[str] = []
+        with b.hints.listen_work(agents.append):
+            a.bus.work("x")
+            await a.bus.close()
+            await a.bus.close()
+            await until(lambda: agents == ["x"])
+            assert not a.bus.is_up
+            a.bus.work("y")
+            a.bus.tell([event(1)])
+            a.bus.watch("t", True)
+            a.bus.watch("t", False)
+
+
+async def test_two_that_share_a_server_do_not_hear_one_another(
+    redis: RedisServer, postgres: PostgresServer
+) -> None:
+    for first, second in (
+        (redis.url + "?prefix=one:", redis.url + "?prefix=two:"),
+        (postgres.url(schema="one"), postgres.url(schema="two")),
+    ):
+        async with ends(first, second, second) as (a, b, c):
+            agents: asyncio.Queue[str] = asyncio.Queue()
+            with b.hints.listen_work(agents.put_nowait):
+                a.bus.work("of one")
+                await arrives(c, b)
+                c.bus.work("of two")
+                assert await asyncio.wait_for(agents.get(), WAIT) == "of two"
+
+
+TELL = """
+import asyncio, sys
+sys.path.insert(0, {root!r})
+from tests.store.bus.test_bus import End, event
+async def main():
+    end = End({url!r})
+    await end.bus.open(end.hints, "another process")
+    await end.until_up()
+    print("up", flush=True)
+    loop = asyncio.get_running_loop()
+    while (line := await loop.run_in_executor(None, sys.stdin.readline)):
+        end.bus.tell([event(int(line))])
+    await end.bus.close()
+asyncio.run(main())
+"""
+
+
+async def test_another_process_is_heard(url: str, request: pytest.FixtureRequest) -> None:
+    async with ends(url) as [here]:
+        script = TELL.format(root=str(request.config.rootpath), url=url)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, stdin=-1, stdout=-1
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(WAIT):
+                assert await process.stdout.readline() == b"up\n"
+                with here.hints.subscribe("t") as live:
+                    live.seen = 1
+                    asking = process.stdin
+                    await told_until(lambda: asking.write(b"2\n"), live)
+                    assert numbers(live.take()[0]) == [2]
+                    for seq in range(3, 50):
+                        process.stdin.write(b"%d\n" % seq)
+                        await live.wait()
+                        assert numbers(live.take()[0]) == [seq]
+                process.stdin.close()
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+class Replica:
+    """A store that shares its logs with another, and its relay."""
+
+    def __init__(self, logs: MemoryLogs, url: str) -> None:
+        self.store = MemoryTaskStore(logs=logs)
+        self.hints = LocalHints()
+        self.bus = new_bus(url)
+        self.relay = HintRelay(self.store, self.hints, self.bus, poll=0.2)
+
+    async def start(self) -> None:
+        await self.store.open(self.relay.committed)
+        await self.relay.start()
+
+    async def stop(self) -> None:
+        await self.relay.stop()
+        await self.store.close()
+
+
+async def kill_it(server: Server) -> None:
+    server.kill()
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(server.start)
+
+
+async def pause_it(server: Server) -> None:
+    server.pause()
+    await asyncio.sleep(2.0)
+    server.go_on()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [kill_it, pause_it])
+async def test_readers_elsewhere_miss_nothing_while_the_server_fails(
+    server: Server, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    logs = MemoryLogs()
+    writer, reader = Replica(logs, url_of(server)), Replica(logs, url_of(server))
+    await writer.start()
+    await reader.start()
+    found: dict[str, list[int]] = {}
+    tasks = [f"t{n}" for n in range(20)]
+    is_over = False
+
+    async def write(task_id: str) -> int:
+        last = await writer.store.append(creation(task_id))
+        while not is_over:
+            last = await writer.store.append(addition(task_id, last, chunk(task_id, "x")))
+            await asyncio.sleep(0.005)
+        return await writer.store.append(
+            addition(task_id, last, status(task_id, TaskState.COMPLETED))
+        )
+
+    async def read(task_id: str) -> None:
+        found[task_id] = []
+        async with aclosing(follow(reader.store, reader.hints, task_id, 0)) as batches:
+            async for events in batches:
+                found[task_id] += numbers(events)
+
+    async with asyncio.timeout(2 * WAIT):
+        writing = [asyncio.ensure_future(write(task_id)) for task_id in tasks]
+        await asyncio.sleep(0)
+        reading = [asyncio.ensure_future(read(task_id)) for task_id in tasks]
+        await asyncio.sleep(0.3)
+        await fault(server)
+        await until(lambda: writer.bus.is_up and reader.bus.is_up)
+        await asyncio.sleep(0.3)
+        is_over = True
+        lasts = await asyncio.gather(*writing)
+        await asyncio.gather(*reading)
+    for task_id, last in zip(tasks, lasts, strict=True):
+        assert found[task_id] == list(range(1, last + 1))
+    await writer.stop()
+    await reader.stop()
+
+
+async def test_a_server_that_dies_is_told_of_once_and_found_again(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    caplog.set_level(logging.INFO)
+    async with ends(url_of(server), url_of(server)) as (a, b):
+        await arrives(a, b)
+        missed = b.missed
+        for _ in range(2):
+            server.kill()
+            await until(lambda: not a.bus.is_up and not b.bus.is_up)
+            for seq in range(1000):
+                a.bus.tell([event(seq + 1)])
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(server.start)
+            await a.until_up()
+            await b.until_up()
+            # What is watched is looked at, since nobody knows what was told meanwhile.
+            assert b.missed > missed
+            missed = b.missed
+            await arrives(a, b)
+    said = [record.getMessage() for record in caplog.records if "parley" in record.name]
+    assert sum("does not work" in line for line in said) == 4
+    assert sum("works again" in line for line in said) == 4
+
+
+async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    from parley.store.bus.postgres_bus import PostgresBus
+
+    impatient(monkeypatch)
+    take_in = PostgresBus._take_in
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    others: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
+
+    def take_in_and_replace(self: PostgresBus, connection: Any) -> None:
+        number = connection.fileno()
+        try:
+            take_in(self, connection)
+        except psycopg.Error:
+            # Somebody calls at this very moment, and gets the first descriptor that is free.
+            while not any(number == each.fileno() for pair in pairs for each in pair):
+                pairs.append(socket.socketpair())
+            for one, other in pairs:
+                near = one if number == one.fileno() else other
+                if number == near.fileno():
+                    others.append(asyncio.create_task(asyncio.open_connection(sock=near)))
+            raise
+
+    monkeypatch.setattr(PostgresBus, "_take_in", take_in_and_replace)
+    with server_of("postgres") as server, contextlib.ExitStack() as sockets:
+        assert isinstance(server, PostgresServer)
+        async with ends(server.url()) as [end]:
+            server.cut_connections()
+            await until(lambda: bool(others) and end.bus.is_up)
+            monkeypatch.undo()
+            impatient(monkeypatch)
+        for pair in pairs:
+            for each in pair:
+                sockets.callback(each.close)
+        for other in others:
+            reader, writer = await other
+            number = writer.get_extra_info("socket").fileno()
+            [(one, two)] = [pair for pair in pairs if number in [each.fileno() for each in pair]]
+            (two if number == one.fileno() else one).sendall(b"hello")
+            assert await asyncio.wait_for(reader.readexactly(5), WAIT) == b"hello"
+            writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_it_comes_up_when_the_server_does(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    server.kill()
+    async with ends(url_of(server), url_of(server), up=False) as (a, b):
+        assert not a.bus.is_up
+        assert "does not work" in caplog.text
+        with b.hints.subscribe("t"):
+            await asyncio.to_thread(server.start)
+            await a.until_up()
+            await b.until_up()
+            await arrives(a, b)
+
+
+@pytest.mark.slow
+async def test_one_that_does_not_answer_is_noticed_and_costs_little(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    async with line(server.port) as passing:
+        url = url_of(server, passing.port)
+        async with ends(url, url) as (a, b):
+            await arrives(a, b)
+            passing.freeze()
+            large = event(1, "x" * 1000)
+            for n in range(20_000):
+                a.bus.tell([large])
+                a.bus.work("x")
+                if n % 100 == 0:
+                    await asyncio.sleep(0)
+            await until(lambda: not a.bus.is_up and not b.bus.is_up)
+            passing.thaw()
+            passing.cut()
+            await a.until_up()
+            await b.until_up()
+            await arrives(a, b)
+            # A slow line is no reason to give up.
+            passing.delay = 0.05
+            await arrives(a, b, "u")
+            passing.delay = 0.0
+            # It closes in bounded time when nobody answers.
+            passing.freeze()
+            a.bus.tell([large])
+            async with asyncio.timeout(WAIT):
+                await a.bus.close()
+                await b.bus.close()
+
+
+async def test_it_can_be_closed_while_it_connects() -> None:
+    async with line(9) as nowhere:
+        nowhere.freeze()
+        for url in (
+            f"postgresql://u:secret@127.0.0.1:{nowhere.port}/d",
+            f"redis://u:secret@127.0.0.1:{nowhere.port}",
+            f"redis+cluster://u:secret@127.0.0.1:{nowhere.port}",
+            f"redis+sentinel://127.0.0.1:{nowhere.port}/hints?sentinel_password=secret",
+        ):
+            end = End(url)
+            opening = asyncio.ensure_future(end.bus.open(end.hints, "a"))
+            await asyncio.sleep(0.05)
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await opening
+            async with asyncio.timeout(WAIT):
+                await end.bus.close()
+            assert "secret" not in repr(end.bus)
+
+
+async def test_passwords_are_not_told(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    url = url_of(server).replace("//", "//parley:hidden@").replace("hidden@parley@", "hidden@")
+    if isinstance(server, RedisServer):
+        server.ask("CONFIG", "SET", "requirepass", "another")
+    else:
+        url = url.replace("/postgres", "/nothing-here")
+    caplog.set_level(logging.DEBUG, "parley")
+    async with ends(url, up=False) as [end]:
+        await until(lambda: "does not work" in caplog.text)
+        assert not end.bus.is_up
+    assert "hidden" not in caplog.text
+    assert "hidden" not in repr(end.bus)
+
+
+async def test_behind_a_pooler_nothing_is_heard_and_that_is_said(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    with postgres_service.pooled(postgres) as pooler:
+        url = url_of(postgres, pooler.port)
+        async with ends(url, up=False) as [end]:
+            await until(lambda: "not through a pooler" in caplog.text)
+            assert not end.bus.is_up

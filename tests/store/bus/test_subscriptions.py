@@ -1,0 +1,244 @@
+"""Who is told of a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tracemalloc
+
+import pytest
+
+from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints, Subscription
+from parley.store.events import LoggedEvent
+from parley.store.task_store import Place
+from tests.store.bus.hinting import Ear, event, place, private
+from tests.store.making import numbers, received
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_subscriber_gets_the_public_events_of_its_task(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live, hints.subscribe("u") as other:
+        hints.publish([event(1), private(1, 1), event(2)])
+        hints.publish([private(2, 1)])
+        hints.publish([event(3)])
+        hints.publish([])
+        assert await live.wait(5)
+        events, behind = live.take()
+        assert (numbers(events), behind) == ([1, 2, 3], False)
+        assert live.take() == ([], False)
+        assert other.take() == ([], False)
+
+
+async def test_a_waiting_subscriber_is_woken(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live:
+        waiting = asyncio.ensure_future(live.wait(60))
+        await asyncio.sleep(0)
+        hints.publish([event(1)])
+        assert await asyncio.wait_for(waiting, 5)
+        assert live.take()[0][0].seq == 1
+        assert not await live.wait(0)
+
+
+async def test_one_that_takes_too_little_is_behind_and_holds_nothing(hints: LocalHints) -> None:
+    with hints.subscribe("t") as slow, hints.subscribe("t") as quick:
+        for seq in range(1, BUFFER_RECORDS + 10):
+            hints.publish([event(seq)])
+            quick.take()
+        assert await slow.wait(5)
+        assert slow.take() == ([], True)
+        hints.publish([event(BUFFER_RECORDS + 10)])
+        events, behind = slow.take()
+        assert (numbers(events), behind) == ([BUFFER_RECORDS + 10], False)
+
+
+async def test_buffers_are_bounded_in_bytes_but_hold_any_single_append() -> None:
+    live = Subscription(records=4, size=1000)
+    live.put([event(1), event(2)], 2000)
+    assert numbers(live.take()[0]) == [1, 2]
+    live.put([event(3)], 600)
+    live.put([event(4)], 600)
+    assert live.take() == ([], True)
+    live.put([event(n) for n in range(5, 15)], 10)
+    assert len(live.take()[0]) == 10
+
+
+class Deaf:
+    """A listener that fails."""
+
+    def heard(self, record: LoggedEvent) -> None:
+        raise RuntimeError("broken")
+
+    def moved(self, place: Place) -> None:
+        raise RuntimeError("lame")
+
+
+async def test_a_listener_is_called_with_private_records(hints: LocalHints) -> None:
+    ear = Ear()
+    with hints.listen("t", ear):
+        hints.publish([event(1), private(1, 1)])
+        hints.publish([private(1, 2)])
+        hints.moved(place(1))
+        hints.moved(place(1, "u"))
+    hints.publish([private(1, 3)])
+    hints.moved(place(2))
+    assert ear.records == [(1, 1), (1, 2)]
+    assert ear.places == [place(1)]
+
+
+async def test_a_listener_that_fails_harms_nobody(
+    hints: LocalHints, caplog: pytest.LogCaptureFixture
+) -> None:
+    ear = Ear()
+    with (
+        caplog.at_level(logging.ERROR),
+        hints.listen("t", Deaf()),
+        hints.listen("t", ear),
+        hints.subscribe("t") as live,
+    ):
+        hints.publish([event(1), private(1, 1)])
+        hints.moved(place(1))
+        assert live.take()[0]
+    assert ear.records == [(1, 1)]
+    assert ear.places == [place(1)]
+    assert "broken" in caplog.text
+    assert "lame" in caplog.text
+
+
+async def test_those_who_listen_for_work_hear_of_it(
+    hints: LocalHints, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(agent: str) -> None:
+        raise RuntimeError("lazy")
+
+    heard: list[str] = []
+    with hints.listen_work(fail), hints.listen_work(heard.append):
+        hints.work("a")
+    hints.work("b")
+    assert heard == ["a"]
+    assert "lazy" in caplog.text
+
+
+async def test_whoever_left_costs_nothing(hints: LocalHints) -> None:
+    with hints.subscribe("t"), hints.subscribe("t"), hints.listen("t", Ear()):
+        pass
+    with pytest.raises(RuntimeError), hints.subscribe("t"):
+        raise RuntimeError
+    assert hints.is_idle
+
+
+async def test_the_first_who_cares_and_the_last_are_noted(hints: LocalHints) -> None:
+    noted: list[tuple[str, bool]] = []
+    hints.interest = lambda task_id, cares: noted.append((task_id, cares))
+    with hints.subscribe("t"):
+        with hints.listen("t", Ear()), hints.listen("u", Ear()), hints.subscribe("t"):
+            assert set(hints.watched) == {"t", "u"}
+            assert noted == [("t", True), ("u", True)]
+        assert noted == [("t", True), ("u", True), ("u", False)]
+        assert hints.is_watched("t")
+        assert not hints.is_watched("u")
+    assert noted[3:] == [("t", False)]
+
+
+async def test_events_that_come_again_or_late_are_not_taken_twice(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live:
+        hints.publish([event(1), event(2)])
+        hints.publish([event(1)])
+        hints.publish([event(2), event(3)])
+        events, behind = live.take()
+        assert (numbers(events), behind) == ([1, 2, 3], False)
+        hints.publish([event(2), event(3)])
+        assert not await live.wait(0)
+        hints.publish([event(3), event(4)])
+        assert numbers(live.take()[0]) == [4]
+
+
+async def test_a_gap_leaves_the_reader_behind_with_what_came_before_it(hints: LocalHints) -> None:
+    with hints.subscribe("t") as live:
+        hints.publish([event(1)])
+        hints.publish([event(3)])
+        hints.publish([event(2)])
+        events, behind = live.take()
+        assert (numbers(events), behind) == ([1], True)
+        live.put([event(5), event(7)], 2)
+        assert live.take() == ([], True)
+
+
+async def test_news_without_records_wakes_only_who_does_not_know(hints: LocalHints) -> None:
+    looked: list[str | None] = []
+    hints.look = looked.append
+    with hints.subscribe("t") as live:
+        live.seen = 2
+        hints.publish([event(3)])
+        hints.moved(place(3))
+        hints.news("t", 3)
+        assert live.take()[1] is False
+        hints.moved(place(4))
+        assert await live.wait(5)
+        assert live.take() == ([], True)
+        live.seen = 4
+        hints.news("t", 5)
+        assert live.take() == ([], True)
+        live.seen = 5
+        hints.news("t", 5)
+        assert not await live.wait(0)
+        hints.gone("t")
+        assert live.take() == ([], True)
+        assert looked == []
+        with hints.listen("t", Ear()):
+            hints.news("t", 5)
+        assert looked == ["t"]
+        hints.missed()
+        assert looked == ["t", None]
+
+
+async def test_an_idle_subscription_is_small(hints: LocalHints) -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        subscriptions = [hints.subscribe(f"t{n}") for n in range(1000)]
+        lives = [subscription.__enter__() for subscription in subscriptions]
+        waits = [asyncio.ensure_future(live.wait(60)) for live in lives]
+        await asyncio.sleep(0)
+        each = (tracemalloc.get_traced_memory()[0] - before) / 1000
+    finally:
+        tracemalloc.stop()
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    assert each < 5000
+    assert received("a")
+
+
+class Looker:
+    """Somebody who looks into the logs of tasks."""
+
+    def __init__(self) -> None:
+        self.looks: list[str] = []
+
+    def has_news(self, task_id: str) -> None:
+        self.looks.append(task_id)
+
+
+def test_a_follower_hears_of_all_that_may_be_public() -> None:
+    hints, looker = LocalHints(), Looker()
+    asked: list[tuple[str, bool]] = []
+    hints.interest = lambda task_id, cares: asked.append((task_id, cares))
+    hints.follow("t", looker)
+    assert hints.is_watched("t")
+    assert not hints.is_idle
+    assert set(hints.watched) == {"t"}
+    hints.publish([event(1)])
+    hints.publish([private(1, 1)])
+    hints.publish([event(1, task_id="u")])
+    hints.news("t", 2)
+    hints.gone("t")
+    assert looker.looks == ["t", "t", "t"]
+    with hints.subscribe("t"):
+        hints.unfollow("t")
+        assert asked == [("t", True)]
+    hints.unfollow("t")
+    assert asked == [("t", True), ("t", False)]
+    hints.news("t", 3)
+    assert looker.looks == ["t", "t", "t"]
+    assert hints.is_idle

@@ -1,0 +1,86 @@
+"""The stores, which all keep one contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import LoggedEvent
+from parley.store.memory import MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import TaskStore
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def hints() -> LocalHints:
+    return LocalHints()
+
+
+@pytest.fixture
+def told() -> list[LoggedEvent]:
+    """Every record that the store told of, in order."""
+    return []
+
+
+@pytest.fixture
+def tell(told: list[LoggedEvent], hints: LocalHints) -> Callable[[Sequence[LoggedEvent]], None]:
+    def tell(records: Sequence[LoggedEvent]) -> None:
+        told.extend(records)
+        hints.publish(records)
+
+    return tell
+
+
+@pytest.fixture
+async def sqlite(
+    tmp_path: Path, clock: Clock, tell: Callable[[Sequence[LoggedEvent]], None]
+) -> AsyncIterator[SqliteTaskStore]:
+    store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock, busy_timeout=0.05)
+    await store.open(tell)
+    yield store
+    await store.close()
+
+
+class PostgresAtOurTime(PostgresTaskStore):
+    """One that does not correct the clock that a test gives it."""
+
+    def now(self) -> int:
+        return self._clock()
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+async def store(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    clock: Clock,
+    tell: Callable[[Sequence[LoggedEvent]], None],
+) -> AsyncIterator[TaskStore]:
+    store: TaskStore
+    if request.param == "memory":
+        store = MemoryTaskStore(clock=clock)
+    elif request.param == "sqlite":
+        store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
+    else:
+        store = PostgresAtOurTime(request.getfixturevalue("postgres_url"), clock=clock)
+    await store.open(tell)
+    yield store
+    await store.close()

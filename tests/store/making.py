@@ -1,0 +1,137 @@
+"""Events and appends that the tests of this room are made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from parley.model.parts import Artifact, Message, Part, Role
+from parley.model.struct import Timestamp
+from parley.model.tasks import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from parley.store.artifact_fold import ArtifactPiece
+from parley.store.events import KeptCaller, Kind, LoggedEvent, Received, TurnStarted
+from parley.store.fold import Fold
+from parley.store.task_store import Append, Scope, TaskStore
+
+SCOPE = Scope("agent", "tenant", "owner")
+AT = 1_000_000
+"""Since when a status is, in ms: the moment at which the clock of a test begins."""
+
+_numbers = itertools.count(1)
+
+
+def message(text: str, message_id: str = "", role: Role = Role.AGENT) -> Message:
+    return Message(message_id=message_id or f"message-{text}", role=role, parts=(Part(text=text),))
+
+
+def status(task_id: str, state: TaskState, said: str = "", at: int = AT) -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(
+        task_id=task_id, context_id=f"context-{task_id}", status=status_of(state, said, at)
+    )
+
+
+def status_of(state: TaskState, said: str = "", at: int = AT) -> TaskStatus:
+    return TaskStatus(
+        state=state,
+        message=message(said) if said else None,
+        timestamp=Timestamp.from_milliseconds(at),
+    )
+
+
+def chunk(
+    task_id: str,
+    text: str,
+    *,
+    append: bool = True,
+    last: bool = False,
+    artifact_id: str = "artifact",
+    **fields: Any,
+) -> TaskArtifactUpdateEvent:
+    return TaskArtifactUpdateEvent(
+        task_id=task_id,
+        context_id=f"context-{task_id}",
+        artifact=Artifact(artifact_id=artifact_id, parts=(Part(text=text),), **fields),
+        append=append,
+        last_chunk=last,
+    )
+
+
+def task(
+    task_id: str,
+    state: TaskState = TaskState.SUBMITTED,
+    *,
+    context_id: str = "",
+    at: int = AT,
+) -> Task:
+    return Task(
+        id=task_id,
+        context_id=context_id or f"context-{task_id}",
+        status=status_of(state, at=at),
+        history=(message("hello", role=Role.USER),),
+    )
+
+
+def received(text: str, caller: KeptCaller | None = None) -> Received:
+    said = message(text, role=Role.USER)
+    return Received(entry=f"entry-{next(_numbers)}", message=said, caller=caller)
+
+
+def turn_started(turn: int, *texts: str, caller: KeptCaller | None = None) -> TurnStarted:
+    said = tuple(message(text, role=Role.USER) for text in texts)
+    return TurnStarted(turn=turn, messages=said, caller=caller)
+
+
+def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> Append:
+    """An append that creates a task, with further events."""
+    first = options.pop("first", None) or task(
+        task_id, at=options.pop("at", AT), context_id=options.get("context_id", "")
+    )
+    options.setdefault("context_id", first.context_id)
+    options.setdefault("turn_open", True)
+    return Append(
+        task_id=task_id, events=(first, *more), expected_seq=0, turn=1, scope=scope, **options
+    )
+
+
+def addition(task_id: str, expected: int | None, *events: Any, **options: Any) -> Append:
+    """An append to a task that is there."""
+    options.setdefault("turn", 1)
+    return Append(task_id=task_id, events=events, expected_seq=expected, **options)
+
+
+async def all_events(store: TaskStore, task_id: str) -> list[LoggedEvent]:
+    """Every public event of a task, read page by page."""
+    found: list[LoggedEvent] = []
+    while page := await store.events(task_id, len(found), 100):
+        found += page
+    return found
+
+
+def numbers(events: Sequence[LoggedEvent]) -> list[int]:
+    return [event.seq for event in events]
+
+
+async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], int]:
+    """What is left to do: the tasks that this replica holds, and how many nobody does."""
+    return list(await store.holding()), (await store.unclaimed()).get(agent, 0)
+
+
+async def private_records(store: TaskStore, task_id: str) -> list[LoggedEvent]:
+    """Every private record of a task."""
+    kinds = [kind for kind in Kind if not kind.is_public]
+    return list(await store.private_records(task_id, kinds))
+
+
+def pieces(*events: Any) -> list[ArtifactPiece]:
+    """The stored form of the artifacts that events make."""
+    folding = Fold()
+    for event in events:
+        folding.apply(event)
+    return folding.take_unsaved()

@@ -1,0 +1,769 @@
+"""The PostgreSQL store's server: lost connections, outages, poolers, schemas, clocks, secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
+from parley.store.events import Kind, LoggedEvent, now_ms
+from parley.store.lease import Lease, Touch
+from parley.store.postgres.connection import Address, explain
+from parley.store.postgres.migrations import migrate
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.postgres.writer import PostgresDesk
+from parley.store.task_store import Conflict, PrunedElsewhere, Scope, StoreUnavailable, TaskQuery
+from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
+from tests.services.proxy import line
+from tests.store.making import (
+    SCOPE,
+    addition,
+    all_events,
+    chunk,
+    creation,
+    message,
+    numbers,
+    private_records,
+    received,
+    status,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.service]
+
+ROUNDS = int(os.environ.get("PARLEY_KILLS", "4"))
+TASKS = 12
+WINDOW = 8
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[PostgresServer]:
+    """A server that may be killed and cut off; it is there again after each test."""
+    with running() as server:
+        yield server
+
+
+@asynccontextmanager
+async def opened(
+    url: str, told: list[LoggedEvent] | None = None, **options: object
+) -> AsyncIterator[PostgresTaskStore]:
+    store = PostgresTaskStore(url, **options)  # type: ignore[arg-type]
+    await store.open((told if told is not None else []).extend)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class Load:
+    """Writes numbered chunks to tasks, as fast as a window of appends allows, until it is told."""
+
+    def __init__(self, store: PostgresTaskStore, told: list[LoggedEvent]) -> None:
+        self.store = store
+        self.told = told
+        self.is_over = False
+        self.written = 0
+        self.failures: list[Exception] = []
+        self.acknowledged: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Write while a block runs; at its end all is awaited and counted."""
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            for n in range(TASKS):
+                group.create_task(self._write(f"t{n}"))
+            group.create_task(self._bring())
+            try:
+                yield
+            finally:
+                self.is_over = True
+        await self.count()
+
+    async def go_on(self, appends: int = 200) -> None:
+        """Wait until so many more appends were acknowledged."""
+        until = self.written + appends
+        while self.written < until:
+            await asyncio.sleep(0.005)
+
+    async def _write(self, name: str) -> None:
+        await self.store.append(creation(name))
+        seq = 1
+        window: list[Awaitable[int]] = []
+        try:
+            while not self.is_over:
+                text = f"{name}:{seq}"
+                kind = TaskState.WORKING if seq % 5 == 0 else None
+                event = status(name, kind, text) if kind else chunk(name, text)
+                window.append(self.store.append(addition(name, seq, event)))
+                seq += 1
+                if len(window) >= WINDOW:
+                    await self._acknowledged(name, window.pop(0))
+            while window:
+                await self._acknowledged(name, window.pop(0))
+        except Exception as error:
+            self.failures.append(error)
+            await asyncio.gather(*window, return_exceptions=True)
+
+    async def _acknowledged(self, name: str, append: Awaitable[int]) -> None:
+        seq = await append
+        assert seq == self.acknowledged.get(name, 1) + 1
+        self.acknowledged[name] = seq
+        self.written += 1
+
+    async def _bring(self) -> None:
+        """Say something in a context, whose history is numbered by the database."""
+        n = 0
+        while not self.is_over:
+            await self.store.keep(SCOPE, "context", exchange=[message(str(n))])
+            n += 1
+        said = await self.store.history(SCOPE, "context", 1000)
+        assert [m.text for m in said] == [str(k) for k in range(max(0, n - 1000), n)]
+
+    async def count(self) -> None:
+        """Hold everything that was acknowledged and told to what the log says."""
+        assert self.failures == []
+        for name, seq in self.acknowledged.items():
+            events = await all_events(self.store, name)
+            assert numbers(events) == list(range(1, seq + 1))
+            assert [_text(event) for event in events[1:]] == [f"{name}:{n}" for n in range(1, seq)]
+            assert [r for r in self.told if r.task_id == name] == events
+            record = await self.store.load(name)
+            assert record is not None
+            assert record.seq == seq
+        page = await self.store.list(TaskQuery(scope=SCOPE))
+        assert page.total == len(page.tasks) == TASKS
+
+
+def _text(record: LoggedEvent) -> str:
+    if record.kind is Kind.ARTIFACT:
+        assert isinstance(record.event, TaskArtifactUpdateEvent)
+        return str(record.event.artifact.parts[0].text)
+    return record.event.status.message.text  # type: ignore[union-attr]
+
+
+async def test_connections_that_are_ended_in_the_middle_lose_and_repeat_nothing(
+    mortal: PostgresServer,
+) -> None:
+    told: list[LoggedEvent] = []
+    async with opened(mortal.new_url(), told) as store:
+        load = Load(store, told)
+        async with load.running():
+            for _ in range(ROUNDS * 2):
+                await load.go_on()
+                assert await asyncio.to_thread(mortal.cut_connections) >= 1
+
+
+async def test_a_server_that_is_killed_loses_and_repeats_nothing(mortal: PostgresServer) -> None:
+    told: list[LoggedEvent] = []
+    async with opened(mortal.new_url(), told) as store:
+        load = Load(store, told)
+        async with load.running():
+            for _ in range(ROUNDS):
+                await load.go_on()
+                await asyncio.to_thread(mortal.kill)
+                await asyncio.to_thread(mortal.start)
+            await load.go_on()
+            await asyncio.to_thread(mortal.restart)
+            await load.go_on()
+
+
+async def test_lines_that_break_before_the_answer_lose_and_repeat_nothing(
+    postgres: PostgresServer,
+) -> None:
+    """Was it committed? The writer's row knows."""
+    told: list[LoggedEvent] = []
+    chance = random.Random(os.urandom(8))
+    async with line(postgres.port) as between:
+        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
+        async with opened(url, told) as store:
+            load = Load(store, told)
+            async with load.running():
+                for n in range(ROUNDS * 5):
+                    await load.go_on(chance.randint(1, 100))
+                    if n % 2:
+                        between.cut()
+                    else:  # in the middle of an answer, after what a new connection says first
+                        between.drop_after, accepted = chance.randint(500, 6000), between.accepted
+                        between.cut()
+                        while between.accepted < accepted + 2:
+                            await asyncio.sleep(0.005)
+                        between.drop_after = None
+                between.heal()
+
+
+async def test_answers_that_are_lost_are_learned_of(postgres: PostgresServer) -> None:
+    """Commits arrive, answers do not: each append is there once, and its writer knows."""
+    told: list[LoggedEvent] = []
+    async with line(postgres.port) as between:
+        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
+        async with opened(url, told) as store:
+            await store.append(creation("t"))
+            for seq in range(1, 1 + ROUNDS):
+                [before] = postgres.execute("SELECT pg_current_wal_insert_lsn()::text")
+                between.delay = 0.15
+                appending = asyncio.ensure_future(store.append(addition("t", seq, chunk("t", "x"))))
+                await asyncio.sleep(0.2)  # the statement has arrived, its answer is on the way
+                between.cut()
+                between.delay = 0.0
+                assert await appending == seq + 1
+                assert before
+            assert numbers(await all_events(store, "t")) == list(range(1, ROUNDS + 2))
+            assert numbers([r for r in told if r.sub == 0]) == list(range(1, ROUNDS + 2))
+
+
+async def test_adoptions_whose_answer_is_lost_are_learned_of(postgres: PostgresServer) -> None:
+    async with line(postgres.port) as between:
+        url = postgres.new_url()
+        async with (
+            opened(url.replace(f":{postgres.port}/", f":{between.port}/")) as store,
+            opened(url) as other,
+        ):
+            for n in range(ROUNDS):
+                await other.append(creation(f"t{n}", release=True))
+                between.delay = 0.15
+                adopting = asyncio.ensure_future(store.adopt(SCOPE.agent, 10))
+                await asyncio.sleep(0.2)
+                between.cut()
+                between.delay = 0.0
+                assert [task.task_id for task in await adopting] == [f"t{n}"]
+                assert f"t{n}" in await store.holding()
+
+
+async def test_one_that_does_not_answer_is_waited_for_no_longer_than_was_said(
+    postgres: PostgresServer,
+) -> None:
+    told: list[LoggedEvent] = []
+    async with line(postgres.port) as between:
+        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
+        async with opened(url, told, patience=0.5) as store:
+            await store.append(creation("t"))
+            between.freeze()
+            writing = store.append(addition("t", 1, chunk("t", "x")))
+            reading = store.load("t")
+            failures = await asyncio.gather(writing, reading, return_exceptions=True)
+            assert [type(failure) for failure in failures] == [StoreUnavailable] * 2
+            assert "cannot be reached" in str(failures[0])
+            assert "not known whether it was written" in str(failures[0])
+            between.thaw()
+            record = None
+            while record is None:
+                try:
+                    record = await store.load("t")
+                except StoreUnavailable:
+                    continue
+            seq = await _append_at_the_head(store, "t")
+            assert numbers(await all_events(store, "t")) == list(range(1, seq + 1))
+            # What was written without its writer knowing was told to readers all the same.
+            assert numbers([r for r in told if r.sub == 0]) == list(range(1, seq + 1))
+
+
+async def _append_at_the_head(store: PostgresTaskStore, task_id: str) -> int:
+    """Append when the store works again, wherever the head is by then."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                record = await store.load(task_id)
+                assert record is not None
+                return await store.append(addition(task_id, record.seq, chunk(task_id, "again")))
+            except (StoreUnavailable, Conflict):
+                await asyncio.sleep(0.05)
+
+
+async def test_a_server_that_is_away_fails_what_waited_long_enough(mortal: PostgresServer) -> None:
+    async with opened(mortal.new_url(), patience=0.5) as store:
+        await store.append(creation("t"))
+        await asyncio.to_thread(mortal.stop)
+        results = await asyncio.gather(
+            *[store.append(addition("t", n, chunk("t", "x"))) for n in (1, 2, 3)],
+            store.load("t"),
+            return_exceptions=True,
+        )
+        assert {type(result) for result in results} <= {StoreUnavailable, Conflict}
+        assert isinstance(results[0], StoreUnavailable)
+        assert "cannot be reached" in str(results[0])
+        await asyncio.to_thread(mortal.start)
+        assert await _append_at_the_head(store, "t") == 2
+
+
+async def test_writers_that_failed_are_forgiven_though_the_server_stays_away(
+    mortal: PostgresServer,
+) -> None:
+    unseen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+    async with opened(mortal.new_url(), patience=0.3) as store:
+        assert store._writing is not None
+        desk = store._writing.desk
+        assert isinstance(desk, PostgresDesk)
+        for name in "abc":
+            await store.append(creation(name))
+        await asyncio.to_thread(mortal.stop)
+        for name in "ab":  # the second waits in line behind the pardon of the first, which fails
+            with pytest.raises(StoreUnavailable):
+                await store.append(addition(name, 1, chunk(name, "x")))
+        await asyncio.to_thread(mortal.start)
+        async with asyncio.timeout(60):
+            for name in "abc":
+                assert await _append_at_the_head(store, name) == 2
+            # The next failure brings the pardon of all.
+            with pytest.raises(Conflict):
+                await store.append(addition("c", 1, chunk("c", "y")))
+            while desk._broken:
+                await asyncio.sleep(0.01)
+    gc.collect()
+    assert unseen == []
+
+
+async def test_however_many_read_none_waits_longer_than_was_said(postgres: PostgresServer) -> None:
+    """Those in line behind others that wait in vain do not wait again when it is their turn."""
+    async with line(postgres.port) as between:
+        url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
+        async with opened(url, patience=2.0) as store:
+            await store.append(creation("t"))
+            between.freeze()
+            async with asyncio.timeout(60):  # one after the other it were 250 s at the least
+                failures = await asyncio.gather(
+                    *[store.load("t") for _ in range(1000)], return_exceptions=True
+                )
+            assert {type(failure) for failure in failures} == {StoreUnavailable}
+            between.thaw()
+            async with asyncio.timeout(60):
+                record = None
+                while record is None:
+                    with contextlib.suppress(StoreUnavailable):
+                        record = await store.load("t")
+
+
+@pytest.mark.parametrize("fault", ["stopped", "paused", "cut off"])
+async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fault: str) -> None:
+    async with line(mortal.port) as between:
+        url = mortal.new_url().replace(f":{mortal.port}/", f":{between.port}/")
+        async with opened(url, lease=Lease(0.5), patience=0.5) as store, asyncio.timeout(60):
+            assert store.trouble == ""
+            if fault == "stopped":
+                await asyncio.to_thread(mortal.stop)
+            elif fault == "paused":
+                mortal.pause()
+            else:
+                between.freeze()
+            try:
+                while not store.trouble:
+                    await asyncio.sleep(0.05)
+                assert re.fullmatch(r"the store was not heard of for \d+ seconds", store.trouble)
+            finally:
+                if fault == "stopped":
+                    await asyncio.to_thread(mortal.start)
+                elif fault == "paused":
+                    mortal.go_on()
+                between.thaw()
+            while store.trouble:
+                await asyncio.sleep(0.05)
+
+
+async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
+    """One text that it cannot keep, in the middle of a group."""
+    async with opened(postgres_url) as store:
+        results = await asyncio.gather(
+            store.append(creation("a")),
+            store.append(creation("b", context_id="not \x00 a text")),
+            store.append(creation("c")),
+            return_exceptions=True,
+        )
+        assert [type(result).__name__ for result in results] == ["int", "StoreUnavailable", "int"]
+        assert (await store.list(TaskQuery(scope=SCOPE))).total == 2
+
+
+async def test_a_pooler_in_transaction_mode_is_no_hindrance(postgres: PostgresServer) -> None:
+    told: list[LoggedEvent] = []
+    with pooled(postgres) as pooler:
+        url = pooler.new_url()
+        async with opened(url, told) as store, opened(url) as other:
+            load = Load(store, told)
+            async with load.running():
+                await load.go_on(500)
+                for n in range(20):
+                    await other.append(addition(f"t{n % TASKS}", None, received("m")))
+                    assert len(await other.places([f"t{k}" for k in range(TASKS)])) == TASKS
+            await store.append(creation("u", release=True))
+            assert [task.task_id for task in await other.adopt(SCOPE.agent, 5)] == ["u"]
+
+
+async def test_replicas_behind_a_pooler_never_run_what_another_prepared(
+    postgres: PostgresServer,
+) -> None:
+    """Their connections to the server are given to whoever is next."""
+    with pooled(postgres) as pooler:
+        await _use_by_turns(pooler)
+
+
+async def _use_by_turns(pooler: PgBouncer) -> None:
+    async with (
+        opened(pooler.new_url()) as one,
+        opened(pooler.new_url()) as two,
+    ):
+        for n in range(30):
+            await asyncio.gather(one.append(creation(f"one{n}")), two.append(creation(f"two{n}")))
+            found = await asyncio.gather(
+                one.list(TaskQuery(scope=SCOPE)), two.load(f"two{n}"), one.load(f"two{n}")
+            )
+            assert found[0].total == n + 1
+            assert found[1] is not None
+            assert found[2] is None
+
+
+async def test_the_clock_is_the_databases(postgres_url: str) -> None:
+    async with (
+        opened(postgres_url, clock=lambda: now_ms() - 3_600_000) as behind,
+        opened(postgres_url, clock=lambda: now_ms() + 3_600_000) as ahead,
+        opened(postgres_url) as right,
+    ):
+        assert abs(behind.now() - ahead.now()) < 10_000
+        await behind.append(creation("t"))
+        await ahead.append(creation("u"))
+        page = await right.list(TaskQuery(scope=SCOPE))
+        assert [task.id for task in page.tasks] == ["u", "t"]
+        assert [replica.alive for replica in await right.replicas()] == [True] * 3
+
+
+async def test_the_time_does_not_jump_with_the_clock_of_the_machine(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(postgres_url, lease=Lease(3600)) as store:  # the next beat is far away
+        before, real = store.now(), time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
+        assert 0 <= store.now() - before < 1_800_000
+
+
+async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was_set_back(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    schema = postgres_url.partition("?schema=")[2]
+    lease = Lease(0.5)
+    async with (
+        opened(postgres_url, lease=lease) as one,
+        opened(postgres_url, lease=lease) as other,
+        asyncio.timeout(60),
+    ):
+        await one.append(creation("t"))
+        assert one._heart is not None
+        await asyncio.to_thread(one._heart.stop)
+        later = f"UPDATE {schema}.replicas SET seen_at = seen_at + 3600000 WHERE id = '{{}}'"
+        await asyncio.to_thread(postgres.execute, later.format(one.replica))
+        while not await other.unclaimed():
+            await asyncio.sleep(0.05)
+        assert [a.task_id for a in await other.adopt(SCOPE.agent, 10)] == ["t"]
+
+
+async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forward(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    schema = postgres_url.partition("?schema=")[2]
+    behind = 0
+    async with (
+        opened(postgres_url, lease=Lease(3600), clock=lambda: now_ms() - behind) as one,
+        opened(postgres_url, lease=Lease(3600)) as other,
+    ):
+        await other.append(creation("t"))
+        heart = one._heart
+        assert heart is not None
+        heart.stop()
+        heart._touch = TouchesAtOnce(Lease(3600))
+        await asyncio.to_thread(heart._beat)
+        # As it looks when the database's clock went on by hours between two beats of each.
+        behind = 7_200_000
+        before = f"UPDATE {schema}.replicas SET seen_at = seen_at - {behind}"
+        await asyncio.to_thread(postgres.execute, before)
+        await asyncio.to_thread(heart._beat)
+        assert not await one.unclaimed()
+        await other.append(addition("t", 1, chunk("t", "x")))
+        # By the next beat that is as it was, and silence is silence.
+        await asyncio.to_thread(heart._beat)
+        assert await one.unclaimed()
+
+
+class TouchesAtOnce(Touch):
+    """Lets a replica judge others from its second beat on."""
+
+    def felt(self, now: float) -> bool:
+        is_first = self._since is None
+        super().felt(now)
+        return not is_first
+
+
+async def test_replicas_that_start_at_once_make_the_schema_once(postgres_url: str) -> None:
+    stores = [PostgresTaskStore(postgres_url) for _ in range(5)]
+    await asyncio.gather(*[store.open(lambda records: None) for store in stores])
+    await stores[0].append(creation("t"))
+    assert await stores[4].load("t") is not None
+    await asyncio.gather(*[store.close() for store in stores])
+
+
+async def refusal(url: str, **options: object) -> str:
+    with pytest.raises(StoreUnavailable) as failure:
+        await PostgresTaskStore(url, **options).open(lambda records: None)  # type: ignore[arg-type]
+    return str(failure.value)
+
+
+async def test_a_schema_that_this_version_does_not_know_is_refused(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    async with opened(postgres_url):
+        pass
+    schema = Address.of(postgres_url).schema
+    later = f"INSERT INTO {schema}.schema_versions VALUES (98, 'more', 1, now())"
+    postgres.execute(later)
+    async with opened(postgres_url) as store:  # it only adds something
+        await store.append(creation("t"))
+    postgres.execute(f"INSERT INTO {schema}.schema_versions VALUES (99, 'other', 99, now())")
+    reason = await refusal(postgres_url)
+    assert "version 99" in reason
+    assert "later version of Parley" in reason
+
+
+async def test_a_schema_is_left_alone_when_it_is_to_be(postgres_url: str) -> None:
+    assert "parley store migrate" in await refusal(postgres_url, migrates=False)
+    assert [done.version for done in migrate(Address.of(postgres_url))] == [1, 2]
+    assert migrate(Address.of(postgres_url)) == []
+    async with opened(postgres_url, migrates=False) as store:
+        await store.append(creation("t"))
+
+
+async def test_a_database_that_keeps_other_texts_is_refused(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    try:
+        assert "UTF8" in await refusal(postgres.url("latin"))
+    finally:
+        postgres.execute("DROP DATABASE latin")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:secret-word@127.0.0.1:1/tasks", "cannot be reached"),
+        ("postgresql://me:secret-word@127.0.0.1:{port}/none", "no such database; create it"),
+        ("postgresql://none:secret-word@127.0.0.1:{port}/postgres", "the user may not use it"),
+    ],
+)
+async def test_what_cannot_be_opened_is_said_without_the_password(
+    postgres: PostgresServer, url: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        url = url.replace("{port}", str(postgres.port)).replace("me:", f"{postgres.user}:")
+        store = PostgresTaskStore(url)
+        with pytest.raises(StoreUnavailable, match=said) as failure:
+            await store.open(lambda records: None)
+    shown = str(failure.value) + repr(Address.of(url)) + caplog.text
+    assert "secret" not in shown
+    assert "127.0.0.1" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ('FATAL: password authentication failed for user "p"', "user or the password is wrong"),
+        ("fe_sendauth: no password supplied", "user or the password is wrong"),
+        ('FATAL: database "x" does not exist', "no such database; create it"),
+        ('FATAL: role "p" does not exist', "the user may not use it"),
+        ('FATAL: no pg_hba.conf entry for host "10.0.0.1"', "the user may not use it"),
+        ("FATAL: sorry, too many clients already", "raise max_connections"),
+        ("Connection refused", "cannot be reached"),
+    ],
+)
+def test_why_a_server_takes_no_connection_is_understood(told: str, said: str) -> None:
+    error = psycopg.OperationalError(f"connection failed: {told}\n\tand more")
+    explained = str(explain(error, Address.of("postgresql://p@db/x")))
+    assert said in explained
+    assert "\n" not in explained
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:secret%zz@host/tasks",
+        "postgresql://me:secret@host/tasks?colour=red",
+        "postgresql://me:secret@host/tasks?schema=Not one",
+        "postgresql://me:secret@host/tasks?schema=pg_mine",
+        "postgresql://me:secret@host/tasks?schema=",
+        "postgresql://me:secret@[host/tasks",
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused_without_the_password(url: str) -> None:
+    with pytest.raises(ValueError, match="postgresql://") as refusal:
+        PostgresTaskStore(url)
+    assert "secret" not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+
+
+def test_an_address_is_libpqs_with_a_schema() -> None:
+    address = Address.of("postgresql://me@db:6000/tasks?sslmode=require&schema=mine")
+    assert address.schema == "mine"
+    assert "sslmode=require" in address.conninfo
+    assert "schema" not in address.conninfo
+    assert address.name == "postgresql://db:6000/tasks?schema=mine"
+    assert Address.of("postgresql:///tasks").schema == "parley"
+
+
+async def test_totals_are_right_whatever_happened(postgres: PostgresServer) -> None:
+    """Nobody counts tasks: the sums that two replicas keep are held to a count."""
+    chance = random.Random(1)
+    url = postgres.new_url()
+    scopes = [Scope("a"), Scope("a", "", "someone"), Scope("b")]
+    async with opened(url) as one, opened(url) as two:
+        stores = [one, two]
+
+        async def live(n: int) -> None:
+            name, scope = f"t{n}", scopes[n % 3]
+            await stores[n % 2].append(creation(name, scope=scope, turn_open=False))
+            for seq in range(1, chance.randint(1, 5)):
+                state = chance.choice([TaskState.WORKING, TaskState.INPUT_REQUIRED])
+                store = stores[chance.randint(0, 1)]
+                await store.append(addition(name, seq, status(name, state)))
+            if n % 4 == 0:
+                place = (await one.places([name]))[0]
+                await one.append(addition(name, place.seq, status(name, TaskState.COMPLETED)))
+
+        await asyncio.gather(*[live(n) for n in range(60)])
+        await two.prune("a", two.now() + 1, 5)
+        schema = Address.of(url).schema
+        counted = postgres.execute(
+            f"SELECT agent, owner, state, count(*) FROM {schema}.tasks GROUP BY 1, 2, 3"
+        )
+        kept = postgres.execute(
+            f"SELECT agent, owner, state, sum(n)::bigint FROM {schema}.task_counts "
+            "GROUP BY 1, 2, 3 HAVING sum(n) <> 0"
+        )
+        assert sorted(counted) == sorted(kept)
+        for scope in scopes:
+            page = await one.list(TaskQuery(scope=scope, limit=100))
+            assert page.total == len(page.tasks)
+
+
+async def test_every_query_of_a_running_server_uses_an_index(
+    postgres: PostgresServer, postgres_url: str
+) -> None:
+    async with opened(postgres_url) as store:
+        tasks = [creation(f"t{n}", at=n, turn_open=False) for n in range(3000)]
+        await asyncio.gather(*[store.append(task) for task in tasks])
+        schema = Address.of(postgres_url).schema
+        postgres.execute(f"ANALYZE {schema}.tasks")
+        before = _scans(postgres, schema)
+        await store.list(TaskQuery(scope=SCOPE, before=(500, "t500")))
+        await store.list(TaskQuery(scope=SCOPE, state=TaskState.SUBMITTED, not_after=2990))
+        await store.list(TaskQuery(scope=SCOPE, context_id="context-t7"))
+        await store.load("t7")
+        await store.events("t7", 0, 10)
+        await private_records(store, "t7")
+        await store.append(addition("t7", 1, chunk("t7", "x")))
+        await store.append(addition("t8", None, received("x")))
+        await store.adopt(SCOPE.agent, 5)
+        await store.unclaimed()
+        await store.first_in_line(SCOPE.agent)
+        await store.parked(SCOPE.agent, 100, 10)
+        await store.places(["t1", "t2"])
+        await store.prune(SCOPE.agent, 100, 10)
+
+        # The server counts with a delay, at the latest when a connection ends.
+        await store.close()
+        async with asyncio.timeout(10):
+            while postgres.execute(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE application_name = 'parley' AND backend_type = 'client backend'"
+            ) != [(0,)]:
+                await asyncio.sleep(0.02)
+        assert _scans(postgres, schema) == before
+
+
+def _scans(postgres: PostgresServer, schema: str) -> Sequence[object]:
+    return postgres.execute(
+        "SELECT relname, seq_scan FROM pg_stat_user_tables "
+        f"WHERE schemaname = '{schema}' AND relname IN ('tasks', 'log') ORDER BY relname"
+    )
+
+
+# -- removing what is old --------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def pruning_held_up(
+    postgres: PostgresServer, url: str, store: PostgresTaskStore, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[asyncio.Task[int]]:
+    """A store that removes what ended, and waits for rows of it that another has locked."""
+    monkeypatch.setattr("parley.store.postgres.prune.LOCK_SECONDS", 60)
+    schema = Address.of(url).schema
+    for n in range(20):
+        await store.append(creation(f"old{n}", status(f"old{n}", TaskState.COMPLETED)))
+    with psycopg.connect(Address.of(url).conninfo) as other:
+        other.execute(f"SELECT 1 FROM {schema}.tasks WHERE ended_at IS NOT NULL FOR UPDATE")
+        pruning = asyncio.create_task(store.prune(SCOPE.agent, store.now() + 100_000, 100))
+        async with asyncio.timeout(20):
+            while not postgres.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                f"AND query LIKE '%DELETE FROM {schema}.tasks%'"
+            ):
+                await asyncio.sleep(0.02)
+        yield pruning
+
+
+async def test_nobody_waits_for_what_is_old_to_be_removed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url()
+    async with opened(url) as one, opened(url) as two, asyncio.timeout(60):
+        async with pruning_held_up(postgres, url, one, monkeypatch) as pruning:
+            for n, store in enumerate([one, two] * 3):
+                name = f"new{n}"
+                assert await store.append(creation(name)) == 1
+                assert await store.append(addition(name, 1, chunk(name, "x"))) == 2
+                assert await store.claim(name) == 2
+                end = addition(name, 2, status(name, TaskState.COMPLETED), epoch=2)
+                assert await store.append(end) == 3
+                assert await store.adopt(SCOPE.agent, 10) == []
+            # One replica at a time: the other goes without.
+            with pytest.raises(PrunedElsewhere):
+                await two.prune(SCOPE.agent, two.now() + 100_000, 100)
+            assert not pruning.done()
+        assert await pruning == 26
+        assert await two.prune(SCOPE.agent, two.now() + 100_000, 100) == 0
+        assert (await one.list(TaskQuery(scope=SCOPE))).total == 0
+
+
+async def test_a_store_that_is_closed_does_not_wait_for_what_is_removed(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.new_url()
+    async with (
+        opened(url) as store,
+        pruning_held_up(postgres, url, store, monkeypatch) as pruning,
+    ):
+        async with asyncio.timeout(20):
+            await store.close()
+        with pytest.raises(StoreUnavailable):
+            await pruning
+    async with opened(url) as store, asyncio.timeout(20):
+        removed = 0
+        while removed < 20:  # its server may be at it for a moment
+            with contextlib.suppress(PrunedElsewhere):
+                removed += await store.prune(SCOPE.agent, store.now() + 100_000, 100)
+            await asyncio.sleep(0.02)
+
+
+async def test_pruning_leaves_no_connection_behind(postgres: PostgresServer) -> None:
+    url = postgres.new_url()
+    asked = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'parley' "
+        "AND backend_type = 'client backend' AND query LIKE '%prune%' OR query LIKE 'COMMIT'"
+    )
+    async with opened(url) as store, asyncio.timeout(20):
+        assert await store.prune(SCOPE.agent, store.now() + 100_000, 100) == 0
+        while postgres.execute(asked) != [(0,)]:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,348 @@
+"""The SQLite store's files: no link is followed, all are private, and a lost one is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from parley.store.events import LoggedEvent
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import StoreUnavailable
+from tests.store.making import addition, chunk, creation
+from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has other links and permissions"),
+]
+
+NOTES = "These are my notes. They are not to be lost.\n"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "victim"
+    path.write_text(NOTES)
+    return path
+
+
+# -- links -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [NOTES, "12\n", ""])
+@pytest.mark.parametrize("kind", ["symbolic link", "hard link"])
+@pytest.mark.parametrize("ending", [".lock", "-wal", "-shm", "-journal"])
+async def test_a_link_in_place_of_a_file_of_its_is_not_followed(
+    tmp_path: Path, victim: Path, ending: str, kind: str, content: str
+) -> None:
+    victim.write_text(content)
+    victim.chmod(0o644)
+    planted = tmp_path / f"tasks.db{ending}"
+    if kind == "hard link":
+        os.link(victim, planted)
+    else:
+        planted.symlink_to(victim)
+    reason = await refusal(tmp_path / "tasks.db")
+    assert f"{planted} is a {kind}" in reason
+    assert victim.read_text() == content
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o644
+    planted.unlink()
+    async with opened(tmp_path / "tasks.db") as store:
+        await store.append(creation("t"))
+
+
+@pytest.mark.parametrize("ending", [".lock", "-wal"])
+async def test_a_link_to_nothing_makes_nothing(tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"tasks.db{ending}").symlink_to(tmp_path / "made")
+    assert "symbolic link" in await refusal(tmp_path / "tasks.db")
+    assert not (tmp_path / "made").exists()
+
+
+async def test_a_lock_file_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tasks.db.lock").write_text(NOTES)
+    assert "tasks.db.lock is not a lock file" in await refusal(tmp_path / "tasks.db")
+    assert (tmp_path / "tasks.db.lock").read_text() == NOTES
+
+
+@pytest.mark.parametrize("name", ["tasks.db", "tasks.db.lock", "tasks.db-wal"])
+async def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    async with asyncio.timeout(10):
+        assert f"{name} is not a regular file" in await refusal(tmp_path / "tasks.db")
+
+
+async def test_a_database_that_is_named_by_a_symbolic_link_is_the_one_it_names(
+    tmp_path: Path,
+) -> None:
+    """Whatever name it goes by, there is one lock."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "tasks.db").symlink_to(tmp_path / "disk" / "real.db")
+    async with opened(tmp_path / "tasks.db") as store:
+        await store.append(creation("t"))
+        assert "in use" in await refusal(tmp_path / "disk" / "real.db")
+        names = sorted(p.name for p in (tmp_path / "disk").iterdir())
+    assert names == ["real.db", "real.db-shm", "real.db-wal", "real.db.lock", "real.db.sock"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "tasks.db"]
+
+
+async def test_a_database_with_two_names_is_refused(tmp_path: Path) -> None:
+    """What is open by one name is not locked for who opens it by the other."""
+    async with opened(tmp_path / "tasks.db"):
+        pass
+    os.link(tmp_path / "tasks.db", tmp_path / "copy.db")
+    assert "has 2 names" in await refusal(tmp_path / "tasks.db")
+    assert "has 2 names" in await refusal(tmp_path / "copy.db")
+    (tmp_path / "copy.db").unlink()
+    async with opened(tmp_path / "tasks.db"):
+        pass
+
+
+def tidy_up(lock: Path) -> None:
+    """Remove a lock file that nobody holds at this moment."""
+    fcntl = pytest.importorskip("fcntl")
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(lock, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.unlink()
+        except BlockingIOError:
+            pass  # it is in use
+        finally:
+            os.close(descriptor)
+
+
+async def test_a_lock_file_that_was_removed_is_no_lock(tmp_path: Path) -> None:
+    """Two that open at once, with an operator who tidies up in between, do not both get it."""
+    path = tmp_path / "tasks.db"
+    stores = [SqliteTaskStore(path) for _ in range(8)]
+    for _ in range(5):
+        opening = [asyncio.ensure_future(store.open(ignore)) for store in stores]
+        while not all([each.done() for each in opening]):
+            tidy_up(path.with_name("tasks.db.lock"))
+            await asyncio.sleep(0)
+        assert len([each for each in opening if each.exception() is None]) <= 1
+        for store in stores:
+            await store.close()
+
+
+# -- privacy ---------------------------------------------------------------------------------------
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {p.name: stat.S_IMODE(p.stat().st_mode) for p in folder.iterdir()}
+
+
+FILES = ("tasks.db", "tasks.db-shm", "tasks.db-wal", "tasks.db.lock")
+SOCKET = "tasks.db.sock"
+PRIVATE = dict.fromkeys((*FILES, SOCKET), 0o600)
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0, 0o777, 0o077])
+async def test_its_files_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        async with opened(tmp_path / "tasks.db") as store:
+            await store.append(creation("t"))
+            assert modes(tmp_path) == PRIVATE
+
+
+async def test_files_that_were_open_to_others_are_made_private(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tasks.db"
+    with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        holder.send_signal(signal.SIGKILL)
+    assert set(modes(tmp_path)) == {*FILES, SOCKET}
+    for name in FILES:
+        (tmp_path / name).chmod(0o664)
+    with caplog.at_level(logging.WARNING):
+        async with opened(path) as store:
+            await store.append(creation("t"))
+            assert modes(tmp_path) == PRIVATE
+    said = sorted(r.getMessage() for r in caplog.records)
+    assert said == [
+        f"{tmp_path / name} was open to others (mode 664); it is private now" for name in FILES
+    ]
+
+
+async def test_a_file_of_another_user_is_said_to_be_open_to_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    path = tmp_path / "tasks.db"
+    async with opened(path):
+        pass
+    path.chmod(0o644)
+    os.chown(path, 65534, 65534)
+    with caplog.at_level(logging.WARNING):
+        async with opened(path) as store:
+            await store.append(creation("t"))
+    [said] = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"{path} is open to others (mode 644) and cannot be made private")
+    assert "user 65534" in said
+    assert "chmod 600" in said
+
+
+# -- a file that is lost while it is in use --------------------------------------------------------
+
+
+async def troubled(store: SqliteTaskStore, is_so: bool) -> str:
+    async with asyncio.timeout(10):
+        while bool(store.trouble) is not is_so:
+            await asyncio.sleep(0.01)
+    return store.trouble
+
+
+@pytest.mark.parametrize("how", ["moved away", "replaced", "replaced by a link"])
+@pytest.mark.parametrize("name", ["tasks.db", "tasks.db-wal"])
+async def test_nothing_is_written_to_a_file_that_is_lost(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    path = tmp_path / "tasks.db"
+    there, away = tmp_path / name, tmp_path / "away"
+    async with opened(path) as store:
+        assert await store.append(creation("t")) == 1
+        there.rename(away)
+        if how == "replaced":
+            there.write_bytes(away.read_bytes())
+        elif how == "replaced by a link":
+            there.symlink_to(away)
+        tries = [store.append(addition("t", 1, chunk("t", text))) for text in "abc"]
+        for result in await asyncio.gather(*tries, return_exceptions=True):
+            assert isinstance(result, StoreUnavailable)
+            assert said_of(how) in str(result)
+            assert "restart the server" in str(result)
+        assert said_of(how) in store.trouble
+        assert str(tmp_path) not in store.trouble
+        with pytest.raises(StoreUnavailable, match="restart the server"):
+            await store.load("t")
+        away.rename(there)
+        # What came first may have been written: it was found to be lost only afterwards.
+        await troubled(store, False)
+        record = await store.load("t")
+        assert record is not None
+        assert record.seq in (1, 2)
+        assert await store.append(addition("t", record.seq, chunk("t", "x"))) == record.seq + 1
+    async with opened(path) as store:
+        again = await store.load("t")
+        assert again is not None
+        assert again.seq == record.seq + 1
+
+
+def said_of(how: str) -> str:
+    return "was removed or moved away" if how == "moved away" else "another file took the place"
+
+
+async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_path: Path) -> None:
+    path, told = tmp_path / "tasks.db", list[LoggedEvent]()
+
+    def tell(records: Sequence[LoggedEvent]) -> None:
+        told.extend(records)
+
+    store = SqliteTaskStore(path)
+    await store.open(tell)
+    await store.append(creation("t"))
+    told.clear()
+
+    def move(sql: str) -> None:
+        if sql == "COMMIT":
+            path.rename(tmp_path / "away")
+
+    assert store._writing is not None
+    connection = store._writing.desk.connection  # type: ignore[attr-defined]
+    connection.set_trace_callback(move)
+    with pytest.raises(StoreUnavailable, match="was removed or moved away"):
+        await store.append(addition("t", 1, chunk("t", "x")))
+    connection.set_trace_callback(None)
+    assert told == []
+    await store.close()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: str) -> None:
+    """Nothing need be written; and it is not the database alone that matters."""
+    there, away = tmp_path / name, tmp_path / "away"
+    async with opened(tmp_path / "tasks.db") as store:
+        await store.append(creation("t"))
+        there.rename(away)
+        if how == "replaced":
+            there.write_bytes(b"")
+        said = await troubled(store, True)
+        assert (
+            said
+            == {
+                "removed": f"the {CALLED[name]} was removed or moved away while it is in use",
+                "replaced": f"another file took the place of the {CALLED[name]} while it is in use",
+            }[how]
+        )
+        with pytest.raises(StoreUnavailable):
+            await store.append(addition("t", 1, chunk("t", "x")))
+        with pytest.raises(StoreUnavailable):
+            await store.load("t")
+        away.rename(there)
+        assert await store.append(addition("t", 1, chunk("t", "x"))) == 2
+        assert store.trouble == ""
+
+
+CALLED = {
+    "tasks.db": "database file",
+    "tasks.db-wal": "database's write-ahead log",
+    "tasks.db-shm": "database's index of the write-ahead log",
+    "tasks.db.lock": "database's lock file",
+}
+
+
+async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> None:
+    """Closing the one that was replaced takes nothing from the one that is there now."""
+    path = tmp_path / "tasks.db"
+    (tmp_path / "other").mkdir()
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "other" / "tasks.db")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        holder.send_signal(signal.SIGKILL)  # so that it has a write-ahead log
+    async with opened(path) as store:
+        await store.append(creation("t"))
+        for name in ("tasks.db", "tasks.db-wal", "tasks.db-shm"):
+            os.replace(tmp_path / "other" / name, tmp_path / name)
+        await troubled(store, True)
+        kept = {n: (tmp_path / n).read_bytes() for n in ("tasks.db", "tasks.db-wal")}
+    assert {n: (tmp_path / n).read_bytes() for n in kept} == kept
+    async with opened(path) as store:
+        assert await store.load("t") is None
+
+
+async def test_a_second_name_that_comes_later_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup may make one for a moment: that is no reason to stop."""
+    async with opened(tmp_path / "tasks.db") as store:
+        os.link(tmp_path / "tasks.db", tmp_path / "backup.db")
+        for seq in range(3):
+            await store.append(creation(f"t{seq}"))
+        assert store.trouble == ""
+    said = [r.getMessage() for r in caplog.records if "second name" in r.getMessage()]
+    assert len(said) == 1

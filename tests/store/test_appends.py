@@ -1,0 +1,433 @@
+"""What may be added to a log, in every store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parley.model.encoding import encode
+from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
+from parley.store.events import CancelRequested, Kind, LoggedEvent, Remembered
+from parley.store.fold import Fold, IllegalEvent, fold
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import (
+    PAGE_BYTES,
+    Append,
+    Conflict,
+    Fenced,
+    StoreUnavailable,
+    TaskEnded,
+    TaskStore,
+    UnknownTask,
+)
+from tests.store.conftest import Clock
+from tests.store.making import (
+    SCOPE,
+    addition,
+    all_events,
+    chunk,
+    creation,
+    left,
+    message,
+    numbers,
+    pieces,
+    private_records,
+    received,
+    status,
+    task,
+    turn_started,
+)
+from tests.strategies import value_of
+
+pytestmark = pytest.mark.anyio
+
+WORKING, COMPLETED = TaskState.WORKING, TaskState.COMPLETED
+
+
+@pytest.mark.L1
+async def test_public_events_are_numbered_and_private_ones_hang_on_them(
+    store: TaskStore, told: list[LoggedEvent]
+) -> None:
+    assert await store.append(creation("t", received("a"), received("b"))) == 1
+    assert await store.append(addition("t", 1, turn_started(1), status("t", WORKING))) == 2
+    assert await store.append(addition("t", None, received("c"))) == 2
+    assert await store.append(addition("t", 2, chunk("t", "x"), chunk("t", "y"))) == 4
+    places = [(r.seq, r.sub, r.kind) for r in told]
+    assert places == [
+        (1, 0, Kind.TASK),
+        (1, 1, Kind.RECEIVED),
+        (1, 2, Kind.RECEIVED),
+        (1, 3, Kind.TURN),
+        (2, 0, Kind.STATUS),
+        (2, 1, Kind.RECEIVED),
+        (3, 0, Kind.ARTIFACT),
+        (4, 0, Kind.ARTIFACT),
+    ]
+    assert numbers(await all_events(store, "t")) == [1, 2, 3, 4]
+
+
+async def test_what_is_read_is_what_was_told(store: TaskStore, told: list[LoggedEvent]) -> None:
+    remembered = Remembered(key="k", value=msgspec.Raw(b'{"a":\n [1]}'))
+    await store.append(creation("t", received("a"), remembered, turn_started(1)))
+    await store.append(addition("t", 1, status("t", WORKING, "said"), chunk("t", "x"), turn=7))
+    public = [r for r in told if r.sub == 0]
+    assert await all_events(store, "t") == public
+    private = await private_records(store, "t")
+    [value] = [r for r in private if r.kind is Kind.REMEMBERED]
+    assert private == [r if r.kind is not Kind.REMEMBERED else value for r in told if r.sub]
+    assert isinstance(value.event, Remembered)
+    assert msgspec.json.decode(value.event.value) == {"a": [1]}
+    assert [r.turn for r in public] == [1, 7, 7]
+    assert [encode(r.event) for r in public] == [r.payload for r in public]
+
+
+async def test_a_record_bears_the_moment_of_its_append(
+    store: TaskStore, clock: Clock, told: list[LoggedEvent]
+) -> None:
+    await store.append(creation("t"))
+    clock.now += 7
+    await store.append(addition("t", 1, chunk("t", "x")))
+    assert told[1].at - told[0].at == 7
+    assert [r.at for r in await all_events(store, "t")] == [r.at for r in told]
+
+
+async def test_a_task_that_is_not_there_takes_nothing(store: TaskStore) -> None:
+    for append in (addition("t", 1, chunk("t", "x")), addition("t", None, received("a"))):
+        with pytest.raises(UnknownTask):
+            await store.append(append)
+    with pytest.raises(UnknownTask):
+        await store.claim("t")
+    assert await store.load("t") is None
+    assert await all_events(store, "t") == []
+
+
+async def test_a_task_is_created_once(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    with pytest.raises(Conflict) as refusal:
+        await store.append(creation("t"))
+    assert refusal.value.head == 1
+    await store.append(addition("t", 1, status("t", COMPLETED)))
+    with pytest.raises(Conflict):
+        await store.append(creation("t"))
+
+
+@pytest.mark.L1
+async def test_an_append_at_the_wrong_head_is_refused_whole(
+    store: TaskStore, told: list[LoggedEvent]
+) -> None:
+    await store.append(creation("t"))
+    await store.append(addition("t", 1, chunk("t", "x")))
+    for wrong in (1, 3):
+        with pytest.raises(Conflict) as refusal:
+            await store.append(addition("t", wrong, received("a"), chunk("t", "y")))
+        assert refusal.value.head == 2
+    assert len(told) == 2
+    assert numbers(await all_events(store, "t")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "end", [TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED]
+)
+@pytest.mark.L3
+async def test_nothing_follows_a_terminal_status(store: TaskStore, end: TaskState) -> None:
+    await store.append(creation("t", received("a"), received("b")))
+    await store.append(addition("t", None, received("c"), CancelRequested()))
+    await store.append(addition("t", 1, status("t", end), turn_open=True))
+    for late in (
+        addition("t", 2, chunk("t", "x")),
+        addition("t", 2, status("t", WORKING)),
+        addition("t", 2, received("a")),
+        addition("t", None, received("a")),
+        addition("t", 5, chunk("t", "x"), epoch=9),
+    ):
+        with pytest.raises(TaskEnded):
+            await store.append(late)
+    with pytest.raises(TaskEnded):
+        await store.claim("t")
+    record = await store.load("t")
+    assert record is not None
+    assert (record.seq, record.waiting, record.turn_open) == (2, 0, False)
+    assert await left(store) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (status("t", COMPLETED), chunk("t", "late")),
+        (status("t", COMPLETED), received("late")),
+        (status("t", COMPLETED), status("t", COMPLETED)),
+        (task("t"),),
+        (status("t", TaskState.SUBMITTED),),
+        (status("t", TaskState.UNSPECIFIED),),
+        (chunk("other", "x"),),
+    ],
+)
+async def test_events_that_make_no_task_are_refused_whole(
+    store: TaskStore, events: tuple[Any, ...]
+) -> None:
+    await store.append(creation("t"))
+    with pytest.raises(IllegalEvent):
+        await store.append(addition("t", 1, chunk("t", "first"), *events))
+    assert numbers(await all_events(store, "t")) == [1]
+    await store.append(addition("t", 1, status("t", COMPLETED)))
+
+
+async def test_a_log_does_not_begin_without_its_task(store: TaskStore) -> None:
+    for events in ((), (status("t", WORKING),), (task("other"),), (received("a"), task("t"))):
+        with pytest.raises(IllegalEvent):
+            await store.append(
+                Append(task_id="t", events=events, expected_seq=0, turn=1, scope=SCOPE)
+            )
+    assert await store.load("t") is None
+
+
+async def test_appends_that_make_no_sense_are_refused_at_once(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    with pytest.raises(ValueError, match="head"):
+        store.append(addition("t", None, chunk("t", "x")))
+    with pytest.raises(ValueError, match="scope"):
+        store.append(Append(task_id="u", events=[task("u")], expected_seq=0, turn=1))
+    with pytest.raises(TypeError):
+        store.append(addition("t", 1, chunk("t", "x", metadata={"a": object()})))
+    await store.append(addition("t", 1, chunk("t", "x")))
+
+
+@pytest.mark.E1
+async def test_a_claim_fences_earlier_executors(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    assert await store.claim("t") == 2
+    assert await store.claim("t") == 3
+    for epoch in (1, 2, 4):
+        with pytest.raises(Fenced):
+            await store.append(addition("t", 1, chunk("t", "x"), epoch=epoch))
+    with pytest.raises(Fenced):
+        await store.append(addition("t", 9, chunk("t", "x"), epoch=2))
+    await store.append(addition("t", None, received("a"), epoch=1))
+    assert await store.append(addition("t", 1, chunk("t", "x"), epoch=3)) == 2
+    record = await store.load("t")
+    assert record is not None
+    assert record.epoch == 3
+
+
+@pytest.mark.E1
+async def test_claims_at_once_each_get_an_epoch_of_their_own(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    epochs = await asyncio.gather(*[store.claim("t") for _ in range(20)])
+    assert sorted(epochs) == list(range(2, 22))
+
+
+@pytest.mark.L1
+async def test_of_many_appends_at_one_head_one_gets_in(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    results = await asyncio.gather(
+        *[store.append(addition("t", 1, chunk("t", str(n)))) for n in range(20)],
+        return_exceptions=True,
+    )
+    assert results.count(2) == 1
+    assert sum(isinstance(result, Conflict) for result in results) == 19
+    assert numbers(await all_events(store, "t")) == [1, 2]
+
+
+async def test_many_appends_can_be_under_way(store: TaskStore, told: list[LoggedEvent]) -> None:
+    appends = [store.append(creation("t"))]
+    appends += [store.append(addition("t", n, chunk("t", str(n)))) for n in range(1, 500)]
+    outside = [store.append(addition("t", None, received(str(n)))) for n in range(20)]
+    assert await asyncio.gather(*appends) == list(range(1, 501))
+    assert await asyncio.gather(*outside) == [500] * 20
+    assert [(r.seq, r.sub) for r in told] == sorted((r.seq, r.sub) for r in told)
+
+
+async def test_a_failure_fails_what_builds_on_it_and_nothing_else(store: TaskStore) -> None:
+    await asyncio.gather(store.append(creation("t")), store.append(creation("u")))
+    results = await asyncio.gather(
+        store.append(addition("t", 1, chunk("t", "a"))),
+        store.append(addition("u", 1, chunk("u", "a"))),
+        store.append(addition("t", 2, status("t", TaskState.SUBMITTED))),
+        store.append(addition("t", 3, chunk("t", "b"))),
+        store.append(addition("u", 2, chunk("u", "b"))),
+        store.append(addition("t", 4, chunk("t", "c"))),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results] == [
+        "int",
+        "int",
+        "IllegalEvent",
+        "Conflict",
+        "int",
+        "Conflict",
+    ]
+    assert numbers(await all_events(store, "t")) == [1, 2]
+    assert numbers(await all_events(store, "u")) == [1, 2, 3]
+    assert await store.append(addition("t", 2, chunk("t", "b"))) == 3
+
+
+async def test_giving_up_the_wait_undoes_nothing(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    waiting = asyncio.ensure_future(store.append(addition("t", 1, chunk("t", "a"))))
+    waiting.cancel()
+    assert await store.append(addition("t", 2, chunk("t", "b"))) == 3
+
+
+async def test_waiting_messages_are_counted_until_they_are_taken(store: TaskStore) -> None:
+    await store.append(creation("t", turn_open=False))
+
+    async def record() -> tuple[int, int, bool]:
+        record = await store.load("t")
+        assert record is not None
+        return record.waiting, record.turn, record.turn_open
+
+    assert await left(store) == ([], 0)
+    await store.append(addition("t", None, received("a"), received("b"), turn=9))
+    assert await record() == (2, 1, False)
+    assert await left(store) == ([], 1)
+    started = addition("t", 1, turn_started(2, "a"), turn=2, taken=1, turn_open=True)
+    await store.append(started)
+    assert await record() == (1, 2, True)
+    assert await left(store) == (["t"], 0)
+    await store.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn=2, taken=1))
+    assert await record() == (0, 2, True)
+    await store.append(addition("t", 2, turn=2, turn_open=False))
+    assert await record() == (0, 2, False)
+    assert await left(store) == ([], 0)
+
+
+async def test_a_request_to_cancel_is_kept_until_the_end(store: TaskStore) -> None:
+    await store.append(creation("t", turn_open=False))
+    await store.append(addition("t", None, CancelRequested()))
+    assert await left(store) == ([], 1)
+    await store.append(addition("t", 1, turn_started(2, "a"), turn=2, turn_open=True))
+    assert await left(store) == (["t"], 0)
+    await store.append(addition("t", 1, status("t", WORKING), turn=2, turn_open=False))
+    record = await store.load("t")
+    assert record is not None
+    assert record.cancel_requested
+    assert await left(store) == ([], 1)
+    await store.append(addition("t", 2, status("t", TaskState.CANCELED)))
+    assert await left(store) == ([], 0)
+
+
+@pytest.mark.L4
+async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
+    store: TaskStore,
+) -> None:
+    folding = Fold()
+    first = creation("t", received("a"))
+    for event in first.events:
+        folding.apply(event)
+    await store.append(first)
+    seq = 1
+    for n in range(60):
+        events: list[Any] = [chunk("t", f"{n} ", artifact_id=f"a{n % 3}", append=n > 10)]
+        if n % 7 == 3:
+            events.append(status("t", TaskState.INPUT_REQUIRED, f"question {n}"))
+        if n % 7 == 4:
+            events[:0] = [turn_started(n, f"answer {n}")]
+        if n % 5 == 2:
+            events.append(received(str(n)))
+        for event in events:
+            folding.apply(event)
+        pieces = folding.take_unsaved() if n % 9 == 4 else None
+        seq = await store.append(addition("t", seq, *events, artifacts=pieces))
+        record = await store.load("t")
+        assert record is not None
+        assert record.task == folding.task
+    events = [record.event for record in await all_events(store, "t")]
+    assert fold(events).artifacts == folding.task.artifacts
+
+
+@pytest.mark.L4
+async def test_a_snapshot_of_the_end_is_the_task(store: TaskStore) -> None:
+    end = status("t", COMPLETED, "done")
+    whole = fold([task("t"), chunk("t", "x"), end])
+    kept = pieces(task("t"), chunk("t", "x"), end)
+    await store.append(creation("t", chunk("t", "x"), end, artifacts=kept))
+    record = await store.load("t")
+    assert record is not None
+    assert (record.task, record.seq) == (whole, 3)
+
+
+@pytest.mark.L5
+async def test_pages_of_events_are_bounded_in_number_and_in_bytes(store: TaskStore) -> None:
+    large = "x" * (PAGE_BYTES // 3)
+    events = [chunk("t", "small"), *[chunk("t", large) for _ in range(6)], chunk("t", "small")]
+    await store.append(creation("t", *events))
+    assert numbers(await store.events("t", 0, 2)) == [1, 2]
+    assert numbers(await store.events("t", 0, 100)) == [1, 2, 3, 4, 5]
+    assert numbers(await store.events("t", 2, 1)) == [3]
+    assert numbers(await store.events("t", 5, 100)) == [6, 7, 8]
+    assert await store.events("t", 9, 100) == []
+    await store.append(addition("t", 9, chunk("t", "x" * (PAGE_BYTES + 1)), chunk("t", "y")))
+    assert numbers(await store.events("t", 9, 100)) == [10]
+
+
+@settings(max_examples=10)
+@given(updates=st.lists(value_of(TaskArtifactUpdateEvent), min_size=5, max_size=10))
+def test_whatever_an_event_holds_comes_back(updates: list[TaskArtifactUpdateEvent]) -> None:
+    """Control characters and separators of any kind included."""
+
+    async def check(folder: str) -> None:
+        store = SqliteTaskStore(Path(folder) / "t.db", synchronous="NORMAL")
+        await store.open(lambda records: None)
+        events = [msgspec.structs.replace(update, task_id="t\x1e\n") for update in updates]
+        first = task("t\x1e\n")
+        await store.append(creation("t\x1e\n", *events, first=first))
+        read = await store.events("t\x1e\n", 1, 10)
+        assert [record.event for record in read] == events
+        record = await store.load("t\x1e\n")
+        assert record is not None
+        assert record.task == fold([first, *events])
+        await store.close()
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(check(folder))
+
+
+@pytest.mark.L2
+async def test_nothing_is_told_of_what_was_refused(
+    store: TaskStore, told: list[LoggedEvent]
+) -> None:
+    await store.append(creation("t"))
+    await store.append(addition("t", 1))
+    with pytest.raises(Conflict):
+        await store.append(addition("t", 4, chunk("t", "x")))
+    assert len(told) == 1
+
+
+@pytest.mark.L2
+async def test_what_was_told_can_be_read(store: TaskStore) -> None:
+    """A reader that is told of n can ask for it at once."""
+    seen: list[int] = []
+
+    async def look(seq: int) -> None:
+        seen.append((await store.events("t", seq - 1, 1))[0].seq)
+
+    async with asyncio.TaskGroup() as group:
+        await store.append(creation("t"))
+        for n in range(1, 30):
+            seq = await store.append(addition("t", n, chunk("t", "x")))
+            group.create_task(look(seq))
+    assert sorted(seen) == list(range(2, 31))
+
+
+async def test_a_closed_store_says_so(store: TaskStore) -> None:
+    await store.append(creation("t"))
+    under_way = store.append(addition("t", 1, chunk("t", "x")))
+    await store.close()
+    await store.close()
+    assert await under_way == 2
+    for use in (
+        lambda: store.append(addition("t", 2, chunk("t", "x"))),
+        lambda: store.load("t"),
+        lambda: store.claim("t"),
+        lambda: store.keep(SCOPE, "c", exchange=[message("a")]),
+        lambda: store.history(SCOPE, "c", 1),
+    ):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            await use()

@@ -1,0 +1,287 @@
+"""What is kept beside tasks: receipts, histories, values; and how everything goes in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import msgspec
+import pytest
+
+from parley.model.tasks import TaskState
+from parley.store.events import LoggedEvent
+from parley.store.task_store import (
+    HISTORY_KEPT,
+    DuplicateReceipt,
+    Receipt,
+    Scope,
+    StoreError,
+    TaskQuery,
+    TaskStore,
+    UnknownTask,
+)
+from tests.store.conftest import Clock
+from tests.store.making import (
+    SCOPE,
+    addition,
+    chunk,
+    creation,
+    message,
+    private_records,
+    received,
+    status,
+)
+
+pytestmark = pytest.mark.anyio
+
+OTHERS = [
+    msgspec.structs.replace(SCOPE, **{field: "other"}) for field in ("agent", "tenant", "owner")
+]
+
+
+async def said(store: TaskStore, scope: Scope = SCOPE, limit: int = 50) -> list[str]:
+    return [m.text for m in await store.history(scope, "c", limit)]
+
+
+async def test_a_receipt_comes_with_its_append(store: TaskStore) -> None:
+    receipt = Receipt("m", b"digest", task_id="t", turn=1)
+    await store.append(creation("t", receipts=[receipt]))
+    assert await store.receipt(SCOPE, "m") == receipt
+    assert await store.receipt(SCOPE, "n") is None
+    for other in OTHERS:
+        assert await store.receipt(other, "m") is None
+    later = Receipt("n", b"", task_id="t", turn=2)
+    await store.append(addition("t", None, received("a"), receipts=[later]))
+    assert await store.receipt(SCOPE, "n") == later
+
+
+async def test_a_message_has_one_receipt_and_a_second_stops_its_append(
+    store: TaskStore, told: list[LoggedEvent]
+) -> None:
+    receipt = Receipt("m", b"digest", reply=b'{"a":1}')
+    await store.keep(SCOPE, "c", receipt=receipt, exchange=[message("a")])
+    second = Receipt("m", b"digest", task_id="t", turn=1)
+    with pytest.raises(DuplicateReceipt) as refusal:
+        await store.append(creation("t", receipts=[Receipt("n", b""), second]))
+    assert refusal.value.message_id == "m"
+    with pytest.raises(DuplicateReceipt):
+        await store.keep(SCOPE, "c", receipt=second, exchange=[message("b")])
+    assert await store.receipt(SCOPE, "m") == receipt
+    assert await store.receipt(SCOPE, "n") is None
+    assert await store.load("t") is None
+    assert await said(store) == ["a"]
+    assert told == []
+    for other in OTHERS:
+        await store.keep(other, "c", receipt=second)
+
+
+async def test_of_two_identical_sends_at_once_one_is_received(store: TaskStore) -> None:
+    def send(n: int) -> asyncio.Future[int]:
+        receipts = [Receipt("m", b"digest", task_id=f"t{n}", turn=1)]
+        return asyncio.ensure_future(store.append(creation(f"t{n}", receipts=receipts)))
+
+    sends = [send(n) for n in range(5)]
+    bystander = store.append(creation("bystander"))
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert results.count(1) == 1
+    assert sum(isinstance(result, DuplicateReceipt) for result in results) == 4
+    assert await bystander == 1
+    page = await store.list(TaskQuery(scope=SCOPE))
+    assert page.total == 2
+    receipt = await store.receipt(SCOPE, "m")
+    assert receipt is not None
+    assert await store.load(receipt.task_id) is not None
+
+
+async def test_a_history_is_in_order_and_of_its_context(store: TaskStore) -> None:
+    await store.append(creation("t", context_id="c", exchange=[message("a"), message("b")]))
+    await store.append(addition("t", 1, chunk("t", "x"), exchange=[message("c")]))
+    await store.keep(SCOPE, "c", exchange=[message("d"), message("e")])
+    await store.keep(SCOPE, "other", exchange=[message("x")])
+    assert await said(store) == ["a", "b", "c", "d", "e"]
+    assert await said(store, limit=2) == ["d", "e"]
+    assert await said(store, limit=0) == []
+    for other in OTHERS:
+        assert await said(store, other) == []
+    with pytest.raises(StoreError):
+        await store.append(addition("t", 9, chunk("t", "x"), exchange=[message("lost")]))
+    assert await said(store, limit=1) == ["e"]
+
+
+async def test_a_history_does_not_grow_without_bound(store: TaskStore) -> None:
+    for n in range(0, HISTORY_KEPT + 300, 100):
+        texts = [str(n + i) for i in range(100)]
+        await store.keep(SCOPE, "c", exchange=[message(text) for text in texts])
+    history = await said(store, limit=HISTORY_KEPT * 2)
+    assert history == [str(n) for n in range(300, HISTORY_KEPT + 300)]
+
+
+async def test_values_are_kept_for_a_context(store: TaskStore) -> None:
+    assert await store.get_value(SCOPE, "c", "k") is None
+    await store.set_value(SCOPE, "c", "k", b"1")
+    await store.set_value(SCOPE, "c", "k", b"\x00\xff")
+    await store.set_value(SCOPE, "c", "l", b"")
+    assert await store.get_value(SCOPE, "c", "k") == b"\x00\xff"
+    assert await store.get_value(SCOPE, "c", "l") == b""
+    assert await store.get_value(SCOPE, "d", "k") is None
+    for other in OTHERS:
+        assert await store.get_value(other, "c", "k") is None
+    await store.set_value(SCOPE, "c", "k", None)
+    await store.set_value(SCOPE, "c", "never", None)
+    assert await store.get_value(SCOPE, "c", "k") is None
+
+
+async def test_a_value_is_set_only_where_it_is_as_expected(store: TaskStore) -> None:
+    where = (SCOPE, "c", "k")
+    assert not await store.compare_and_set(*where, b"0", b"1")
+    assert not await store.compare_and_set(*where, b"0", None)
+    assert await store.compare_and_set(*where, None, None)
+    assert await store.get_value(*where) is None
+    assert await store.compare_and_set(*where, None, b"\x001")
+    assert not await store.compare_and_set(*where, None, b"2")
+    assert not await store.compare_and_set(*where, None, None)
+    assert await store.get_value(*where) == b"\x001"
+    assert await store.compare_and_set(*where, b"\x001", b"")
+    assert await store.compare_and_set(*where, b"", b"")
+    assert await store.get_value(*where) == b""
+    for other in OTHERS:
+        assert not await store.compare_and_set(other, "c", "k", b"", b"2")
+    assert not await store.compare_and_set(SCOPE, "d", "k", b"", b"2")
+    assert not await store.compare_and_set(SCOPE, "c", "l", b"", b"2")
+    assert not await store.compare_and_set(*where, b"2", None)
+    assert await store.compare_and_set(*where, b"", None)
+    assert await store.get_value(*where) is None
+    await store.set_value(*where, b"3")
+    assert await store.compare_and_set(*where, b"3", b"4")
+
+
+async def test_of_many_at_once_that_expect_the_same_one_is_kept(store: TaskStore) -> None:
+    where = (SCOPE, "c", "k")
+    for before in (None, b"0", b"1"):
+        await store.set_value(*where, before)
+        values = [f"new {n}".encode() for n in range(30)]
+        done = await asyncio.gather(
+            *(store.compare_and_set(*where, before, value) for value in values)
+        )
+        assert sum(done) == 1
+        assert await store.get_value(*where) == values[done.index(True)]
+        expected = await store.get_value(*where)
+        done = await asyncio.gather(
+            *(store.compare_and_set(*where, expected, None) for _ in range(30))
+        )
+        assert sum(done) == 1
+        assert await store.get_value(*where) is None
+
+
+async def test_sets_and_comparisons_at_once_come_in_some_order(store: TaskStore) -> None:
+    """A comparison that succeeds was made with what was there, whatever was set beside it."""
+    where = (SCOPE, "c", "k")
+    for _ in range(20):
+        await store.set_value(*where, b"0")
+        _, done, _ = await asyncio.gather(
+            store.set_value(*where, b"1"),
+            store.compare_and_set(*where, b"0", b"2"),
+            store.set_value(*where, b"3"),
+        )
+        left = await store.get_value(*where)
+        assert left in ((b"1", b"2", b"3") if done else (b"1", b"3"))
+        done = await asyncio.gather(
+            store.set_value(*where, b"1"), store.compare_and_set(*where, b"1", b"2")
+        )
+        assert await store.get_value(*where) in ((b"2", b"1") if done[1] else (b"1",))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_values_are_those_of_a_dictionary(store: TaskStore, seed: int) -> None:
+    chance = random.Random(seed)
+    model: dict[tuple[str, str], bytes] = {}
+    values = [None, b"", b"1", b"2"]
+    for _ in range(100):
+        context, key = chance.choice("ab"), chance.choice("kl")
+        known = model.get((context, key))
+        value, expected = chance.choice(values), chance.choice([*values, known])
+        if chance.random() < 0.3:
+            await store.set_value(SCOPE, context, key, value)
+            is_kept = True
+        else:
+            is_kept = await store.compare_and_set(SCOPE, context, key, expected, value)
+            assert is_kept == (known == expected)
+        if is_kept:
+            model.pop((context, key), None)
+            if value is not None:
+                model[context, key] = value
+        assert await store.get_value(SCOPE, context, key) == model.get((context, key))
+
+
+async def ended(store: TaskStore, task_id: str, clock: Clock, at: int, **options: object) -> None:
+    clock.now = at
+    await store.append(creation(task_id, received("a"), **options))
+    end = addition(task_id, 1, chunk(task_id, "x"), status(task_id, TaskState.COMPLETED))
+    await store.append(end)
+
+
+async def test_ended_tasks_go_with_all_that_is_theirs(store: TaskStore, clock: Clock) -> None:
+    await ended(store, "old", clock, 10)
+    await ended(store, "new", clock, 20)
+    other = msgspec.structs.replace(SCOPE, agent="other")
+    await ended(store, "other", clock, 10, scope=other)
+    clock.now = 5
+    await store.append(creation("alive"))
+    assert await store.prune("agent", 10, 100) == 0
+    assert await store.prune("agent", 11, 100) == 1
+    assert await store.load("old") is None
+    assert await store.events("old", 0, 10) == []
+    assert await private_records(store, "old") == []
+    with pytest.raises(UnknownTask):
+        await store.append(addition("old", 3, chunk("old", "x")))
+    left = await store.list(TaskQuery(scope=SCOPE))
+    assert sorted(task.id for task in left.tasks) == ["alive", "new"]
+    assert await store.load("other") is not None
+    assert await store.append(creation("old")) == 1
+
+
+async def test_pruning_takes_so_many_tasks_at_a_time(store: TaskStore, clock: Clock) -> None:
+    for n in range(5):
+        await ended(store, f"t{n}", clock, n)
+    assert [await store.prune("agent", 100, 2) for _ in range(4)] == [2, 2, 1, 0]
+    assert (await store.list(TaskQuery(scope=SCOPE))).total == 0
+
+
+async def test_large_logs_are_pruned_in_pieces_while_others_write(
+    store: TaskStore, clock: Clock
+) -> None:
+    for n in range(4):
+        chunks = [chunk(f"t{n}", "x") for _ in range(3000)]
+        await store.append(creation(f"t{n}", *chunks, status(f"t{n}", TaskState.FAILED)))
+    await store.append(creation("alive"))
+    pruning = asyncio.ensure_future(store.prune("agent", clock.now + 1, 100))
+    for n in range(1, 20):
+        await store.append(addition("alive", n, chunk("alive", "x")))
+    assert await pruning == 4
+    assert (await store.list(TaskQuery(scope=SCOPE))).total == 1
+
+
+async def test_old_receipts_and_contexts_go_with_the_tasks(store: TaskStore, clock: Clock) -> None:
+    clock.now = 10
+    await store.keep(SCOPE, "c", receipt=Receipt("old", b""), exchange=[message("a")])
+    await store.set_value(SCOPE, "c", "k", b"1")
+    await store.set_value(SCOPE, "touched", "k", b"1")
+    await store.append(creation("t", context_id="used"))
+    await store.set_value(SCOPE, "used", "k", b"1")
+    clock.now = 20
+    await store.keep(SCOPE, "d", receipt=Receipt("new", b""))
+    await store.set_value(SCOPE, "touched", "l", b"1")
+    assert await store.prune("other", 15, 100) == 0
+    assert await said(store) == ["a"]
+    assert await store.prune("agent", 15, 100) == 0
+    assert await store.receipt(SCOPE, "old") is None
+    assert await store.receipt(SCOPE, "new") is not None
+    assert await said(store) == []
+    assert await store.get_value(SCOPE, "c", "k") is None
+    assert await store.get_value(SCOPE, "touched", "k") == b"1"
+    assert await store.get_value(SCOPE, "used", "k") == b"1"
+    await store.append(addition("t", 1, status("t", TaskState.COMPLETED)))
+    assert await store.prune("agent", 30, 100) == 1
+    assert await store.get_value(SCOPE, "used", "k") is None
+    await store.set_value(SCOPE, "c", "k", b"2")
+    assert await said(store) == []

@@ -1,0 +1,319 @@
+"""What stores read and write grows with what is asked for, and with nothing else.
+
+Costs are counted, not timed: bytes that a store hands over, steps of SQLite's machine, pages of
+PostgreSQL, bytes that are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.tasks import Task, TaskState
+from parley.store.events import Kind
+from parley.store.fold import Fold
+from parley.store.postgres.connection import texts
+from parley.store.sql import queries
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import LIST_BYTES, PushRecord, PushState, Scope, TaskQuery, TaskStore
+from tests.services.postgres import PostgresServer
+from tests.store.counting import CountingStore
+from tests.store.making import (
+    SCOPE,
+    addition,
+    chunk,
+    creation,
+    message,
+    pieces,
+    received,
+    status,
+    task,
+    turn_started,
+)
+
+pytestmark = pytest.mark.anyio
+
+LARGE = 1_000_000
+
+
+async def large_tasks(store: TaskStore, count: int, **scope: Any) -> list[str]:
+    """Tasks with a large message, a large artifact that is stored, and one that is in the log."""
+    names = [f"t{n:03}" for n in range(count)]
+    for n, name in enumerate(names):
+        first = task(name, at=n + 1)
+        first = type(first)(
+            id=name, context_id="c", status=first.status, history=(message("m" * LARGE),)
+        )
+        stored = chunk(name, "a" * LARGE, append=False, artifact_id="stored")
+        late = chunk(name, "l" * LARGE, append=False, artifact_id="late")
+        await store.append(
+            creation(name, stored, first=first, artifacts=pieces(first, stored), context_id="c")
+        )
+        await store.append(addition(name, 2, late))
+    return names
+
+
+async def peak_of(work: Any) -> tuple[Any, int]:
+    """What comes of an awaitable, and how much memory it took at its height."""
+    tracemalloc.start()
+    try:
+        result = await work
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_page_of_large_tasks_has_no_more_than_its_bytes(store: TaskStore) -> None:
+    names = await large_tasks(store, 12)
+    everything = TaskQuery(scope=SCOPE, artifacts=True, limit=100)
+    found: list[str] = []
+    before = None
+    while True:
+        query = TaskQuery(scope=SCOPE, artifacts=True, limit=100, before=before)
+        page, peak = await peak_of(store.list(query))
+        assert len(page.tasks) == 1, "one task alone has more than a page"
+        assert page.total == len(names)
+        assert peak < 15 * 3 * LARGE  # one task as rows, as JSON and as values; not twelve
+        found += [task.id for task in page.tasks]
+        last = page.tasks[-1]
+        before = (last.status.timestamp.milliseconds, last.id)  # type: ignore[union-attr]
+        if not page.more:
+            break
+    assert found == names[::-1]
+    assert everything.max_bytes == LIST_BYTES
+
+
+async def test_what_a_list_does_not_show_is_not_read(store: TaskStore) -> None:
+    names = await large_tasks(store, 12)
+    query = TaskQuery(scope=SCOPE, history=0, limit=100)
+    page, peak = await peak_of(store.list(query))
+    assert [task.id for task in page.tasks] == names[::-1]
+    assert not any([task.history or task.artifacts for task in page.tasks])
+    assert peak < LARGE  # of 36 times as much
+
+
+async def test_a_task_is_loaded_without_what_is_not_asked_for(store: TaskStore) -> None:
+    [name] = await large_tasks(store, 1)
+    bare, peak = await peak_of(store.load(name, history=0, artifacts=False))
+    assert bare is not None
+    assert (bare.task.id, bare.seq) == (name, 3)
+    assert peak < LARGE
+    other, peak = await peak_of(store.load(name, scope=Scope("agent", "tenant", "other")))
+    assert other is None, "of another owner, so nothing is read"
+    assert peak < LARGE
+
+
+async def test_pages_are_as_long_as_their_bytes_allow(store: TaskStore) -> None:
+    for n in range(20):
+        first = task(f"t{n:02}", at=n + 1)
+        said = status(f"t{n:02}", TaskState.WORKING, "s" * 1000, at=n + 1)
+        await store.append(creation(f"t{n:02}", said, first=first))
+    sizes = []
+    for room in (1, 3_000, 10_000, LIST_BYTES):
+        page = await store.list(TaskQuery(scope=SCOPE, history=0, limit=15, max_bytes=room))
+        sizes.append(len(page.tasks))
+        assert page.more
+        assert [task.id for task in page.tasks] == [f"t{19 - n:02}" for n in range(sizes[-1])]
+        assert all([task.status.message for task in page.tasks])
+    assert sizes[0] == 1
+    assert sizes[1] == 2  # of 2,000 bytes each: the id of a message repeats its text here
+    assert 5 <= sizes[2] <= 6
+    assert sizes[3] == 15
+
+
+async def test_what_a_turn_stores_does_not_grow_with_the_task(tmp_path: Path) -> None:
+    """L7: a large artifact is stored once, however many turns follow."""
+    store = SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL")
+    await store.open(lambda records: None)
+    folding = Fold()
+    large = chunk("t", "x" * LARGE, append=False, artifact_id="large")
+    first = [task("t"), large, status("t", TaskState.INPUT_REQUIRED, "which?")]
+    for event in first:
+        folding.apply(event)
+    await store.append(creation("t", *first[1:], first=first[0], artifacts=folding.take_unsaved()))
+    seq, costs = 3, []
+    for turn in range(2, 102):
+        events = [
+            turn_started(turn, f"answer {turn}"),
+            chunk("t", f"line {turn}\n", append=turn > 2, artifact_id="notes"),
+            status("t", TaskState.INPUT_REQUIRED, f"question {turn}?"),
+        ]
+        for event in events:
+            folding.apply(event)
+        before = wal_frames(tmp_path)
+        stored = folding.take_unsaved()
+        seq = await store.append(addition("t", seq, *events, turn=turn, artifacts=stored))
+        costs.append(wal_frames(tmp_path) - before)
+    record = await store.load("t")
+    assert record is not None
+    assert record.task == folding.task
+    await store.close()
+    assert max(costs) < 20, "pages of 4 KiB a turn; the artifact alone has 250"
+    assert sum(costs[50:]) <= sum(costs[:50]) * 1.5
+
+
+def wal_frames(folder: Path) -> int:
+    """How many pages the write-ahead log has."""
+    return (folder / "tasks.db-wal").stat().st_size // 4096
+
+
+async def test_large_values_cost_their_neighbours_nothing(tmp_path: Path) -> None:
+    """Whoever looks for a row reads none of those beside it: counted in what the process reads."""
+    if not os.path.exists("/proc/self/io"):
+        pytest.skip("this system does not count what a process reads")
+    costs = []
+    for size in (10, LARGE):
+        store = SqliteTaskStore(tmp_path / f"{size}.db", synchronous="NORMAL")
+        await store.open(lambda records: None)
+        for n in range(40):  # more than the cache has room for
+            first = Task(
+                id=f"t{n}",
+                context_id="c",
+                status=status(f"t{n}", TaskState.SUBMITTED).status,
+                history=(message("m" * size, f"m{n}"),),
+            )
+            large = chunk(f"t{n}", "a" * size, append=False)
+            await store.append(
+                creation(f"t{n}", large, first=first, artifacts=pieces(first, large))
+            )
+        before = read_by_us()
+        await store.list(TaskQuery(scope=SCOPE, history=0, limit=100))
+        for n in range(40):
+            await store.load(f"t{n}", history=0, artifacts=False)
+            await store.append(addition(f"t{n}", 2, status(f"t{n}", TaskState.WORKING)))
+        costs.append(read_by_us() - before)
+        await store.close()
+    assert costs[1] < costs[0] + 5 * LARGE, "of 80 large values none is read"
+
+
+def read_by_us() -> int:
+    """How many bytes this process has read."""
+    return int(re.findall(r"rchar: (\d+)", Path("/proc/self/io").read_text())[0])
+
+
+async def test_messages_that_wait_are_read_once_each(tmp_path: Path) -> None:
+    read = {}
+    for count in (20, 80):
+        store = CountingStore(tmp_path / f"{count}.db", synchronous="NORMAL")
+        await store.open(lambda records: None)
+        waiting = [received("w" * 1000) for _ in range(count)]
+        await store.append(creation("t", *waiting))
+        seq, after = 1, (0, 0)
+        store.read = 0
+        for turn in range(2, count + 2):
+            [first] = await store.waiting_messages("t")
+            assert first.event == waiting[turn - 2]
+            events = [turn_started(turn, "w" * 1000), status("t", TaskState.WORKING)]
+            seq = await store.append(addition("t", seq, *events, turn=turn, taken=1))
+            [started] = await store.private_records("t", [Kind.TURN], after=after)
+            after = (started.seq, started.sub)
+        assert await store.waiting_messages("t") == []
+        read[count] = store.read
+        await store.close()
+    assert read[80] < 4.5 * read[20]
+
+
+def steps_of(store: SqliteTaskStore) -> Callable[[str, Sequence[Any]], int]:
+    connection = store._writing.desk.connection  # type: ignore[union-attr]
+    sql = queries("sqlite")
+
+    def steps(name: str, values: Sequence[Any]) -> int:
+        count = 0
+
+        def step() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        connection.set_progress_handler(step, 1)
+        try:
+            connection.execute(sql[name], values).fetchall()
+        finally:
+            connection.set_progress_handler(None, 0)
+        return count
+
+    return steps
+
+
+def webhook(n: int) -> PushRecord:
+    config = TaskPushNotificationConfig(id=f"c{n}", url="https://example.com/hook")
+    return PushRecord(config=config, version="1.0", revision=f"r{n}", state=PushState.ACTIVE)
+
+
+async def retired(store: TaskStore, count: int) -> None:
+    """Leave webhooks behind, of an agent that is served no more, and one of an agent that is."""
+    for first in range(0, count, 500):
+        await asyncio.gather(
+            *[
+                store.append(
+                    creation(
+                        f"old{n}", scope=Scope("retired"), pushes=(webhook(n),), turn_open=False
+                    )
+                )
+                for n in range(first, min(first + 500, count))
+            ]
+        )
+
+
+async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path: Path) -> None:
+    costs = []
+    for count in (0, 3000):
+        path = tmp_path / f"{count}.db"
+        store = SqliteTaskStore(path, synchronous="NORMAL")
+        await store.open(lambda records: None)
+        await retired(store, count)
+        await store.close()  # so that nobody holds them
+        store = SqliteTaskStore(path, synchronous="NORMAL")
+        await store.open(lambda records: None)
+        await store.append(creation("new", pushes=(webhook(1),)))
+        steps = steps_of(store)
+        costs.append(
+            (
+                steps("telling", (json.dumps(["agent"]), store.replica, 0, 100)),
+                steps("adoptable_pushes", ("agent", 100)),
+            )
+        )
+        held = await store.telling(["agent"], 0, 100)
+        assert (held.free, held.held) == (False, (("new", "r1"),))
+        assert await store.adopt_pushes("agent", 100) == []
+        await store.close()
+    for before, after in zip(*costs, strict=True):
+        assert after <= before + 20, costs
+
+
+@pytest.mark.service
+async def test_webhooks_of_retired_agents_cost_others_nothing_in_postgres(
+    postgres: PostgresServer,
+) -> None:
+    from parley.store.postgres.store import PostgresTaskStore
+
+    costs = []
+    for count in (0, 3000):
+        url = postgres.new_url()
+        store = PostgresTaskStore(url)
+        await store.open(lambda records: None)
+        await retired(store, count)
+        await store.close()
+        store = PostgresTaskStore(url)
+        await store.open(lambda records: None)
+        await store.append(creation("new", pushes=(webhook(1),)))
+        values = {"agents": texts(["agent"]), "replica": store.replica, "after": 0, "limit": 100}
+        with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+            schema = store._address.schema
+            connection.execute(f"VACUUM ANALYZE {schema}.pushes, {schema}.tasks")
+            sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql["telling"]
+            values["agents"] = ["agent"]
+            [(plan,)] = connection.execute(sql, values).fetchall()
+        costs.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+        await store.close()
+    assert costs[1] <= costs[0] + 10, costs

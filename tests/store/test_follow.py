@@ -1,0 +1,278 @@
+"""Following a log: every event once, in order, whatever happens to the hints."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import pytest
+
+from parley.model.tasks import TaskState
+from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints
+from parley.store.events import LoggedEvent
+from parley.store.follow import PAGE, Gap, TaskGone, follow
+from parley.store.memory import MemoryTaskStore
+from parley.store.task_store import PAGE_BYTES, TaskStore
+from tests.store.conftest import Clock
+from tests.store.making import addition, chunk, creation, numbers, received, status
+
+pytestmark = pytest.mark.anyio
+
+COMPLETED = TaskState.COMPLETED
+
+
+async def collect(
+    store: TaskStore, hints: LocalHints, after: int = 0, *, poll: float = 60.0, pause: int = 0
+) -> list[int]:
+    """Follow to the end; between batches let the others run so many times."""
+    found: list[int] = []
+    async with (
+        asyncio.timeout(20),
+        aclosing(follow(store, hints, "t", after, poll=poll)) as batches,
+    ):
+        async for events in batches:
+            assert events
+            found += numbers(events)
+            for _ in range(pause):
+                await asyncio.sleep(0)
+    return found
+
+
+async def write(store: TaskStore, count: int, *, each: int = 1, seq: int = 1) -> int:
+    """Add chunks and then the end; return its number."""
+    while seq < count:
+        events = [chunk("t", "x") for _ in range(each)]
+        seq = await store.append(addition("t", seq, *events))
+        if seq % 7 == 0:
+            await store.append(addition("t", None, received("a")))
+        await asyncio.sleep(0)
+    return await store.append(addition("t", seq, status("t", COMPLETED)))
+
+
+async def test_what_is_there_comes_first_and_then_what_is_committed(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t", chunk("t", "a"), chunk("t", "b")))
+    following = asyncio.ensure_future(collect(store, hints))
+    last = await write(store, 50, seq=3)
+    assert await following == list(range(1, last + 1))
+    assert hints.is_idle
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 29, 30])
+@pytest.mark.L6
+async def test_a_finished_task_is_replayed_from_anywhere(
+    store: TaskStore, hints: LocalHints, after: int
+) -> None:
+    chunks = [chunk("t", "x") for _ in range(28)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    assert await collect(store, hints, after) == list(range(after + 1, 31))
+
+
+async def test_a_long_log_is_read_in_pages(store: TaskStore, hints: LocalHints) -> None:
+    chunks = [chunk("t", "x") for _ in range(3 * PAGE)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    async with (
+        asyncio.timeout(10),
+        aclosing(follow(store, hints, "t", 0, poll=60)) as batches,
+    ):
+        sizes = [len(events) async for events in batches]
+    assert (sum(sizes), max(sizes)) == (3 * PAGE + 2, PAGE)
+
+
+async def test_a_log_of_large_events_is_read_in_small_pages(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    chunks = [chunk("t", "x" * 400_000) for _ in range(10)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    async with (
+        asyncio.timeout(10),
+        aclosing(follow(store, hints, "t", 0, poll=60)) as batches,
+    ):
+        sizes = [sum(len(event.payload) for event in events) async for events in batches]
+    assert max(sizes) < 1_700_000
+
+
+async def test_events_larger_than_a_page_are_read_one_by_one(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    chunks = [chunk("t", "x" * (PAGE_BYTES + 1)) for _ in range(4)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    for after in range(7):
+        assert await collect(store, hints, after) == list(range(after + 1, 7))
+
+
+async def test_it_goes_on_through_interruptions(store: TaskStore, hints: LocalHints) -> None:
+    await store.append(creation("t"))
+    following = asyncio.ensure_future(collect(store, hints))
+    await store.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED)))
+    await store.append(addition("t", 2, status("t", TaskState.AUTH_REQUIRED)))
+    await store.append(addition("t", 3, status("t", TaskState.REJECTED)))
+    assert await following == [1, 2, 3, 4]
+
+
+async def test_a_task_that_is_not_there_is_gone(store: TaskStore, hints: LocalHints) -> None:
+    for after in (0, 3):
+        with pytest.raises(TaskGone):
+            await collect(store, hints, after)
+    assert hints.is_idle
+
+
+async def test_a_place_that_was_not_reached_is_refused(store: TaskStore, hints: LocalHints) -> None:
+    await store.append(creation("t"))
+    with pytest.raises(ValueError, match="not reached event 2"):
+        await collect(store, hints, 2)
+
+
+async def test_a_task_that_is_pruned_meanwhile_is_gone(
+    store: TaskStore, hints: LocalHints, clock: Clock
+) -> None:
+    chunks = [chunk("t", "x") for _ in range(2 * PAGE)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    async with aclosing(follow(store, hints, "t", 0)) as batches:
+        assert len(await anext(batches)) == PAGE
+        assert await store.prune("agent", clock.now + 1, 1) == 1
+        with pytest.raises(TaskGone):
+            await anext(batches)
+
+
+class Forgetful(MemoryTaskStore):
+    """A store that no longer has the beginnings of its logs."""
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        return await super().events(task_id, max(after, 5), limit)
+
+
+@pytest.mark.L6
+async def test_events_that_are_gone_are_an_explicit_gap(hints: LocalHints) -> None:
+    store = Forgetful()
+    await store.open(hints.publish)
+    chunks = [chunk("t", "x") for _ in range(9)]
+    await store.append(creation("t", *chunks, status("t", COMPLETED)))
+    for after in (0, 3):
+        with pytest.raises(Gap) as gap:
+            await collect(store, hints, after)
+        assert gap.value.first == 6
+    assert await collect(store, hints, 6) == [7, 8, 9, 10, 11]
+
+
+async def test_a_lost_hint_costs_a_moment_and_nothing_else(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t"))
+    deaf = LocalHints()
+    following = asyncio.ensure_future(collect(store, deaf, poll=0.01))
+    last = await write(store, 20)
+    assert await following == list(range(1, last + 1))
+
+
+async def test_hints_that_are_lost_in_the_middle_are_made_up_for(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t"))
+    chance = random.Random(5)
+    lossy = LocalHints()
+
+    class Losing(LocalHints):
+        def publish(self, records: Sequence[LoggedEvent]) -> None:
+            if chance.random() < 0.5 or any(r.seq == 100 for r in records):
+                lossy.publish(records)
+
+    losing = Losing()
+    with hints.subscribe("t") as live:
+        following = asyncio.ensure_future(collect(store, lossy, poll=0.05))
+        writing = asyncio.ensure_future(write(store, 100))
+        while not writing.done():
+            if await live.wait(0.01):
+                losing.publish(live.take()[0])
+    last = await writing
+    assert await following == list(range(1, last + 1))
+
+
+@pytest.mark.L5
+@pytest.mark.L6
+async def test_a_slow_reader_falls_behind_and_misses_nothing(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t"))
+    slow = asyncio.ensure_future(collect(store, hints, pause=300))
+    quick = asyncio.ensure_future(collect(store, hints))
+    last = await write(store, 5 * BUFFER_RECORDS, each=5)
+    assert await quick == list(range(1, last + 1))
+    assert await slow == list(range(1, last + 1))
+
+
+@pytest.mark.L5
+async def test_a_reader_that_stopped_reading_loses_nothing_and_holds_little(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t"))
+    async with aclosing(follow(store, hints, "t", 0)) as batches:
+        assert numbers(await anext(batches)) == [1]
+        last = await write(store, 4 * BUFFER_RECORDS, each=4)
+        assert hints.held < BUFFER_RECORDS + 4
+        found = [n async for events in batches for n in numbers(events)]
+    assert found == list(range(2, last + 1))
+
+
+async def test_a_reader_may_leave_at_any_time(store: TaskStore, hints: LocalHints) -> None:
+    await store.append(creation("t"))
+    stay = asyncio.ensure_future(collect(store, hints))
+    leave = asyncio.ensure_future(collect(store, hints))
+    async with aclosing(follow(store, hints, "t", 0)) as batches:
+        await anext(batches)
+    writing = asyncio.ensure_future(write(store, 60))
+    await store.append(addition("t", None, received("a")))
+    leave.cancel()
+    last = await writing
+    assert await stay == list(range(1, last + 1))
+    with pytest.raises(asyncio.CancelledError):
+        await leave
+    assert hints.is_idle
+
+
+async def test_a_subscription_from_before_the_task_spares_the_look_into_the_store(
+    hints: LocalHints,
+) -> None:
+    class Unread(MemoryTaskStore):
+        async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+            raise AssertionError("nobody needs to look")
+
+    store = Unread()
+    await store.open(hints.publish)
+    with hints.subscribe("t") as live:
+        await store.append(creation("t", chunk("t", "a")))
+        following = follow(store, hints, "t", 0, live=live)
+        assert numbers(await anext(following)) == [1, 2]
+        await store.append(addition("t", 2, status("t", COMPLETED)))
+        assert [numbers(events) async for events in following] == [[3]]
+
+
+@pytest.mark.L5
+@pytest.mark.L6
+async def test_two_hundred_readers_some_slow_some_gone_each_see_everything(
+    store: TaskStore, hints: LocalHints
+) -> None:
+    await store.append(creation("t"))
+    chance = random.Random(7)
+    readers = [
+        asyncio.ensure_future(collect(store, hints, pause=chance.choice([0, 0, 1, 60])))
+        for _ in range(200)
+    ]
+    writing = asyncio.ensure_future(write(store, 1200, each=6))
+    gone = readers[::10]
+    while not writing.done():
+        for reader in gone:
+            if chance.random() < 0.02:
+                reader.cancel()
+        await asyncio.sleep(0)
+    last = await writing
+    for reader in gone:
+        reader.cancel()
+    found = await asyncio.gather(*readers, return_exceptions=True)
+    for numbers_seen in found:
+        if not isinstance(numbers_seen, asyncio.CancelledError):
+            assert numbers_seen == list(range(1, last + 1))
+    assert hints.is_idle

@@ -1,0 +1,384 @@
+"""Replicas that share a store: who holds what, who adopts it, and what becomes of the dead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from parley.model.push import TaskPushNotificationConfig
+from parley.model.tasks import TaskState
+from parley.store.events import CancelRequested, Kind, LoggedEvent
+from parley.store.lease import Lease
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.postgres.store import PostgresTaskStore
+from parley.store.task_store import (
+    Conflict,
+    Fenced,
+    Held,
+    PushRecord,
+    PushState,
+    Replica,
+    TaskStore,
+)
+from tests.store.making import (
+    SCOPE,
+    addition,
+    all_events,
+    chunk,
+    creation,
+    left,
+    numbers,
+    received,
+    status,
+    turn_started,
+)
+
+pytestmark = pytest.mark.anyio
+
+AGENT = SCOPE.agent
+Start = Callable[[], Awaitable[TaskStore]]
+
+
+@pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.service)])
+async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
+    """Starts a further replica of one store, with a short lease."""
+    logs = MemoryLogs()
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else ""
+    opened: list[TaskStore] = []
+
+    async def start() -> TaskStore:
+        lease = Lease(0.5)
+        store: TaskStore
+        if url:
+            store = PostgresTaskStore(url, lease=lease)
+        else:
+            store = MemoryTaskStore(logs=logs, lease=lease)
+        await store.open(lambda records: None)
+        opened.append(store)
+        return store
+
+    yield start
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def one(start: Start) -> TaskStore:
+    return await start()
+
+
+@pytest.fixture
+async def two(one: TaskStore, start: Start) -> TaskStore:
+    return await start()
+
+
+async def silence(store: TaskStore) -> None:
+    """Let a replica say no more that it is alive, as a process that hangs."""
+    if isinstance(store, MemoryTaskStore):
+        assert store._beating is not None
+        store._beating.cancel()
+    else:
+        assert isinstance(store, PostgresTaskStore)
+        assert store._heart is not None
+        await asyncio.to_thread(store._heart.stop)
+
+
+async def until(done: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(30):
+        while not await done():
+            await asyncio.sleep(0.02)
+
+
+async def holder(store: TaskStore, task_id: str) -> str:
+    [place] = await store.places([task_id])
+    return place.holder
+
+
+def push(push_id: str = "p") -> PushRecord:
+    config = TaskPushNotificationConfig(id=push_id, url=f"https://example.com/{push_id}")
+    return PushRecord(config=config, version="1.0", revision=f"revision of {push_id}")
+
+
+async def test_a_turn_is_held_by_who_began_it_until_it_ends(one: TaskStore, two: TaskStore) -> None:
+    await one.append(creation("t"))
+    assert await holder(two, "t") == one.replica
+    assert await left(one) == (["t"], 0)
+    assert await left(two) == ([], 0)
+    with pytest.raises(Held, match=one.replica):
+        await two.claim("t")
+    await one.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn_open=False))
+    assert await holder(one, "t") == ""
+    # Continuing needs no claim: the epoch is the same, and whoever appends first has it.
+    await two.append(addition("t", 2, turn_started(2, "more"), turn=2, turn_open=True))
+    assert await holder(one, "t") == two.replica
+    with pytest.raises(Held):
+        await one.claim("t")
+
+
+async def test_one_that_appends_at_an_old_head_is_told_where_it_is(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t", turn_open=False))
+    await two.append(addition("t", 1, chunk("t", "two")))
+    with pytest.raises(Conflict) as refusal:
+        await one.append(addition("t", 1, chunk("t", "one")))
+    assert refusal.value.head == 2
+    assert await one.append(addition("t", 2, chunk("t", "one"))) == 3
+    assert await two.append(addition("t", 3, chunk("t", "two"))) == 4
+
+
+async def test_replicas_that_append_to_one_task_at_once_lose_nothing(
+    one: TaskStore, two: TaskStore
+) -> None:
+    """One streams, the other brings messages and asks for the end."""
+    await one.append(creation("t"))
+
+    async def stream() -> None:
+        appends = [one.append(addition("t", n, chunk("t", str(n)))) for n in range(1, 101)]
+        assert await asyncio.gather(*appends) == list(range(2, 102))
+
+    async def bring() -> None:
+        for n in range(30):
+            await two.append(addition("t", None, received(str(n))))
+        await two.append(addition("t", None, CancelRequested()))
+
+    await asyncio.gather(stream(), bring())
+    for store in (one, two):
+        record = await store.load("t")
+        assert record is not None
+        assert (record.seq, record.waiting, record.cancel_requested) == (101, 30, True)
+        assert numbers(await all_events(store, "t")) == list(range(1, 102))
+        found = await store.private_records("t", [Kind.RECEIVED])
+        assert len({r.event for r in found}) == 30  # type: ignore[attr-defined]
+        assert await store.waiting_messages("t", limit=99) == found
+
+
+async def test_of_two_that_continue_at_once_one_does(one: TaskStore, two: TaskStore) -> None:
+    names = [f"t{n}" for n in range(20)]
+    await asyncio.gather(*[one.append(creation(name, turn_open=False)) for name in names])
+    for name in names:
+        results = await asyncio.gather(
+            *[
+                store.append(addition(name, 1, turn_started(2, "a"), chunk(name, "x"), turn=2))
+                for store in (one, two)
+            ],
+            return_exceptions=True,
+        )
+        assert sorted(type(result).__name__ for result in results) == ["Conflict", "int"]
+
+
+async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
+    one: TaskStore, two: TaskStore
+) -> None:
+    for name, place in (("c", 3), ("a", 1), ("d", 3), ("b", 2)):
+        await one.append(creation(name, release=True, place=place))
+    await one.append(creation("under way"))
+    await one.append(creation("at rest", turn_open=False))
+    await one.append(creation("another's", scope=replace(SCOPE, agent="another"), release=True))
+    assert await two.unclaimed() == {AGENT: 4, "another": 1}
+    assert (await one.first_in_line(AGENT), await one.first_in_line("nobody")) == (1, 0)
+    adopted = await two.adopt(AGENT, 3)
+    assert [(task.task_id, task.epoch, task.place) for task in adopted] == [
+        ("a", 2, 1), ("b", 2, 2), ("c", 2, 3),
+    ]  # fmt: skip
+    assert set(await two.holding()) == {"a", "b", "c"}
+    assert [task.task_id for task in await one.adopt(AGENT, 3)] == ["d"]
+    assert list(await one.adopt(AGENT, 3)) == []
+    with pytest.raises(Fenced):
+        await one.append(addition("a", 1, chunk("a", "x")))
+    assert await two.append(addition("a", 1, chunk("a", "x"), epoch=2)) == 2
+
+
+async def test_work_under_way_comes_before_what_stands_in_line(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("queued", release=True, place=1))
+    await one.append(creation("begun"))
+    await one.append(addition("begun", 1, chunk("begun", "x"), release=True))
+    assert await one.first_in_line(AGENT) == 1
+    assert [task.task_id for task in await two.adopt(AGENT, 10)] == ["begun", "queued"]
+
+
+async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t", turn_open=False))
+    await two.append(addition("t", None, received("a"), place=7))
+    await two.append(addition("t", None, received("b"), place=9))
+    assert await one.first_in_line(AGENT) == 7
+    [adopted] = await one.adopt(AGENT, 10)
+    assert (adopted.task_id, adopted.place) == ("t", 7)
+
+
+@pytest.mark.E1
+async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start) -> None:
+    names = {f"t{n:03}" for n in range(200)}
+    await asyncio.gather(*[one.append(creation(name, release=True)) for name in names])
+    stores = [one, *[await start() for _ in range(3)]]
+    found: list[str] = []
+
+    async def adopt(store: TaskStore) -> None:
+        while await store.unclaimed():
+            found.extend(task.task_id for task in await store.adopt(AGENT, 7))
+
+    await asyncio.gather(*[adopt(store) for store in stores])
+    assert len(found) == 200
+    assert set(found) == names
+
+
+@pytest.mark.E1
+@pytest.mark.E3
+async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t", place=5))
+    await one.append(addition("t", 1, chunk("t", "x")))
+    await one.append(creation("at rest", turn_open=False))
+    await one.put_push("t", push())
+    [before] = await two.pushes("t")
+    assert before.holder == one.replica
+    await silence(one)
+    await until(two.unclaimed)
+    [adopted] = await two.adopt(AGENT, 10)
+    assert (adopted.task_id, adopted.epoch, adopted.place) == ("t", 3, 0)
+    with pytest.raises(Fenced):
+        await one.append(addition("t", 2, chunk("t", "late")))
+    assert await two.append(addition("t", 2, chunk("t", "y"), epoch=3)) == 3
+    assert await two.adopt_pushes(AGENT, 10) == [("t", True)]
+    assert not await one.move_push("t", replace(before, cursor=2))
+    assert await two.move_push("t", replace(before, cursor=2))
+    [after] = await two.pushes("t")
+    assert (after.cursor, after.holder) == (2, two.replica)
+
+
+async def test_one_that_was_silent_is_a_replica_again_when_it_writes(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t"))
+    await silence(one)
+    await until(two.unclaimed)
+    assert [replica.id for replica in await two.replicas() if replica.alive] == [two.replica]
+    await one.append(creation("u", turn_open=False))
+    assert await two.append(addition("u", 1, chunk("u", "x"))) == 2
+
+
+async def test_one_that_closes_lets_go_at_once(one: TaskStore, two: TaskStore) -> None:
+    await one.append(creation("t"))
+    await one.put_push("t", push())
+    await one.close()
+    await until(two.unclaimed)
+    assert [task.task_id for task in await two.adopt(AGENT, 10)] == ["t"]
+    assert await two.adopt_pushes(AGENT, 10) == [("t", False)]
+    assert [replica.id for replica in await two.replicas()] == [two.replica]
+
+
+async def test_the_replicas_are_known(one: TaskStore, two: TaskStore) -> None:
+    await one.append(creation("t"))
+    found = {replica.id: replica for replica in await two.replicas()}
+    assert set(found) == {one.replica, two.replica}
+    assert [found[store.replica].holds for store in (one, two)] == [1, 0]
+    assert all(isinstance(r, Replica) and r.alive for r in found.values())
+    assert all(abs(r.seen_at - two.now()) < 60_000 for r in found.values())
+
+
+async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: TaskStore) -> None:
+    """Longer than a lease passes, and all beat."""
+    await one.append(creation("t"))
+    seen = {replica.id: replica.seen_at for replica in await two.replicas()}
+
+    async def has_beaten() -> bool:
+        now = {replica.id: replica.seen_at for replica in await two.replicas()}
+        return all(now[id] - at > 1000 for id, at in seen.items())
+
+    await until(has_beaten)
+    assert await holder(two, "t") == one.replica
+    assert await one.append(addition("t", 1, chunk("t", "x"))) == 2
+
+
+async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> None:
+    await one.append(creation("t", received("a")))
+    await one.append(creation("u"))
+    before = {place.task_id: place for place in await two.places(["t", "u", "nobody"])}
+    assert (before["t"].seq, before["t"].sub, before["t"].waiting) == (1, 1, 1)
+    await one.append(addition("t", None, CancelRequested()))
+    await one.append(addition("u", 1, status("u", TaskState.COMPLETED)))
+    after = {place.task_id: place for place in await two.places(["t", "u"])}
+    assert (after["t"].sub, after["t"].cancel_requested) == (2, True)
+    assert (after["u"].ended, after["u"].holder) == (True, "")
+
+
+async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t"))
+    made = [await one.put_push("t", push(f"push-{n}")) for n in range(2)]
+    theirs = await two.put_push("t", push("theirs"))
+    done = await one.put_push("t", push("done"))
+    assert await one.move_push("t", replace(done, state=PushState.DONE))
+    found = await one.telling([AGENT], 0, 100)
+    assert (found.free, found.next) == (False, 0)
+    assert set(found.held) == {("t", each.revision) for each in made}
+    assert (await two.telling([AGENT], 0, 100)).held == (("t", theirs.revision),)
+    await silence(one)
+    async with asyncio.timeout(20):
+        while not (await two.telling([AGENT], 0, 100)).free:
+            await asyncio.sleep(0.01)
+    assert not (await two.telling(["another agent"], 0, 100)).free
+    assert not (await one.telling([AGENT], 0, 100)).held
+    await two.adopt_pushes(AGENT, 10)
+    found = await two.telling([AGENT], 0, 100)
+    assert (found.free, len(found.held)) == (False, 3)
+
+
+async def test_webhooks_that_a_replica_tells_come_page_by_page(one: TaskStore) -> None:
+    made = set()
+    for n in range(30):
+        await one.append(creation(f"t{n}"))
+        for m in range(3):
+            made.add((f"t{n}", (await one.put_push(f"t{n}", push(f"push-{m}"))).revision))
+    found, place = set(), 0
+    for _ in range(5):
+        page = await one.telling([AGENT], place, 25)
+        assert len(page.held) <= 25
+        found |= set(page.held)
+        place = page.next
+        if not place:
+            break
+    assert place == 0
+    assert found == made
+
+
+async def test_a_webhook_has_one_teller(one: TaskStore, two: TaskStore) -> None:
+    await one.append(creation("t"))
+    mine = await one.put_push("t", push("a"))
+    assert not await two.move_push("t", replace(mine, cursor=1))
+    assert await one.move_push("t", replace(mine, cursor=1))
+    assert list(await two.adopt_pushes(AGENT, 10)) == []
+    again = replace(push("a"), config=replace(mine.config, token="another"))
+    theirs = await two.put_push("t", again)
+    assert theirs.holder == two.replica
+    assert not await one.move_push("t", replace(theirs, state=PushState.PARKED))
+
+
+async def test_configurations_that_two_make_at_once_are_all_kept(
+    one: TaskStore, two: TaskStore
+) -> None:
+    await one.append(creation("t"))
+    await asyncio.gather(
+        *[store.put_push("t", push(f"{n}")) for n, store in enumerate([one, two] * 5)]
+    )
+    assert len(await one.pushes("t")) == 10
+
+
+async def test_every_replica_tells_of_what_it_committed_and_of_no_more(start: Start) -> None:
+    one, two = await start(), await start()
+    told: dict[str, list[LoggedEvent]] = {"one": [], "two": []}
+    for name, store in (("one", one), ("two", two)):
+        await store.close()
+        await store.open(told[name].extend)
+    await one.append(creation("t", turn_open=False))
+    await two.append(addition("t", 1, chunk("t", "x")))
+    assert [[r.seq for r in told[name]] for name in ("one", "two")] == [[1], [2]]
