@@ -66,7 +66,7 @@ def agent_for(mode: str = "all", kit: str = "1.0") -> Agent:
         push_notifications=mode != "few",
         cancel_grace=0.5,
         # The kit of 0.3 wants to see tasks that still work, and does not ask for them.
-        wait_ceiling=0.2 if kit == "0.3" else 300,
+        blocking_timeout=0.2 if kit == "0.3" else 300,
     )
     agent.skill(id="conform", tags=["conformance"], examples=["Hello"])(
         goes_on if kit == "0.3" else does_as_asked

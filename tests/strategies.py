@@ -110,7 +110,7 @@ def any_message() -> st.SearchStrategy[Any]:
     return st.sampled_from(sorted(MESSAGES)).flatmap(lambda name: value_of(MESSAGES[name]))
 
 
-def spoil(members: dict[str, Any], draw: Any) -> None:
+def abort(members: dict[str, Any], draw: Any) -> None:
     """Replace one value of a JSON object, however deep, by another."""
     places: list[tuple[Any, Any]] = []
     pending: list[Any] = [members]

@@ -265,7 +265,7 @@ async def test_an_immediate_return_gives_a_task_that_is_in_the_log(talk: Any) ->
 async def test_a_blocking_send_answers_at_the_ceiling_with_the_task_as_it_stands(
     talk: Any,
 ) -> None:
-    agent = Agent("Slow", moment=0.0, wait_ceiling=0.1)
+    agent = Agent("Slow", direct_reply_timeout=0.0, blocking_timeout=0.1)
     go_on = asyncio.Event()
 
     @agent.skill
@@ -453,7 +453,7 @@ async def test_context_rules(talk: Any) -> None:
 
 async def test_a_context_remembers_across_tasks_and_restarts(talk: Any, new_store: Any) -> None:
     def remembering() -> Agent:
-        agent = Agent("Rememberer", keeps_history=True)
+        agent = Agent("Rememberer", keep_history=True)
 
         @agent.skill
         async def count(turn: Turn) -> dict[str, Any]:
@@ -700,7 +700,9 @@ async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time
 ) -> None:
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 0.01)
     monkeypatch.setattr("parley.engine.maintenance.PRUNE_SECONDS", 0.01)
-    agent = Agent("Forgetful", park_for=timedelta(milliseconds=1), keep_for=timedelta(seconds=1))
+    agent = Agent(
+        "Forgetful", input_timeout=timedelta(milliseconds=1), retention=timedelta(seconds=1)
+    )
 
     @agent.skill
     async def ask(turn: Turn) -> str:

@@ -502,7 +502,7 @@ async def test_an_answer_is_the_message_that_it_is_and_is_written_as_that(
         with pytest.raises(AttributeError):
             answer.replayed = True  # type: ignore[misc]
 
-    agent = Agent("Echo", keeps_history=True)
+    agent = Agent("Echo", keep_history=True)
 
     @agent.skill(replies="task")
     async def echo(turn: Turn) -> Message:

@@ -648,9 +648,9 @@ def test_the_origin_of_grpc_says_whether_it_is_encrypted(
 ) -> None:
     assert str(Origin.of_grpc(url, **options)) == origin
     if is_spoken("GRPC"):
-        from parley.client.bindings.grpc import Target
+        from parley.client.bindings.grpc import GrpcTarget
 
-        target = Target.of(url, insecure=options.get("insecure", False))
+        target = GrpcTarget.of(url, insecure=options.get("insecure", False))
         secure = target.secure or options.get("tls", False)
         assert (origin.startswith("https"), target.address.rpartition(":")[0]) == (
             secure,

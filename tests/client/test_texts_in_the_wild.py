@@ -300,7 +300,7 @@ async def test_a_stream_as_texts_print_it_is_read_to_its_end(
 
 
 def speaker(name: str) -> Agent:
-    agent = Agent(name, keep_for=None)
+    agent = Agent(name, retention=None)
 
     @agent.skill
     def speak() -> str:

@@ -26,7 +26,7 @@ contract = Agent(
     "Contract agent",
     description="Does what it is told, to show each outcome.",
     version="1.2.3",
-    wait_ceiling=5.0,
+    blocking_timeout=5.0,
     cancel_grace=1.0,
 )
 
@@ -178,7 +178,7 @@ async def nod(turn: Turn) -> str:
 
 
 private = Agent(
-    "Private agent", keeps_history=True, keep_claims=["email"], extensions=[TaskSearch()]
+    "Private agent", keep_history=True, keep_claims=["email"], extensions=[TaskSearch()]
 )
 
 

@@ -33,7 +33,7 @@ MIXED = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}
 """A message as 1.0 has it, which texts send to methods of other names."""
 OF_1_0 = {"role": "ROLE_USER", "parts": [{"text": "Hello"}]}
 
-echo = Agent("Echo", keep_for=None)
+echo = Agent("Echo", retention=None)
 
 
 @echo.skill(replies="task")
@@ -312,7 +312,7 @@ CANCELED = [
 @pytest.fixture(scope="module")
 async def waiting() -> AsyncIterator[tuple[str, str]]:
     """A server with two tasks, one of which was canceled, and the id of that one."""
-    agent = Agent("Asker", keep_for=None)
+    agent = Agent("Asker", retention=None)
 
     @agent.skill
     async def ask_back(turn: Any) -> str:
@@ -458,7 +458,7 @@ TAKEN = [
 async def test_modes_of_older_cards_take_all_parts_of_their_kind(
     modes: list[str], taken: list[dict[str, Any]], refused: list[dict[str, Any]]
 ) -> None:
-    agent = Agent("Reader", input_modes=modes, output_modes=["text"], keep_for=None)
+    agent = Agent("Reader", input_modes=modes, output_modes=["text"], retention=None)
 
     @agent.skill(replies="task")
     def read() -> str:
@@ -521,7 +521,7 @@ ACCEPTED = [
 async def test_modes_that_older_callers_accept_are_kinds_of_parts(
     offered: list[str], accepted: list[str], form: str | None
 ) -> None:
-    agent = Agent("Speaker", output_modes=offered, keep_for=None)
+    agent = Agent("Speaker", output_modes=offered, retention=None)
 
     @agent.skill(replies="task")
     def speak() -> Any:

@@ -49,7 +49,7 @@ async def test_requests_go_where_the_database_is_reached_or_are_answered_by_an_a
     async with AsyncExitStack() as stack:
         port = free_port(ADDRESSES)
         for n, address in enumerate(ADDRESSES):
-            app = app_of(services[n], trouble=lambda n=n: troubles[n])
+            app = app_of(services[n], unavailable_reason=lambda n=n: troubles[n])
             await stack.enter_async_context(serving(app, host=address, port=port))
         url = await stack.enter_async_context(front(tmp_path, port))
         await until(url, {200})

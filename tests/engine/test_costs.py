@@ -153,11 +153,11 @@ async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: 
                 asyncio.create_task(caller.task("w" * 1000, task_id=task.id)) for _ in range(count)
             ]
             async with asyncio.timeout(120):
-                while (await store.places([task.id]))[0].waiting < count:
+                while (await store.positions([task.id]))[0].waiting < count:
                     await asyncio.sleep(0.01)
                 store.read = 0
                 gate.set()
-                while (await store.places([task.id]))[0].waiting:
+                while (await store.positions([task.id]))[0].waiting:
                     await asyncio.sleep(0.01)
             read[count] = store.read
             for send in sends:

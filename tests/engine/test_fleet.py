@@ -391,7 +391,7 @@ async def test_a_role_needs_a_store_that_others_use() -> None:
 async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line(
     fleet: Fleet,
 ) -> None:
-    gate = Gate(wait_ceiling=0.05)
+    gate = Gate(blocking_timeout=0.05)
     api = await fleet.add(gate.agent, role="api")
     task = await asyncio.wait_for(api.task("go"), 20)
     assert task.state is TaskState.SUBMITTED
@@ -403,7 +403,7 @@ async def test_a_sender_waits_no_longer_than_the_ceiling_for_what_stands_in_line
 async def test_an_answer_that_no_turn_takes_in_time_is_not_answered_by_its_own_question(
     fleet: Fleet,
 ) -> None:
-    agent = Agent("Quiz", wait_ceiling=0.05)
+    agent = Agent("Quiz", blocking_timeout=0.05)
 
     @agent.skill(replies="task")
     async def ask(turn: Turn) -> str:

@@ -185,7 +185,7 @@ async def test_what_a_store_that_failed_interrupted_is_taken_up_when_it_works(
     with pytest.raises(OverloadedError, match="does not work"):
         await asyncio.wait_for(sender, 20)
     await until(lambda: len(gate.runs) == 4)
-    (task_id,) = await store.holding()
+    (task_id,) = await store.held_tasks()
     gate.open.set()
     final = await until_state(one, task_id, TaskState.COMPLETED)
     assert final.text == "go"

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 
 
 def shop(name: str = "Shop") -> Agent:
-    agent = Agent(name, keeps_history=True)
+    agent = Agent(name, keep_history=True)
 
     @agent.skill(replies="task")
     async def order(turn: Turn) -> str:

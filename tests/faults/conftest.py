@@ -76,7 +76,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 
 def _target() -> Agent:
-    agent = Agent("Target", moment=0.05, cancel_grace=0.1)
+    agent = Agent("Target", direct_reply_timeout=0.05, cancel_grace=0.1)
 
     @agent.skill(replies="task")
     async def repeat(turn: Turn) -> object:

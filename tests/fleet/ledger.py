@@ -60,7 +60,9 @@ class Kept:
     def is_at_rest(self) -> bool:
         """Whether nothing is left to do, and nobody says that it is being done."""
         working = self.task.state in (TaskState.SUBMITTED, TaskState.WORKING)
-        return not (working or self.record.turn_open or self.record.waiting or self.record.holder)
+        return not (
+            working or self.record.turn_open or self.record.waiting or self.record.lease_owner
+        )
 
 
 def spoken(event: Any) -> Any:
@@ -116,7 +118,7 @@ async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:
     except TimeoutError:
         told = "\n".join(
             f"{k.task.id} {k.skill} {k.task.state} open={k.record.turn_open} "
-            f"waiting={k.record.waiting} holder={k.record.holder!r} seq={k.record.seq}"
+            f"waiting={k.record.waiting} holder={k.record.lease_owner!r} seq={k.record.seq}"
             for k in unrest
         )
         raise AssertionError(f"left undone:\n{told}\n{logs()}") from None

@@ -14,7 +14,12 @@ from collections.abc import AsyncIterator
 from parley import Agent, Turn, serve
 
 agent = Agent(
-    "Fleet", cancel_grace=0.5, max_attempts=200, moment=0.2, keeps_history=True, wait_ceiling=60.0
+    "Fleet",
+    cancel_grace=0.5,
+    max_attempts=200,
+    direct_reply_timeout=0.2,
+    keep_history=True,
+    blocking_timeout=60.0,
 )
 
 

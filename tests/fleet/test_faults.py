@@ -22,7 +22,7 @@ BUSES = ("postgres", "redis")
 """Which carries the hints; where a test is not run over both, its schedules alternate."""
 
 
-async def trouble(
+async def unavailable_reason(
     fleet: faults.Fleet, chance: random.Random, kinds: tuple[faults.Fault, ...], times: int
 ) -> None:
     """Do so many things to a fleet, one after the other."""
@@ -44,7 +44,7 @@ async def test_replicas_die_and_stand_still(
     ):
         await faults.freeze(fleet, chance)
         await faults.kill(fleet, chance)
-        await trouble(fleet, chance, faults.REPLICAS, 2)
+        await unavailable_reason(fleet, chance, faults.REPLICAS, 2)
         await callers.until(20)
 
 
@@ -52,7 +52,7 @@ async def test_replicas_die_and_stand_still(
 async def test_all_replicas_die_at_once(fleet_of: FleetOf, seed: int) -> None:
     chance = random.Random(seed)
     async with fleet_of(3, seed=seed) as fleet, load(fleet, seed) as callers:
-        await trouble(fleet, chance, (faults.kill_all,), 2)
+        await unavailable_reason(fleet, chance, (faults.kill_all,), 2)
         await callers.until(20)
 
 
@@ -106,7 +106,7 @@ async def test_those_who_work_die_behind_those_who_answer(fleet_of: FleetOf, see
         fleet_of(4, seed=seed, roles=("api", "api", "worker", "worker")) as fleet,
         load(fleet, seed) as callers,
     ):
-        await trouble(fleet, chance, faults.REPLICAS, 4)
+        await unavailable_reason(fleet, chance, faults.REPLICAS, 4)
         await callers.until(20)
 
 
@@ -129,7 +129,7 @@ async def test_lines_are_cut_silent_and_slow(fleet_of: FleetOf, seed: int) -> No
         fleet_of(2, bus=BUSES[1 - seed % 2], seed=seed, lines=True) as fleet,
         load(fleet, seed) as callers,
     ):
-        await trouble(fleet, chance, faults.LINES, 5)
+        await unavailable_reason(fleet, chance, faults.LINES, 5)
         for line in fleet.lines:
             line.heal()
         await callers.until(20)
@@ -149,7 +149,7 @@ async def test_everything_goes_wrong_at_once(
         async with asyncio.TaskGroup() as troubles:
             for kinds in (faults.REPLICAS, faults.LINES, services):
                 own = random.Random(chance.random())
-                troubles.create_task(trouble(fleet, own, kinds, 3))
+                troubles.create_task(unavailable_reason(fleet, own, kinds, 3))
         for line in fleet.lines:
             line.heal()
         await callers.until(callers.book.done.total() + 10)

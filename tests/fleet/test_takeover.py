@@ -34,16 +34,16 @@ async def holder_of(fleet: Fleet, task_id: str) -> str:
     async with opened(fleet) as store:
         record = await store.load(task_id)
         assert record is not None
-        return record.holder
+        return record.lease_owner
 
 
-async def until_held_by_another(fleet: Fleet, task_id: str, holder: str) -> None:
+async def until_held_by_another(fleet: Fleet, task_id: str, lease_owner: str) -> None:
     """Wait until a task is somebody else's."""
     async with opened(fleet) as store, asyncio.timeout(BOUND):
         while True:
             record = await store.load(task_id)
             assert record is not None
-            if record.holder not in ("", holder) or record.task.state.is_terminal:
+            if record.lease_owner not in ("", lease_owner) or record.task.state.is_terminal:
                 return
             await asyncio.sleep(0.05)
 
@@ -75,10 +75,10 @@ async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:
         report = await begin(one, "report", "150 20")
         steps = await begin(one, "steps", "50")
         await asyncio.sleep(0.3)
-        holder = await holder_of(fleet, report.id)
-        assert holder
+        lease_owner = await holder_of(fleet, report.id)
+        assert lease_owner
         one.tell(signal.SIGSTOP)
-        await until_held_by_another(fleet, report.id, holder)
+        await until_held_by_another(fleet, report.id, lease_owner)
         one.tell(signal.SIGCONT)  # and goes on writing, as if nothing had been
         async with client(other.url) as agent:
             for task, text in ((report, numbers(150)), (steps, numbers(50).strip())):

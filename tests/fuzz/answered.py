@@ -40,7 +40,7 @@ from parley.wire import jsonrpc, protojson, sse, versions
 from parley.wire.dialect import Codec
 from parley.wire.protobuf.errors import CODES, read_status, write_status
 from tests.fuzz import messages
-from tests.fuzz.asked import DIALECTS, Target
+from tests.fuzz.asked import DIALECTS, GrpcTarget
 from tests.wire.v0_3.losses import left_of
 
 OWN_HOST = re.compile(r"|(?:localhost|127(?:\.\d{1,3}){3})\.*(?::\d+)?|\[[0-9a-f:.]+\](?::\d+)?")
@@ -56,7 +56,7 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def answers(name: str) -> Target:
+def answers(name: str) -> GrpcTarget:
     """Return the target for answers and events: after a line with the operation, or ``event``."""
     codec = CODECS[name]
     proto, is_old = not name.startswith("jsonrpc"), name.endswith("0.3")
@@ -313,7 +313,7 @@ def cards(data: bytes) -> None:
 
 
 def _callable(found: Any) -> None:
-    from parley.client.bindings.grpc import Target as GrpcTarget
+    from parley.client.bindings.grpc import GrpcTarget as GrpcTarget
 
     for candidate in found:
         if candidate.binding == "GRPC":
@@ -339,11 +339,11 @@ def headers(data: bytes) -> None:
         case b"a2a-version":
             for said in (value.decode("latin-1"), text):
                 try:
-                    assert versions.asked(said) in ("", *versions.SPOKEN)
+                    assert versions.asked(said) in ("", *versions.SUPPORTED_VERSIONS)
                 except VersionNotSupportedError as error:
                     assert "1.0, 0.3" in error.message
                     assert len(error.message) < 400
-                assert versions.of_interface(said) in (None, *versions.SPOKEN)
+                assert versions.of_interface(said) in (None, *versions.SUPPORTED_VERSIONS)
         case b"a2a-extensions":
             uris = named_in([value])
             assert named_in([", ".join(uris).encode("latin-1")]) == uris

@@ -38,7 +38,7 @@ from tests.wire.v0_3.losses import left_of
 
 REFUSALS = (InvalidParamsError, InvalidRequestError, JSONParseError, MethodNotFoundError)
 LONGEST_REFUSAL = 12_000
-DIALECTS = {version: versions.dialect(version) for version in versions.SPOKEN}
+DIALECTS = {version: versions.dialect(version) for version in versions.SUPPORTED_VERSIONS}
 Target = Callable[[bytes], None]
 
 
@@ -141,8 +141,8 @@ def _depth(value: Any) -> int:
 
 def _parts(value: Any) -> int:
     most = 0
-    for holder in (value, value.get("params") if isinstance(value, dict) else None):
-        message = holder.get("message") if isinstance(holder, dict) else None
+    for lease_owner in (value, value.get("params") if isinstance(value, dict) else None):
+        message = lease_owner.get("message") if isinstance(lease_owner, dict) else None
         parts = message.get("parts") if isinstance(message, dict) else None
         most = max(most, len(parts) if isinstance(parts, list) else 0)
     return most

@@ -36,7 +36,7 @@ TARGETS: dict[str, Target] = {
     "cards": Target(answered.cards, answered.card_seeds, "json"),
     "headers": Target(answered.headers, answered.header_seeds, "line and text"),
 }
-for _version in versions.SPOKEN:
+for _version in versions.SUPPORTED_VERSIONS:
     TARGETS[f"params-{_version}"] = Target(asked.params(_version), asked.params_seeds(_version))
     TARGETS[f"http-json-{_version}"] = Target(asked.http_json, asked.http_json_seeds(_version))
     TARGETS[f"protobuf-{_version}"] = Target(

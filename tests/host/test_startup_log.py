@@ -149,6 +149,10 @@ async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_s
 
 def test_agents_that_keep_their_tasks_for_other_times_are_named() -> None:
     day, hours = timedelta(days=1), timedelta(hours=36)
-    agents = [echo(keep_for=hours), echo(name="Time", keep_for=day), echo(name="A", keep_for=None)]
+    agents = [
+        echo(retention=hours),
+        echo(name="Time", retention=day),
+        echo(name="A", retention=None),
+    ]
     assert re.match(r"for 1 day \(Time\), 1 day, 12:00:00 \(Echo\); ", removed_after(agents))
-    assert removed_after([echo(keep_for=None)]) == ""
+    assert removed_after([echo(retention=None)]) == ""

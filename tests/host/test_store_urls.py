@@ -7,7 +7,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.host import store_urls
-from parley.host.store_urls import open_bus, open_store, open_upkeep, shown
+from parley.host.store_urls import open_admin, open_bus, open_store, shown
 from parley.store.bus.postgres_bus import PostgresBus
 from parley.store.bus.redis_bus import RedisBus
 from parley.store.memory import MemoryLogs, MemoryTaskStore
@@ -78,7 +78,7 @@ def test_what_is_no_bus_is_refused(url, store, words):
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(store_urls, "find_spec", lambda name: None)
-    for use in (open_store, open_upkeep):
+    for use in (open_store, open_admin):
         with pytest.raises(ValueError, match=r'pip install "parley-a2a\[postgres\]"'):
             use(POSTGRES)
     with pytest.raises(ValueError, match=r'pip install "parley-a2a\[redis\]"'):

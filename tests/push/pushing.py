@@ -21,12 +21,12 @@ from parley.model.requests import (
     SendMessageConfiguration,
     SendMessageRequest,
 )
-from parley.push.delivery import Pace
+from parley.push.delivery import RetryPolicy
 from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import PushRecord, PushState, TaskStore
 
-QUICK = Pace(
+QUICK = RetryPolicy(
     first_delay=0.01,
     longest_delay=0.02,
     first_refused_delay=0.01,
@@ -116,7 +116,7 @@ async def pushing(
     store: TaskStore | None = None,
     *,
     allowed: Any = True,
-    pace: Pace = QUICK,
+    pace: RetryPolicy = QUICK,
     drain: float = 0.0,
 ) -> AsyncIterator[Pushed]:
     """An agent that runs for as long as the context lasts."""

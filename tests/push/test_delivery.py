@@ -16,7 +16,7 @@ from parley import Agent, Message, Task, Turn
 from parley.model.encoding import encode
 from parley.model.push import AuthenticationInfo
 from parley.model.requests import CancelTaskRequest, StreamResponse
-from parley.push.delivery import Pace
+from parley.push.delivery import RetryPolicy
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import PushState, StoreUnavailable, TaskStore
 from tests.push.pushing import QUICK, Pushed, config, gated, of_version, pushing, writer
@@ -243,7 +243,7 @@ async def test_a_webhook_that_is_not_there_is_tried_again() -> None:
     agent, gate = gated()
     async with webhook() as gone:
         url = gone.url
-    async with pushing(agent, pace=Pace(first_delay=0.01)) as caller:
+    async with pushing(agent, pace=RetryPolicy(first_delay=0.01)) as caller:
         task = await caller.task("go", url, return_immediately=True)
         gate.set()
         async with webhook(int(url.rsplit(":", 1)[1].split("/")[0])) as back:
@@ -412,7 +412,7 @@ async def test_direct_replies_that_nobody_takes_are_given_up() -> None:
 
 
 async def test_a_hybrid_skill_that_takes_longer_tells_of_its_task() -> None:
-    agent = Agent("Hybrid", moment=0.01)
+    agent = Agent("Hybrid", direct_reply_timeout=0.01)
     gate = asyncio.Event()
 
     @agent.skill
@@ -527,7 +527,7 @@ async def test_delivery_goes_on_in_the_next_process(new_store: Callable[[], Task
     agent, gate = gated()
     store = new_store()
     async with webhook() as hook:
-        async with pushing(agent, store, pace=Pace(first_delay=60)) as caller:
+        async with pushing(agent, store, pace=RetryPolicy(first_delay=60)) as caller:
             hook.answer = lambda told: 503 if told.number > 2 else 200
             gate.set()
             task = await caller.task("go", hook.url)

@@ -84,7 +84,7 @@ async def until_noted(replica: Replica, task_id: str, number: int) -> None:
 async def until_told_by(replica: Replica, task_id: str) -> None:
     """Wait until a replica tells the webhook."""
     async with asyncio.timeout(20):
-        while (await replica.store.pushes(task_id))[0].holder != replica.name:
+        while (await replica.store.pushes(task_id))[0].lease_owner != replica.name:
             await asyncio.sleep(0.005)
 
 
@@ -130,7 +130,7 @@ async def test_a_webhook_hears_of_a_task_that_another_replica_works_on(fleet: Fl
         for n in range(6):
             await until_told(hook, n + 2)
             counter.allowed.release()
-        assert (await settled(api, task.id)).holder in ("", api.name)
+        assert (await settled(api, task.id)).lease_owner in ("", api.name)
         assert numbers(hook) == await seen_by(worker, task.id)
 
 
@@ -252,14 +252,14 @@ async def test_a_webhook_that_comes_back_goes_on_where_it_is_by_then(mortal_flee
         await until_noted(one, task.id, 2)
         # The first is buried for a moment, in which the other tells the next two events.
         pushes = one.store._logs[task.id].pushes
-        pushes["default"] = replace(pushes["default"], holder="")
-        assert await other.adopt_pushes(one.executor.agent, 10) == [(task.id, False)]
+        pushes["default"] = replace(pushes["default"], lease_owner="")
+        assert await other.claim_pushes(one.executor.agent, 10) == [(task.id, False)]
         counter.allowed.release()
         counter.allowed.release()
         await until_seen(one, task.id, 4)
         assert await other.move_push(task.id, replace(pushes["default"], cursor=4))
         await other.close()
-        pushes["default"] = replace(pushes["default"], holder=one.name)
+        pushes["default"] = replace(pushes["default"], lease_owner=one.name)
         for _ in range(4):
             counter.allowed.release()
         await settled(one, task.id)
@@ -279,10 +279,10 @@ class Forgetful(MortalStore):
             self.forgets.remove(what)
             raise StoreUnavailable("there was no answer")
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Any:
-        found = await super().adopt_pushes(agent, limit)
+    async def claim_pushes(self, agent: str, limit: int) -> Any:
+        found = await super().claim_pushes(agent, limit)
         if found:
-            self._forget("adopt_pushes")
+            self._forget("claim_pushes")
         return found
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
@@ -291,7 +291,7 @@ class Forgetful(MortalStore):
         return kept
 
 
-@pytest.mark.parametrize("what", ["adopt_pushes", "put_push"])
+@pytest.mark.parametrize("what", ["claim_pushes", "put_push"])
 async def test_a_webhook_is_told_though_nobody_heard_who_tells_it(what: str) -> None:
     logs, lease = MemoryLogs(), Lease(SHORTEST_LEASE)
     stores = [

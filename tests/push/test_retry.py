@@ -12,8 +12,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from parley import Agent, Turn
-from parley.push.delivery import Pace
-from parley.push.http_sender import Failure
+from parley.push.delivery import RetryPolicy
+from parley.push.http_sender import DeliveryFailure
 from parley.store.task_store import PushState
 from tests.push.pushing import PATIENT, config, gated, pushing
 from tests.webhooks import Told, webhook
@@ -41,10 +41,10 @@ async def test_a_webhook_that_refuses_is_tried_again_and_slowly(status: int) -> 
 
 
 def test_the_pace_outlives_a_deploy_of_the_receiver_and_then_gives_up() -> None:
-    pace = Pace()
+    pace = RetryPolicy()
     for failure, first, longest in (
-        (Failure("it answers with HTTP 500"), 1.0, 15 * 60.0),
-        (Failure("it answers with HTTP 404", is_refusal=True), 60.0, 3600.0),
+        (DeliveryFailure("it answers with HTTP 500"), 1.0, 15 * 60.0),
+        (DeliveryFailure("it answers with HTTP 404", is_refusal=True), 60.0, 3600.0),
     ):
         delays = [pace.delay(count, failure) for count in range(1, 200)]
         assert 0.75 * first <= delays[0] <= 1.25 * first
@@ -66,7 +66,7 @@ def test_the_pace_outlives_a_deploy_of_the_receiver_and_then_gives_up() -> None:
 )
 def test_a_pace_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        Pace(**wrong)
+        RetryPolicy(**wrong)
 
 
 @pytest.mark.parametrize("status", [429, 503])

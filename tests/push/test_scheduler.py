@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from parley import Agent
 from parley.model.service import CallContext, Caller
-from parley.push.scheduler import Call, PushQueue, Room
+from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections
 from tests.push.pushing import PATIENT, Pushed, pushing, writer
 from tests.webhooks import webhook
@@ -196,12 +196,12 @@ class Doing:
     """Calls that begin, and end when they are told to."""
 
     def __init__(self, **room: int) -> None:
-        self.queue = PushQueue(Room(**room))
+        self.queue = PushScheduler(DeliveryLimits(**room))
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self._kept: list[Any] = []
 
-    def put(self, name: str, *, caller: str = "ada", well: bool | None = None) -> Call:
+    def put(self, name: str, *, caller: str = "ada", well: bool | None = None) -> DeliveryJob:
         """Have something done at an origin, of which it is known how it answered the last time."""
 
         async def work() -> None:
@@ -211,7 +211,7 @@ class Doing:
         destination = self.queue.destination(caller, name)
         if well is not None:
             destination.answered(well=well)
-        call = Call(destination, work)
+        call = DeliveryJob(destination, work)
         self._kept.append(call)
         self.queue.put(call)
         return call
@@ -327,19 +327,19 @@ async def test_nothing_is_kept_of_callers_that_are_done() -> None:
 
 
 def test_the_room_is_smaller_where_few_files_may_be_open() -> None:
-    whole = Room()
+    whole = DeliveryLimits()
     assert whole.within(10**9) == whole
     small = whole.within(1024)
     assert small.places + small.slow <= 256
     assert small.places >= 200
     assert small.slow >= 1
     with pytest.raises(ValueError, match="per_origin is at least 1"):
-        Room(per_origin=0)
+        DeliveryLimits(per_origin=0)
 
 
 def test_connections_and_webhooks_share_the_files_that_may_be_open() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         pytest.skip("there is no limit here")
-    room = Room().within(soft)
+    room = DeliveryLimits().within(soft)
     assert most_connections() + room.places + room.slow + 100 <= max(soft, 102)

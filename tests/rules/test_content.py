@@ -63,7 +63,7 @@ def status(state: str) -> dict[str, Any]:
     return {"statusUpdate": update}
 
 
-def telling(*events: Any) -> Any:
+def undelivered(*events: Any) -> Any:
     """An agent that begins a task and tells of events."""
 
     async def agent(exchange: Exchange) -> None:
@@ -79,7 +79,7 @@ def telling(*events: Any) -> Any:
 async def heard(*events: Any) -> list[TaskArtifactUpdateEvent]:
     """The updates of artifacts that the client yields."""
     async with (
-        scripted(telling(*events)) as server,
+        scripted(undelivered(*events)) as server,
         parley.connect(card(server.url), retries=0) as remote,
     ):
         told = [event async for event in remote.stream("hello")]

@@ -29,7 +29,7 @@ JSON_OF_0_3 = ("JSONRPC", "0.3")
 @pytest.mark.parametrize("ceiling", [300.0, 0.05])
 async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling):
     """At the ceiling it is answered with the task as it stands."""
-    patient = Agent("Patient", wait_ceiling=ceiling)
+    patient = Agent("Patient", blocking_timeout=ceiling)
     began, go_on = asyncio.Event(), asyncio.Event()
 
     @patient.skill(replies="task")

@@ -16,7 +16,7 @@ import pytest
 from parley.client.bindings.http import HttpTransport, Reply
 from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Timeout
 from parley.model.push import TaskPushNotificationConfig
-from parley.push.http_sender import Failure, Poster
+from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.answers import INTERIM, AnswerTooLarge, bounded_connector
 from parley.security.egress import Egress
 from parley.store.task_store import PushRecord
@@ -113,7 +113,7 @@ def test_a_webhook_cannot_take_the_loop(kind: str, loops: Loops) -> None:
         push = PushRecord(
             config=TaskPushNotificationConfig(url=hostile.url), version="1.0", revision="r"
         )
-        poster = Poster(Egress.allowing(True), timeout=30)
+        poster = HttpSender(Egress.allowing(True), timeout=30)
         async with ticking() as gaps:
             failure = await poster.post(push, b"{}", "t/c/1")
             assert await hostile.sent() < MOST_BYTES
@@ -124,7 +124,7 @@ def test_a_webhook_cannot_take_the_loop(kind: str, loops: Loops) -> None:
         if kind in answered:
             assert failure is None
         else:
-            assert isinstance(failure, Failure)
+            assert isinstance(failure, DeliveryFailure)
             assert "no answer in" not in failure.reason
             if kind in ("interim", "hints", "empty-lines"):
                 assert failure.reason == "it answers with more than an answer may take"

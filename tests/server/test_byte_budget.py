@@ -405,9 +405,9 @@ async def test_a_slow_reader_gets_everything() -> None:
 
 
 async def test_a_network_of_ipv6_counts_as_one_address() -> None:
-    from parley.server.byte_budget import Held
+    from parley.server.byte_budget import ByteReservation
 
-    held = Held(SMALL)
+    held = ByteReservation(SMALL)
     held.take("2001:db8::1", MIB)
     for same in ("2001:db8::2", "2001:db8:0:0:ffff::1"):
         with pytest.raises(Exception, match="for your address"):

@@ -8,7 +8,7 @@ import pytest
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext, Caller, StreamItem
 from parley.server.app import Settings
-from parley.server.concurrency_limiter import Places
+from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.run import serving
 from tests.server.raw_http import MESSAGE, call, connection, post
 from tests.server.scripted import Scripted, Standstill, app_of, reply, task
@@ -96,7 +96,7 @@ async def test_senders_who_do_not_wait_take_no_place():
 
 
 def test_namesakes_of_two_issuers_have_a_share_each():
-    places = Places("senders wait", 4, 0.25)
+    places = ConcurrencyLimiter("senders wait", 4, 0.25)
     bobs = [Caller("bob", True, issuer=issuer) for issuer in ("", "one", "two")]
     with contextlib.ExitStack() as stack:
         for bob in [*bobs, Caller("bob")]:
@@ -107,7 +107,7 @@ def test_namesakes_of_two_issuers_have_a_share_each():
 
 
 def test_places_are_given_back_and_shared():
-    places = Places("senders wait", 4, 0.5)
+    places = ConcurrencyLimiter("senders wait", 4, 0.5)
     ada = CallContext(caller=Caller(id="ada"))
     here = CallContext(caller=Caller(id="ada"), tenant="other")
     with places.one(ada), places.one(ada):

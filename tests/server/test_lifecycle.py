@@ -140,16 +140,19 @@ async def test_a_server_is_ready_only_after_its_start_which_the_question_begins(
 
 
 async def test_a_server_whose_store_is_away_is_live_and_not_ready():
-    trouble = ["the store was not heard of for 7 seconds"]
-    app = app_of(trouble=lambda: trouble[0])
+    unavailable_reason = ["the store was not heard of for 7 seconds"]
+    app = app_of(unavailable_reason=lambda: unavailable_reason[0])
     async with serving(app) as url:
         for word in ("unavailable", "draining"):
             response = await ask(url, "GET", "/health/ready")
-            assert (response.status, response.json) == (503, {"status": word, "reason": trouble[0]})
+            assert (response.status, response.json) == (
+                503,
+                {"status": word, "reason": unavailable_reason[0]},
+            )
             assert (await ask(url, "GET", "/health/live")).json == {"status": "live"}
             app.lifecycle.drain()
         app.lifecycle.draining = False
-        trouble[0] = ""
+        unavailable_reason[0] = ""
         assert (await ask(url, "GET", "/health/ready")).json == {"status": "ready"}
 
 

@@ -24,7 +24,7 @@ WAYS = [
     (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")
 ]
 
-agent = Agent("Clock", description="Tells the time", wait_ceiling=1.0, cancel_grace=0.2)
+agent = Agent("Clock", description="Tells the time", blocking_timeout=1.0, cancel_grace=0.2)
 
 
 @agent.skill(replies="task", default=True)

@@ -159,10 +159,10 @@ class LogChecker:
         world = self._world
         head = self.logs[task_id].head
         name = world.name("t", task_id)
-        world.trace("claim", name, f"e{head.epoch}", replica, before.holder if before else "")
+        world.trace("claim", name, f"e{head.epoch}", replica, before.lease_owner if before else "")
         if before is None or head.epoch <= before.epoch or before.ended_at is not None:
             world.violated("E1", name, "a claim that raises no epoch")
-        if before is not None and before.holder not in ("", replica):
+        if before is not None and before.lease_owner not in ("", replica):
             world.violated("E1", name, f"{replica} takes it from {before.holder}")
 
     # -- what functions do ---------------------------------------------------------------------
@@ -211,7 +211,7 @@ class LogChecker:
                 head.state in INTERRUPTED
                 and not (head.turn_open or head.waiting or head.cancel_requested)
             )
-            if not ok or head.holder:
+            if not ok or head.lease_owner:
                 restless.append(
                     f"{self._world.name('t', task_id)} is {head.state.value}, turn "
                     f"{head.turn} {'open' if head.turn_open else 'closed'}, {head.waiting} wait, "

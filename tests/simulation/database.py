@@ -15,7 +15,7 @@ from typing import Any
 from parley.model.parts import Message
 from parley.store.events import LoggedEvent
 from parley.store.head import payload_of
-from parley.store.lease import Lease, Touch
+from parley.store.lease import Lease, LivenessGate
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.task_store import (
     Append,
@@ -138,7 +138,7 @@ class SimulatedStore:
             self.committed = None
 
     async def _beat(self) -> None:
-        touch = Touch(self._lease)
+        touch = LivenessGate(self._lease)
         while True:
             try:
                 await self._ask("beat", self._see)
@@ -281,16 +281,16 @@ class SimulatedStore:
     async def unclaimed(self) -> Any:
         return await self._ask("unclaimed", self._inner.unclaimed)
 
-    async def first_in_line(self, agent: str) -> Any:
-        return await self._ask("first_in_line", self._inner.first_in_line, agent)
+    async def first_queued(self, agent: str) -> Any:
+        return await self._ask("first_queued", self._inner.first_queued, agent)
 
-    async def holding(self) -> Any:
+    async def held_tasks(self) -> Any:
         return await self._ask("holding", self._inner.holding)
 
     async def scope_of(self, task_id: str) -> Any:
         return await self._ask("scope_of", self._inner.scope_of, task_id)
 
-    async def places(self, task_ids: Sequence[str]) -> Any:
+    async def positions(self, task_ids: Sequence[str]) -> Any:
         return await self._ask("places", self._inner.places, task_ids)
 
     async def replicas(self) -> Any:
@@ -311,8 +311,8 @@ class SimulatedStore:
     async def pushes(self, task_id: str) -> Any:
         return await self._ask("pushes", self._inner.pushes, task_id)
 
-    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Any:
-        return await self._ask("telling", self._inner.telling, agents, after, limit)
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Any:
+        return await self._ask("undelivered", self._inner.undelivered, agents, after, limit)
 
     # -- what changes something ----------------------------------------------------------------
 
@@ -326,16 +326,16 @@ class SimulatedStore:
 
         return await self._ask("claim", claim)
 
-    async def adopt(self, agent: str, limit: int) -> Any:
-        async def adopt() -> Sequence[Any]:
+    async def claim_batch(self, agent: str, limit: int) -> Any:
+        async def claim_batch() -> Sequence[Any]:
             logs = self._database.memory.logs
             before = {task_id: log.head for task_id, log in logs.items()}
-            adopted = await self._inner.adopt(agent, limit)
+            adopted = await self._inner.claim_batch(agent, limit)
             for one in adopted:
                 self._database.checker.claimed(one.task_id, before[one.task_id], self.replica)
             return adopted
 
-        return await self._ask("adopt", adopt)
+        return await self._ask("claim_batch", claim_batch)
 
     async def keep(
         self,
@@ -368,8 +368,8 @@ class SimulatedStore:
     async def remove_push(self, task_id: str, push_id: str) -> None:
         await self._ask("remove_push", self._inner.remove_push, task_id, push_id)
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Any:
-        return await self._ask("adopt_pushes", self._inner.adopt_pushes, agent, limit)
+    async def claim_pushes(self, agent: str, limit: int) -> Any:
+        return await self._ask("claim_pushes", self._inner.claim_pushes, agent, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> Any:
         return await self._ask("prune", self._inner.prune, agent, ended_before, limit)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from parley.engine.queue.claimer import Adoption
-from parley.engine.replies.waiters import Senders
-from parley.engine.turn.attempt import Run
-from parley.engine.turn.task_runner import Lane
+from parley.engine.queue.claimer import Claimer
+from parley.engine.replies.waiters import Waiters
+from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.task_runner import TaskRunner
 from parley.engine.turn.task_writer import TaskWriter
 from parley.store import follow, memory
 from parley.store.bus.subscriptions import LocalHints
@@ -98,7 +98,7 @@ class ClaimsWhatIsHeld(Mutation):
         claimed = memory.claimed
 
         def take(head: Head | None, task_id: str, replica: str) -> Head:
-            return claimed(head and replace(head, holder=""), task_id, replica)
+            return claimed(head and replace(head, lease_owner=""), task_id, replica)
 
         with _instead(memory, "claimed", take):
             yield
@@ -109,10 +109,10 @@ class LostWakeUp(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        def wake(lane: Lane) -> None:
+        def wake(lane: TaskRunner) -> None:
             lane.woken = True
 
-        with _instead(Lane, "wake", wake):
+        with _instead(TaskRunner, "wake", wake):
             yield
 
 
@@ -130,14 +130,14 @@ class ForgetsToAdopt(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        go_on = Adoption.go_on
+        go_on = Claimer.go_on
 
-        def once(adoption: Adoption) -> None:
+        def once(adoption: Claimer) -> None:
             if not adoption.is_running:
                 go_on(adoption)
             adoption.is_wanted = False
 
-        with _instead(Adoption, "go_on", once):
+        with _instead(Claimer, "go_on", once):
             yield
 
 
@@ -146,13 +146,13 @@ class StepsAgain(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        recall = Run.recall
+        recall = Attempt.recall
 
-        def forget(run: Run, past: Any) -> None:
+        def forget(run: Attempt, past: Any) -> None:
             recall(run, past)
             run.past.remembered.clear()
 
-        with _instead(Run, "recall", forget):
+        with _instead(Attempt, "recall", forget):
             yield
 
 
@@ -170,11 +170,11 @@ class DoublesArtifacts(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        def another(run: Run) -> str:
+        def another(run: Attempt) -> str:
             run.artifacts += 1
             return f"{run.turn}.{run.attempt}.{run.artifacts}"
 
-        with _instead(Run, "next_artifact_id", another):
+        with _instead(Attempt, "next_artifact_id", another):
             yield
 
 
@@ -183,13 +183,13 @@ class RepliesOfAnothersTurn(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        resolve = Senders.resolve
+        resolve = Waiters.resolve
 
-        def resolve_all(senders: Senders, reply: Any) -> None:
+        def resolve_all(senders: Waiters, reply: Any) -> None:
             senders.present += senders.waiting.values()
             resolve(senders, reply)
 
-        with _instead(Senders, "resolve", resolve_all):
+        with _instead(Waiters, "resolve", resolve_all):
             yield
 
 

@@ -72,14 +72,14 @@ class Programs:
         span = lambda seconds: None if seconds is None else timedelta(seconds=seconds)  # noqa: E731
         agent = Agent(
             "Programs",
-            moment=plan.moment,
+            direct_reply_timeout=plan.moment,
             cancel_grace=plan.cancel_grace,
             max_running=plan.max_running,
             max_queued=plan.max_queued,
             max_attempts=plan.max_attempts,
             on_crash=plan.on_crash,  # type: ignore[arg-type]
             push_notifications=plan.has_webhooks,
-            wait_ceiling=2 * PATIENCE,
+            blocking_timeout=2 * PATIENCE,
             turn_timeout=span(plan.turn_timeout),
             task_timeout=span(plan.task_timeout),
         )

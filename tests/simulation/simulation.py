@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from parley.engine.turn.task_runner import Lane
+from parley.engine.turn.task_runner import TaskRunner
 from parley.host import host
 from parley.push import dispatcher
 from parley.store import jitter
@@ -170,9 +170,9 @@ class Simulation:
             if not replicas:
                 continue
             replica = self.random.choice(replicas)
-            self.world.trouble()
+            self.world.unavailable_reason()
             await getattr(self, "_" + kind.replace(" ", "_"))(replica)
-            self.world.trouble()
+            self.world.unavailable_reason()
 
     async def _crash(self, replica: Replica) -> None:
         self._absent[replica.place] = self.world.loop.time() + self.random.uniform(0.05, 6)
@@ -181,7 +181,7 @@ class Simulation:
     async def _pause(self, replica: Replica, seconds: float | None = None) -> None:
         seconds = seconds or self.random.uniform(0.1, 2.5) * self.world.plan.lease
         self.world.trace("pauses", replica.name, f"{seconds:.3f}")
-        self.world.trouble(seconds)
+        self.world.unavailable_reason(seconds)
         replica.process.is_paused = True
 
         def go_on() -> None:
@@ -236,7 +236,7 @@ class Simulation:
     def _calm(self) -> None:
         """Put right all that went wrong."""
         self.world.is_quiet = True
-        self.world.trouble()
+        self.world.unavailable_reason()
         self.fleet.database.is_up = True
         self.fleet.database.slow = 1.0
         for replica in [*self.fleet.replicas.values(), *self.fleet.everyone]:
@@ -274,7 +274,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (dispatcher, "Poster", simulation.webhooks.poster),
         (subscriptions, "Subscription", _Subscription),
         (asyncio.Timeout, "__hash__", numbered),
-        (Lane, "__hash__", numbered),
+        (TaskRunner, "__hash__", numbered),
     ]
     names: dict[str, Any] = {"new_id": world.new_id}
     names["uuid4"] = lambda: SimpleNamespace(hex=world.opening)

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from parley.push.http_sender import Failure
+from parley.push.http_sender import DeliveryFailure
 from parley.store.task_store import PushRecord, PushState
 from tests.simulation.checks import LogChecker
 from tests.simulation.world import World
@@ -72,13 +72,15 @@ class Poster:
         self._world = world
         self._webhooks = webhooks
 
-    async def post(self, push: PushRecord, body: bytes, notification_id: str) -> Failure | None:
+    async def post(
+        self, push: PushRecord, body: bytes, notification_id: str
+    ) -> DeliveryFailure | None:
         """Send a body to a webhook; return nothing once it was taken."""
         world, process = self._world, self._world.here
         assert process is not None
-        future: asyncio.Future[Failure | None] = world.loop.create_future()
+        future: asyncio.Future[DeliveryFailure | None] = world.loop.create_future()
 
-        def answer(failure: Failure | None) -> None:
+        def answer(failure: DeliveryFailure | None) -> None:
             if not future.done():
                 future.set_result(failure)
 
@@ -86,7 +88,7 @@ class Poster:
             drawn = 1.0 if world.is_quiet else world.random.random()
             if drawn >= 0.05:
                 self._webhooks.receive(body, notification_id)
-            failure = Failure("it does not answer") if drawn < 0.1 else None
+            failure = DeliveryFailure("it does not answer") if drawn < 0.1 else None
             process.after(world.delay(world.plan.net_delay), answer, failure)
 
         world.loop.world.after(world.delay(world.plan.net_delay), arrive)

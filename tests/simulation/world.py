@@ -56,7 +56,7 @@ class World:
         self.trace("no answer to", what)
         return True
 
-    def trouble(self, seconds: float = 0.0) -> None:
+    def unavailable_reason(self, seconds: float = 0.0) -> None:
         """Note that something goes wrong, for so long at least."""
         self.calm_since = max(self.calm_since, self.loop.time() + seconds)
 

@@ -120,7 +120,7 @@ def numbers(events: Sequence[LoggedEvent]) -> list[int]:
 
 async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], int]:
     """What is left to do: the tasks that this replica holds, and how many nobody does."""
-    return list(await store.holding()), (await store.unclaimed()).get(agent, 0)
+    return list(await store.held_tasks()), (await store.unclaimed()).get(agent, 0)
 
 
 async def private_records(store: TaskStore, task_id: str) -> list[LoggedEvent]:

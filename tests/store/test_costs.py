@@ -279,13 +279,13 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path
         steps = steps_of(store)
         costs.append(
             (
-                steps("telling", (json.dumps(["agent"]), store.replica, 0, 100)),
+                steps("undelivered", (json.dumps(["agent"]), store.replica, 0, 100)),
                 steps("adoptable_pushes", ("agent", 100)),
             )
         )
-        held = await store.telling(["agent"], 0, 100)
+        held = await store.undelivered(["agent"], 0, 100)
         assert (held.free, held.held) == (False, (("new", "r1"),))
-        assert await store.adopt_pushes("agent", 100) == []
+        assert await store.claim_pushes("agent", 100) == []
         await store.close()
     for before, after in zip(*costs, strict=True):
         assert after <= before + 20, costs
@@ -311,7 +311,7 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_postgres(
         with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
             schema = store._address.schema
             connection.execute(f"VACUUM ANALYZE {schema}.pushes, {schema}.tasks")
-            sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql["telling"]
+            sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql["undelivered"]
             values["agents"] = ["agent"]
             [(plan,)] = connection.execute(sql, values).fetchall()
         costs.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])

@@ -32,8 +32,8 @@ from parley.store.task_store import (
     Conflict,
     DuplicateReceipt,
     Fenced,
-    Held,
-    Place,
+    LeaseHeld,
+    LogPosition,
     Receipt,
     Scope,
     StoreError,
@@ -65,7 +65,7 @@ class Known:
         self.turn_open = False
         self.waiting = 0
         self.cancel_requested = False
-        self.holder = ""
+        self.lease_owner = ""
         self.place = 0
 
     @property
@@ -79,7 +79,7 @@ class Known:
     @property
     def is_unclaimed(self) -> bool:
         is_left = self.turn_open or self.waiting > 0 or self.cancel_requested
-        return is_left and not self.holder and not self.has_ended
+        return is_left and not self.lease_owner and not self.has_ended
 
 
 states = st.sampled_from([state for state in TaskState if not state.is_terminal])
@@ -184,12 +184,12 @@ class StoreMachine(RuleBasedStateMachine):
         known.turn_open &= not known.has_ended
         was_unclaimed = append.task_id in self.known and self.unclaimed_before
         if known.has_ended or append.release:
-            known.holder = ""
+            known.lease_owner = ""
         elif append.expected_seq is not None:
             if append.turn_open is False:
-                known.holder = ""
+                known.lease_owner = ""
             elif known.turn_open:
-                known.holder = replica
+                known.lease_owner = replica
         if known.is_unclaimed and not was_unclaimed:
             known.place = append.place
         self.known[append.task_id] = known
@@ -275,16 +275,16 @@ class StoreMachine(RuleBasedStateMachine):
         if known.has_ended:
             with pytest.raises(TaskEnded):
                 self.run(store.claim(task_id))
-        elif known.holder not in ("", store.replica):
-            with pytest.raises(Held):
+        elif known.lease_owner not in ("", store.replica):
+            with pytest.raises(LeaseHeld):
                 self.run(store.claim(task_id))
         else:
             known.epoch += 1
-            known.holder = store.replica
+            known.lease_owner = store.replica
             assert self.run(store.claim(task_id)) == known.epoch
 
     @rule(agent=st.sampled_from(["a", "b"]), limit=st.integers(1, 3))
-    def adopt(self, agent: str, limit: int) -> None:
+    def claim_batch(self, agent: str, limit: int) -> None:
         line = [
             task_id
             for task_id, known in self.known.items()
@@ -294,14 +294,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.run(store.unclaimed()).get(agent, 0) == len(line)
         places = [self.known[task_id].place for task_id in line]
         first = min([place for place in places if place], default=0)
-        assert self.run(store.first_in_line(agent)) == first
+        assert self.run(store.first_queued(agent)) == first
         line.sort(key=lambda task_id: self.known[task_id].place)
-        adopted = self.run(store.adopt(agent, limit))
+        adopted = self.run(store.claim_batch(agent, limit))
         assert [each.task_id for each in adopted] == line[:limit]
         for each in adopted:
             known = self.known[each.task_id]
             known.epoch += 1
-            known.holder = store.replica
+            known.lease_owner = store.replica
             assert (each.epoch, each.place) == (known.epoch, known.place)
 
     @rule()
@@ -310,27 +310,27 @@ class StoreMachine(RuleBasedStateMachine):
         held = {
             task_id
             for task_id, known in self.known.items()
-            if known.holder == store.replica
+            if known.lease_owner == store.replica
             and (known.turn_open or known.waiting or known.cancel_requested)
         }
-        assert set(self.run(store.holding())) == held
+        assert set(self.run(store.held_tasks())) == held
 
     @rule()
     def look_at_places(self) -> None:
         expected = {
-            task_id: Place(
+            task_id: LogPosition(
                 task_id=task_id,
                 seq=known.seq,
                 sub=self.told[task_id][-1].sub,
                 epoch=known.epoch,
-                holder=known.holder,
+                lease_owner=known.lease_owner,
                 waiting=known.waiting,
                 cancel_requested=known.cancel_requested,
                 ended=known.has_ended,
             )
             for task_id, known in self.known.items()
         }
-        found = self.run(self.store.places([*self.known, "nobody"]))
+        found = self.run(self.store.positions([*self.known, "nobody"]))
         assert {place.task_id: place for place in found} == expected
 
     @rule()
@@ -411,7 +411,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert record is not None
             assert record.task == known.fold.task
             assert (record.seq, record.scope) == (known.seq, known.scope)
-            assert (record.epoch, record.holder) == (known.epoch, known.holder)
+            assert (record.epoch, record.lease_owner) == (known.epoch, known.lease_owner)
             assert (record.turn, record.turn_open, record.waiting, record.cancel_requested) == (
                 known.turn,
                 known.turn_open,
@@ -447,8 +447,8 @@ class SqliteMachine(StoreMachine):
         self.stores = self.new_stores()
         self.run(self.store.open(self.tell))
         for known in self.known.values():
-            if known.holder:
-                known.holder, known.place = "", 0
+            if known.lease_owner:
+                known.lease_owner, known.place = "", 0
                 known.epoch += 1
 
 
@@ -467,8 +467,8 @@ class PostgresMachine(StoreMachine):
         replica = store.replica
         self.run(store.close())
         for known in self.known.values():
-            if known.holder == replica:
-                known.holder, known.place = "", 0
+            if known.lease_owner == replica:
+                known.lease_owner, known.place = "", 0
                 known.epoch += 1
         self.stores[0] = PostgresTaskStore(self.url)
         self.run(self.stores[0].open(self.tell))

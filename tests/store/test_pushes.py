@@ -55,10 +55,12 @@ async def test_what_is_kept_comes_back_whole_and_by_id(store: TaskStore) -> None
         id="b", url=URL, token="token", authentication=authentication
     )
     kept = await store.put_push("t", PushRecord(config=config, version="0.3", revision="r"))
-    whole = PushRecord(config=config, version="0.3", revision="r", cursor=2, holder=store.replica)
+    whole = PushRecord(
+        config=config, version="0.3", revision="r", cursor=2, lease_owner=store.replica
+    )
     assert kept == whole
     other = await store.put_push("t", push("a", revision="s"))
-    assert other == replace(push("a", revision="s", cursor=2), holder=store.replica)
+    assert other == replace(push("a", revision="s", cursor=2), lease_owner=store.replica)
     assert await store.pushes("t") == [other, kept]
     assert list(await store.pushes("other")) == []
 
@@ -113,7 +115,7 @@ async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
     assert await store.move_push("t", replace(first, cursor=2))
     other = push("a", url="https://example.com/other", revision="r2")
     kept = await store.put_push("t", other)
-    assert kept == replace(other, cursor=2, holder=store.replica)
+    assert kept == replace(other, cursor=2, lease_owner=store.replica)
     assert await store.pushes("t") == [kept]
 
 
@@ -131,7 +133,7 @@ async def test_a_parked_one_is_active_again_when_it_is_made_anew(store: TaskStor
     assert (parked.state, parked.note) == (PushState.PARKED, "HTTP 404")
     again = await store.put_push("t", push("a", revision="r2"))
     assert (again.state, again.note, again.revision) == (PushState.ACTIVE, "", "r2")
-    assert again.holder == store.replica
+    assert again.lease_owner == store.replica
 
 
 async def test_one_without_an_id_replaces_that_of_its_url(store: TaskStore) -> None:
@@ -170,11 +172,11 @@ async def test_a_store_says_which_webhooks_are_told_from_here(store: TaskStore) 
             await store.put_push(f"t{n}", push(f"p{m}", revision=f"{n}.{m}"))
     await store.move_push("t0", replace(push("p0", revision="0.0"), state=PushState.PARKED))
     await store.remove_push("t0", "p1")
-    whole = await store.telling([SCOPE.agent], 0, 100)
+    whole = await store.undelivered([SCOPE.agent], 0, 100)
     assert (whole.free, whole.next, len(whole.held)) == (False, 0, 28)
     assert ("t0", "0.2") in whole.held
-    first = await store.telling([SCOPE.agent], 0, 25)
-    second = await store.telling([SCOPE.agent], first.next, 25)
+    first = await store.undelivered([SCOPE.agent], 0, 25)
+    second = await store.undelivered([SCOPE.agent], first.next, 25)
     assert (len(first.held), second.next) == (25, 0)
     assert {*first.held, *second.held} == set(whole.held)
 
@@ -236,9 +238,9 @@ async def test_configurations_survive_the_process(tmp_path: Path) -> None:
     again = SqliteTaskStore(path)
     await again.open(lambda records: None)
     try:
-        assert await again.pushes("t") == [replace(kept, holder="")]
-        assert await again.adopt_pushes(SCOPE.agent, 10) == [("t", False)]
-        assert await again.pushes("t") == [replace(kept, holder=again.replica)]
+        assert await again.pushes("t") == [replace(kept, lease_owner="")]
+        assert await again.claim_pushes(SCOPE.agent, 10) == [("t", False)]
+        assert await again.pushes("t") == [replace(kept, lease_owner=again.replica)]
     finally:
         await again.close()
 

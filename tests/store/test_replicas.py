@@ -17,7 +17,7 @@ from parley.store.postgres.store import PostgresTaskStore
 from parley.store.task_store import (
     Conflict,
     Fenced,
-    Held,
+    LeaseHeld,
     PushRecord,
     PushState,
     Replica,
@@ -92,9 +92,9 @@ async def until(done: Callable[[], Awaitable[object]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def holder(store: TaskStore, task_id: str) -> str:
-    [place] = await store.places([task_id])
-    return place.holder
+async def lease_owner(store: TaskStore, task_id: str) -> str:
+    [place] = await store.positions([task_id])
+    return place.lease_owner
 
 
 def push(push_id: str = "p") -> PushRecord:
@@ -104,17 +104,17 @@ def push(push_id: str = "p") -> PushRecord:
 
 async def test_a_turn_is_held_by_who_began_it_until_it_ends(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t"))
-    assert await holder(two, "t") == one.replica
+    assert await lease_owner(two, "t") == one.replica
     assert await left(one) == (["t"], 0)
     assert await left(two) == ([], 0)
-    with pytest.raises(Held, match=one.replica):
+    with pytest.raises(LeaseHeld, match=one.replica):
         await two.claim("t")
     await one.append(addition("t", 1, status("t", TaskState.INPUT_REQUIRED), turn_open=False))
-    assert await holder(one, "t") == ""
+    assert await lease_owner(one, "t") == ""
     # Continuing needs no claim: the epoch is the same, and whoever appends first has it.
     await two.append(addition("t", 2, turn_started(2, "more"), turn=2, turn_open=True))
-    assert await holder(one, "t") == two.replica
-    with pytest.raises(Held):
+    assert await lease_owner(one, "t") == two.replica
+    with pytest.raises(LeaseHeld):
         await one.claim("t")
 
 
@@ -179,14 +179,14 @@ async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
     await one.append(creation("at rest", turn_open=False))
     await one.append(creation("another's", scope=replace(SCOPE, agent="another"), release=True))
     assert await two.unclaimed() == {AGENT: 4, "another": 1}
-    assert (await one.first_in_line(AGENT), await one.first_in_line("nobody")) == (1, 0)
-    adopted = await two.adopt(AGENT, 3)
+    assert (await one.first_queued(AGENT), await one.first_queued("nobody")) == (1, 0)
+    adopted = await two.claim_batch(AGENT, 3)
     assert [(task.task_id, task.epoch, task.place) for task in adopted] == [
         ("a", 2, 1), ("b", 2, 2), ("c", 2, 3),
     ]  # fmt: skip
-    assert set(await two.holding()) == {"a", "b", "c"}
-    assert [task.task_id for task in await one.adopt(AGENT, 3)] == ["d"]
-    assert list(await one.adopt(AGENT, 3)) == []
+    assert set(await two.held_tasks()) == {"a", "b", "c"}
+    assert [task.task_id for task in await one.claim_batch(AGENT, 3)] == ["d"]
+    assert list(await one.claim_batch(AGENT, 3)) == []
     with pytest.raises(Fenced):
         await one.append(addition("a", 1, chunk("a", "x")))
     assert await two.append(addition("a", 1, chunk("a", "x"), epoch=2)) == 2
@@ -198,8 +198,8 @@ async def test_work_under_way_comes_before_what_stands_in_line(
     await one.append(creation("queued", release=True, place=1))
     await one.append(creation("begun"))
     await one.append(addition("begun", 1, chunk("begun", "x"), release=True))
-    assert await one.first_in_line(AGENT) == 1
-    assert [task.task_id for task in await two.adopt(AGENT, 10)] == ["begun", "queued"]
+    assert await one.first_queued(AGENT) == 1
+    assert [task.task_id for task in await two.claim_batch(AGENT, 10)] == ["begun", "queued"]
 
 
 async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
@@ -208,8 +208,8 @@ async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
     await one.append(creation("t", turn_open=False))
     await two.append(addition("t", None, received("a"), place=7))
     await two.append(addition("t", None, received("b"), place=9))
-    assert await one.first_in_line(AGENT) == 7
-    [adopted] = await one.adopt(AGENT, 10)
+    assert await one.first_queued(AGENT) == 7
+    [adopted] = await one.claim_batch(AGENT, 10)
     assert (adopted.task_id, adopted.place) == ("t", 7)
 
 
@@ -220,11 +220,11 @@ async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start)
     stores = [one, *[await start() for _ in range(3)]]
     found: list[str] = []
 
-    async def adopt(store: TaskStore) -> None:
+    async def claim_batch(store: TaskStore) -> None:
         while await store.unclaimed():
-            found.extend(task.task_id for task in await store.adopt(AGENT, 7))
+            found.extend(task.task_id for task in await store.claim_batch(AGENT, 7))
 
-    await asyncio.gather(*[adopt(store) for store in stores])
+    await asyncio.gather(*[claim_batch(store) for store in stores])
     assert len(found) == 200
     assert set(found) == names
 
@@ -239,19 +239,19 @@ async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     await one.append(creation("at rest", turn_open=False))
     await one.put_push("t", push())
     [before] = await two.pushes("t")
-    assert before.holder == one.replica
+    assert before.lease_owner == one.replica
     await silence(one)
     await until(two.unclaimed)
-    [adopted] = await two.adopt(AGENT, 10)
+    [adopted] = await two.claim_batch(AGENT, 10)
     assert (adopted.task_id, adopted.epoch, adopted.place) == ("t", 3, 0)
     with pytest.raises(Fenced):
         await one.append(addition("t", 2, chunk("t", "late")))
     assert await two.append(addition("t", 2, chunk("t", "y"), epoch=3)) == 3
-    assert await two.adopt_pushes(AGENT, 10) == [("t", True)]
+    assert await two.claim_pushes(AGENT, 10) == [("t", True)]
     assert not await one.move_push("t", replace(before, cursor=2))
     assert await two.move_push("t", replace(before, cursor=2))
     [after] = await two.pushes("t")
-    assert (after.cursor, after.holder) == (2, two.replica)
+    assert (after.cursor, after.lease_owner) == (2, two.replica)
 
 
 async def test_one_that_was_silent_is_a_replica_again_when_it_writes(
@@ -270,8 +270,8 @@ async def test_one_that_closes_lets_go_at_once(one: TaskStore, two: TaskStore) -
     await one.put_push("t", push())
     await one.close()
     await until(two.unclaimed)
-    assert [task.task_id for task in await two.adopt(AGENT, 10)] == ["t"]
-    assert await two.adopt_pushes(AGENT, 10) == [("t", False)]
+    assert [task.task_id for task in await two.claim_batch(AGENT, 10)] == ["t"]
+    assert await two.claim_pushes(AGENT, 10) == [("t", False)]
     assert [replica.id for replica in await two.replicas()] == [two.replica]
 
 
@@ -294,20 +294,20 @@ async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: 
         return all(now[id] - at > 1000 for id, at in seen.items())
 
     await until(has_beaten)
-    assert await holder(two, "t") == one.replica
+    assert await lease_owner(two, "t") == one.replica
     assert await one.append(addition("t", 1, chunk("t", "x"))) == 2
 
 
 async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t", received("a")))
     await one.append(creation("u"))
-    before = {place.task_id: place for place in await two.places(["t", "u", "nobody"])}
+    before = {place.task_id: place for place in await two.positions(["t", "u", "nobody"])}
     assert (before["t"].seq, before["t"].sub, before["t"].waiting) == (1, 1, 1)
     await one.append(addition("t", None, CancelRequested()))
     await one.append(addition("u", 1, status("u", TaskState.COMPLETED)))
-    after = {place.task_id: place for place in await two.places(["t", "u"])}
+    after = {place.task_id: place for place in await two.positions(["t", "u"])}
     assert (after["t"].sub, after["t"].cancel_requested) == (2, True)
-    assert (after["u"].ended, after["u"].holder) == (True, "")
+    assert (after["u"].ended, after["u"].lease_owner) == (True, "")
 
 
 async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left(
@@ -318,18 +318,18 @@ async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left
     theirs = await two.put_push("t", push("theirs"))
     done = await one.put_push("t", push("done"))
     assert await one.move_push("t", replace(done, state=PushState.DONE))
-    found = await one.telling([AGENT], 0, 100)
+    found = await one.undelivered([AGENT], 0, 100)
     assert (found.free, found.next) == (False, 0)
     assert set(found.held) == {("t", each.revision) for each in made}
-    assert (await two.telling([AGENT], 0, 100)).held == (("t", theirs.revision),)
+    assert (await two.undelivered([AGENT], 0, 100)).held == (("t", theirs.revision),)
     await silence(one)
     async with asyncio.timeout(20):
-        while not (await two.telling([AGENT], 0, 100)).free:
+        while not (await two.undelivered([AGENT], 0, 100)).free:
             await asyncio.sleep(0.01)
-    assert not (await two.telling(["another agent"], 0, 100)).free
-    assert not (await one.telling([AGENT], 0, 100)).held
-    await two.adopt_pushes(AGENT, 10)
-    found = await two.telling([AGENT], 0, 100)
+    assert not (await two.undelivered(["another agent"], 0, 100)).free
+    assert not (await one.undelivered([AGENT], 0, 100)).held
+    await two.claim_pushes(AGENT, 10)
+    found = await two.undelivered([AGENT], 0, 100)
     assert (found.free, len(found.held)) == (False, 3)
 
 
@@ -341,7 +341,7 @@ async def test_webhooks_that_a_replica_tells_come_page_by_page(one: TaskStore) -
             made.add((f"t{n}", (await one.put_push(f"t{n}", push(f"push-{m}"))).revision))
     found, place = set(), 0
     for _ in range(5):
-        page = await one.telling([AGENT], place, 25)
+        page = await one.undelivered([AGENT], place, 25)
         assert len(page.held) <= 25
         found |= set(page.held)
         place = page.next
@@ -356,10 +356,10 @@ async def test_a_webhook_has_one_teller(one: TaskStore, two: TaskStore) -> None:
     mine = await one.put_push("t", push("a"))
     assert not await two.move_push("t", replace(mine, cursor=1))
     assert await one.move_push("t", replace(mine, cursor=1))
-    assert list(await two.adopt_pushes(AGENT, 10)) == []
+    assert list(await two.claim_pushes(AGENT, 10)) == []
     again = replace(push("a"), config=replace(mine.config, token="another"))
     theirs = await two.put_push("t", again)
-    assert theirs.holder == two.replica
+    assert theirs.lease_owner == two.replica
     assert not await one.move_push("t", replace(theirs, state=PushState.PARKED))
 
 

@@ -24,7 +24,7 @@ from msgspec import inspect
 
 from parley.model.errors import InvalidParamsError
 from parley.wire.protojson import decode, encode
-from tests.strategies import MESSAGES, any_message, json_values, spoil, value_of
+from tests.strategies import MESSAGES, abort, any_message, json_values, value_of
 from tests.wire.oracle import parse, write
 
 
@@ -57,7 +57,7 @@ def test_every_spelling_that_protobuf_allows_means_the_same_to_us(value, data):
 @given(any_message(), st.data())
 def test_what_we_read_from_spoiled_input_is_what_protobuf_reads(value, data):
     members = json.loads(encode(value))
-    spoil(members, data.draw)
+    abort(members, data.draw)
     body = json.dumps(members).encode()
     with suppress(InvalidParamsError):
         ours = decode(body, type(value))

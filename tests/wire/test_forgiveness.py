@@ -24,7 +24,7 @@ from tests.strategies import value_of
 CODECS = {
     f"{binding} {version}": getattr(versions.dialect(version), binding)
     for binding in ("jsonrpc", "http_json")
-    for version in versions.SPOKEN
+    for version in versions.SUPPORTED_VERSIONS
 }
 ANSWERS = [each for each in OPERATIONS if each.response is not Empty and not each.extension]
 # The members of a card that say one fact together, so that one of them changes what others say.

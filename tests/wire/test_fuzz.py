@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from parley.model.errors import A2AError, InvalidParamsError
 from parley.model.tasks import Task
 from parley.wire.protojson import decode, encode
-from tests.strategies import MESSAGES, any_message, json_values, spoil
+from tests.strategies import MESSAGES, abort, any_message, json_values
 
 kinds = st.sampled_from(sorted(MESSAGES)).map(MESSAGES.__getitem__)
 
@@ -33,7 +33,7 @@ def test_no_json_whatever_raises_anything_but_invalid_params(value, kind):
 @settings(max_examples=300)
 def test_a_value_with_one_member_spoiled_is_read_soundly_or_refused(value, data):
     members = json.loads(encode(value))
-    spoil(members, data.draw)
+    abort(members, data.draw)
     with suppress(InvalidParamsError):
         again = decode(json.dumps(members).encode(), type(value))
         assert decode(encode(again), type(value)) == again

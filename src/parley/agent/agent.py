@@ -71,9 +71,10 @@ class Agent:
     public card, or a function of the caller that returns one of them (see ``extended_card``).
     ``key`` is the name under which the agent's tasks are stored; it defaults to the slug of its
     name, so give one before you rename an agent that has tasks.
-    ``keep_for`` is how long tasks are kept after they ended, ``None`` for ever. ``park_for`` is how
+    ``retention`` is how long tasks are kept after they ended, ``None`` for ever.
+    ``input_timeout`` is how
     long a task waits for its caller before it is canceled, ``None`` for ever.
-    ``keeps_history`` keeps the conversation of each context for ``turn.history()``.
+    ``keep_history`` keeps the conversation of each context for ``turn.history()``.
     ``keep_claims`` names the claims of callers that are kept with their messages: ``turn.caller``
     has these, and no others.
     ``streaming`` gives callers events as they come, ``push_notifications`` lets them name webhooks,
@@ -97,10 +98,10 @@ class Agent:
         output_modes: Iterable[str] = ("text/plain",),
         extensions: Iterable[Extension | AgentExtension] = (),
         extended_card: ExtendedCard | None = None,
-        keep_for: timedelta | None = timedelta(days=7),
-        park_for: timedelta | None = timedelta(days=30),
-        moment: float = 1.0,
-        wait_ceiling: float = 300.0,
+        retention: timedelta | None = timedelta(days=7),
+        input_timeout: timedelta | None = timedelta(days=30),
+        direct_reply_timeout: float = 1.0,
+        blocking_timeout: float = 300.0,
         stream_until_terminal: bool = False,
         cancel_grace: float = 5.0,
         on_crash: Literal["rerun", "fail"] = "rerun",
@@ -111,14 +112,14 @@ class Agent:
         turn_timeout: timedelta | None = None,
         task_timeout: timedelta | None = None,
         threads: int = 40,
-        keeps_history: bool = False,
+        keep_history: bool = False,
         keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
-        for name_, span in (("keep_for", keep_for), ("park_for", park_for)):
+        for name_, span in (("retention", retention), ("input_timeout", input_timeout)):
             if span is not None and span <= timedelta(0):
                 raise ValueError(f"{name_} is a positive timedelta, or None for ever")
         if threads < 1:
@@ -133,14 +134,14 @@ class Agent:
         self.output_modes = modes_of(output_modes) or ("text/plain",)
         self.extensions = _extensions(extensions)
         self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
-        self.keep_for = keep_for
-        self.park_for = park_for
+        self.retention = retention
+        self.input_timeout = input_timeout
         self.threads = threads
         self.streaming = streaming
         self.push_notifications = push_notifications
         self.options = Options(
-            moment=moment,
-            wait_ceiling=wait_ceiling,
+            direct_reply_timeout=direct_reply_timeout,
+            blocking_timeout=blocking_timeout,
             stream_until_terminal=stream_until_terminal,
             cancel_grace=cancel_grace,
             on_crash=on_crash,
@@ -150,7 +151,7 @@ class Agent:
             max_waiting_messages=max_waiting_messages,
             turn_timeout=turn_timeout,
             task_timeout=task_timeout,
-            keeps_history=keeps_history,
+            keep_history=keep_history,
             keep_claims=strings_of(keep_claims, "keep_claims"),
         )
         self.key = key or slug(name)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parley.engine.content import to_parts
-from parley.engine.turn.attempt import Run, TurnOver
+from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
 from parley.store.task_store import StoreError
@@ -27,7 +27,7 @@ class ArtifactStream:
 
     def __init__(
         self,
-        run: Run,
+        run: Attempt,
         *,
         name: str = "",
         description: str = "",
@@ -118,7 +118,7 @@ class ArtifactStream:
             try:
                 self.release()
             except A2AError as error:
-                self._run.lane.spoil(error)
+                self._run.lane.abort(error)
             except StoreError:
                 pass  # the writer has stopped before, and the lane knows
 

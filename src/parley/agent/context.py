@@ -33,13 +33,13 @@ class AgentContext:
         scope: Scope,
         context_id: str,
         *,
-        keeps_history: bool,
+        keep_history: bool,
         updating: MutableMapping[ValueName, asyncio.Lock],
     ) -> None:
         self._store = store
         self._scope = scope
         self._context_id = context_id
-        self._keeps_history = keeps_history
+        self._keeps_history = keep_history
         self._updating = updating
 
     async def history(self, limit: int) -> Sequence[Message]:

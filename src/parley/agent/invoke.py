@@ -13,7 +13,7 @@ from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.turn import Turn
 from parley.engine.content import checked
 from parley.engine.skill import Form
-from parley.engine.turn.attempt import Run
+from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from parley.engine.executor import AgentExecutor
 
 
-async def call(run: Run, executor: AgentExecutor) -> object:
+async def call(run: Attempt, executor: AgentExecutor) -> object:
     """Run the skill's function for this turn and return its value; what it yields is streamed."""
     skill = run.request.skill
     form = skill.form
@@ -51,7 +51,7 @@ async def call(run: Run, executor: AgentExecutor) -> object:
     return value
 
 
-async def _stream(run: Run, values: Any) -> None:
+async def _stream(run: Attempt, values: Any) -> None:
     async with (
         aclosing(values),
         ArtifactStream(run, name=run.request.skill.name) as out,
@@ -63,7 +63,9 @@ async def _stream(run: Run, values: Any) -> None:
                 await writer.room()
 
 
-async def _stream_from_thread(run: Run, executor: AgentExecutor, values: Iterator[object]) -> None:
+async def _stream_from_thread(
+    run: Attempt, executor: AgentExecutor, values: Iterator[object]
+) -> None:
     loop = asyncio.get_running_loop()
     async with ArtifactStream(run, name=run.request.skill.name) as out:
 
@@ -80,7 +82,7 @@ async def _stream_from_thread(run: Run, executor: AgentExecutor, values: Iterato
         await executor.in_thread(iterate)
 
 
-def give(run: Run, out: ArtifactStream, value: object) -> None:
+def give(run: Attempt, out: ArtifactStream, value: object) -> None:
     """Write what a generator yielded: a chunk, a whole artifact, or a message about progress."""
     if isinstance(value, Artifact):
         run.write_artifact(checked(value), last=True)

@@ -11,7 +11,7 @@ import msgspec
 
 from parley.agent.context import AgentContext
 from parley.engine.skill import form_of
-from parley.engine.turn.attempt import Run
+from parley.engine.turn.attempt import Attempt
 from parley.model.errors import TaskNotFoundError
 from parley.model.ids import may_be_id
 from parley.model.parts import Artifact, Message, Part, Role
@@ -57,7 +57,7 @@ def _artifact(tasks: Sequence[Task], artifact_id: str) -> Artifact | None:
 
 
 async def reference(
-    run: Run,
+    run: Attempt,
     context: AgentContext,
     question: str,
     where: Callable[[Task], bool] | None,
@@ -104,7 +104,7 @@ async def reference(
 
 
 async def _candidates(
-    run: Run, context: AgentContext, where: Callable[[Task], bool] | None
+    run: Attempt, context: AgentContext, where: Callable[[Task], bool] | None
 ) -> list[Task]:
     tasks: Sequence[Task] = await context.tasks(tasks_named(run.request.message))
     if not tasks:
@@ -118,7 +118,7 @@ async def _candidates(
     return [task for task, yes in zip(tasks, is_meant, strict=True) if yes]
 
 
-async def _of_each(run: Run, function: Callable[[Task], T], tasks: Sequence[Task]) -> list[T]:
+async def _of_each(run: Attempt, function: Callable[[Task], T], tasks: Sequence[Task]) -> list[T]:
     """Return what a function that the agent's author wrote says of tasks; it may take its time."""
     found: list[T] = await run.lane.executor.in_thread(lambda: [function(task) for task in tasks])
     return found
@@ -150,7 +150,7 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.casefold()))
 
 
-async def wait_for(run: Run, task: Task | str) -> Task:
+async def wait_for(run: Attempt, task: Task | str) -> Task:
     """Return another of the caller's tasks when it has ended.
 
     Raises ``TaskNotFoundError`` when there is none, ``ValueError`` for the task itself.

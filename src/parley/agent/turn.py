@@ -17,7 +17,7 @@ from parley.agent.context import AgentContext
 from parley.engine.answer import Answer
 from parley.engine.content import accepts, checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
-from parley.engine.turn.attempt import Failed, Rejected, Run, log
+from parley.engine.turn.attempt import Attempt, Failed, Rejected, log
 from parley.engine.turn.output_filter import active
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
@@ -37,7 +37,7 @@ class Turn:
     began the task; ``latest`` is the one that this turn is about.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Attempt) -> None:
         self.run = run
 
     @property

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, Failure
+from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure
 from parley.cli.output.streams import Output
 
 
@@ -23,13 +23,13 @@ def conclude(output: Output, action: Callable[[], int | None]) -> int:
         # Nobody reads any more, and nothing may be left for the interpreter to flush at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except Failure as failure:
+    except CommandFailure as failure:
         return _report(output, failure)
     except Exception as error:
         output.debug(traceback.format_exc())
         return _report(
             output,
-            Failure(
+            CommandFailure(
                 "A2ACLI_ERR_INTERNAL",
                 f"parley failed: {type(error).__name__}: {error}",
                 hint="the same command with --debug shows where; please report it",
@@ -37,7 +37,7 @@ def conclude(output: Output, action: Callable[[], int | None]) -> int:
         )
 
 
-def _report(output: Output, failure: Failure) -> int:
+def _report(output: Output, failure: CommandFailure) -> int:
     try:
         output.failure(failure)
     except BrokenPipeError:

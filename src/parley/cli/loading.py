@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 
 if TYPE_CHECKING:
     from parley import Agent
@@ -27,7 +27,7 @@ _FILE = re.compile(r"(?P<place>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
 _MODULE = re.compile(r"(?P<place>[A-Za-z_][\w.]*)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
-class Target(NamedTuple):
+class AgentTarget(NamedTuple):
     """One target as it was written: where to serve it, where it is, and the agent's name there."""
 
     path: str
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     is_file: bool
 
 
-def parse_target(written: str) -> Target:
+def parse_target(written: str) -> AgentTarget:
     """Return the parts of a target. Raises ``UsageFailure`` when it has another form."""
     path, place = "", written
     if written.startswith("/") and "=" in written:
@@ -49,14 +49,15 @@ def parse_target(written: str) -> Target:
             f"{place!r} is neither a Python file nor a module",
             hint="give path/to/agent.py, path/to/agent.py:name or package.module:name",
         )
-    return Target(path.rstrip("/"), match["place"], match["name"] or "", is_file)
+    return AgentTarget(path.rstrip("/"), match["place"], match["name"] or "", is_file)
 
 
 def load(written: Sequence[str]) -> dict[str, Agent]:
     """Return the agents that the targets mean, by the path that each is served under.
 
     One target alone is served at the root. Several are each served under the path that was given
-    with them, else under their agent's name. Raises ``Failure`` that says what is wrong where.
+    with them, else under their agent's name. Raises ``CommandFailure`` that says what is wrong
+    where.
     """
     targets = [parse_target(target) for target in written]
     agents: dict[str, Agent] = {}
@@ -75,7 +76,7 @@ def load(written: Sequence[str]) -> dict[str, Agent]:
 def load_tenants(written: Sequence[str]) -> dict[str, Agent]:
     """Return the agents that are tenants, by the name of each.
 
-    Raises ``Failure`` that says what is wrong where.
+    Raises ``CommandFailure`` that says what is wrong where.
     """
     tenants: dict[str, Agent] = {}
     for each in written:
@@ -86,7 +87,7 @@ def load_tenants(written: Sequence[str]) -> dict[str, Agent]:
     return tenants
 
 
-def parse_tenant(written: str) -> tuple[str, Target]:
+def parse_tenant(written: str) -> tuple[str, AgentTarget]:
     """Return the name and the target of a tenant. Raises ``UsageFailure`` for another form."""
     name, equals, place = written.partition("=")
     if not equals or not name or not place:
@@ -115,7 +116,7 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
 
 
-def _agent(target: Target) -> Agent:
+def _agent(target: AgentTarget) -> Agent:
     from parley import Agent
 
     module = _import_file(target) if target.is_file else _import_module(target)
@@ -148,13 +149,13 @@ def _agents_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent]:
     return dict(found.values())
 
 
-def _choices(target: Target, known: dict[str, Agent]) -> str:
+def _choices(target: AgentTarget, known: dict[str, Agent]) -> str:
     if not known:
         return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
     return "say which: " + " or ".join(f"{target.place}:{name}" for name in known)
 
 
-def _import_file(target: Target) -> ModuleType:
+def _import_file(target: AgentTarget) -> ModuleType:
     file = Path(target.place)
     path = file.resolve()
     if not file.is_file():
@@ -183,7 +184,7 @@ def _import_file(target: Target) -> ModuleType:
     return module
 
 
-def _import_module(target: Target) -> ModuleType:
+def _import_module(target: AgentTarget) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -199,7 +200,7 @@ def _import_module(target: Target) -> ModuleType:
         raise _broken(target, error) from error
 
 
-def _broken(target: Target, error: BaseException) -> Failure:
+def _broken(target: AgentTarget, error: BaseException) -> CommandFailure:
     """Return what is wrong with the agent's code: the line that it is wrong on, and why."""
     if isinstance(error, SyntaxError):
         where, line, code = error.filename, error.lineno, (error.text or "").strip()
@@ -215,6 +216,6 @@ def _broken(target: Target, error: BaseException) -> Failure:
     hint = "the same command with --debug shows the whole traceback"
     if isinstance(error, ModuleNotFoundError) and error.name:
         hint = f"the agent needs {error.name}; is it installed in this environment?"
-    return Failure(
+    return CommandFailure(
         "PARLEY_ERR_AGENT", f"{where}:{line}: {what}" + (f"\n  {code}" if code else ""), hint=hint
     )

@@ -204,7 +204,7 @@ def _reading(version: str) -> dict[str, str]:
 
     The one for callers of an older version leaves out what that does not have.
     """
-    return {} if version == versions.UNSAID else {"A2A-Version": versions.LATEST}
+    return {} if version == versions.DEFAULT_VERSION else {"A2A-Version": versions.LATEST}
 
 
 def _spoken(version: str) -> str:
@@ -212,6 +212,6 @@ def _spoken(version: str) -> str:
     if known is None:
         raise ValueError(
             f"version {version!r} of the protocol is not spoken; "
-            f"use one of {', '.join(versions.SPOKEN)}"
+            f"use one of {', '.join(versions.SUPPORTED_VERSIONS)}"
         )
     return known

@@ -17,7 +17,7 @@ from parley.client.calls.last_words import Looks, with_last_words
 from parley.client.calls.negotiation import Interfaces
 from parley.client.calls.question import is_settled, still_asks, task_before
 from parley.client.calls.service import RemoteService
-from parley.client.calls.stream import EventStream, Reader, follow
+from parley.client.calls.stream import EventStream, StreamReader, follow
 from parley.client.calls.turns import turn
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
@@ -251,7 +251,7 @@ class RemoteAgent:
         async def make() -> SendMessageRequest:
             return self._activation.ask(await composed())
 
-        reader = Reader(numbered=self._numbered)
+        reader = StreamReader(numbered=self._numbered)
         events = turn(
             self.service,
             self.context,
@@ -338,7 +338,9 @@ class RemoteAgent:
             raise ValueError(
                 f"{self.card.name} does not number the events of its tasks; leave after out"
             )
-        reader = Reader(numbered=self._numbered, ends=self._ends_stream, task_id=task_id, seq=after)
+        reader = StreamReader(
+            numbered=self._numbered, ends=self._ends_stream, task_id=task_id, seq=after
+        )
         context = msgspec.structs.replace(
             self.context, last_event_id=None if after is None else str(after)
         )

@@ -13,20 +13,20 @@ from weakref import WeakValueDictionary
 from parley.agent.context import AgentContext, ValueName
 from parley.engine.caller import kept, record_of
 from parley.engine.options import Options
-from parley.engine.queue.claimer import Adoption
+from parley.engine.queue.claimer import Claimer
 from parley.engine.queue.deadlines import Deadlines
-from parley.engine.queue.enqueue import put_in_line
-from parley.engine.queue.fair_queue import Line
-from parley.engine.queue.shared_timer import Moments
-from parley.engine.replies.remote_replies import Elsewhere
-from parley.engine.replies.reply_handle import Named, Ticket
+from parley.engine.queue.enqueue import enqueue
+from parley.engine.queue.fair_queue import FairQueue
+from parley.engine.queue.shared_timer import SharedTimer
+from parley.engine.replies.remote_replies import RemoteReplies
+from parley.engine.replies.reply_handle import Named, ReplyHandle
 from parley.engine.replies.waiters import shutting_down
 from parley.engine.skill import Skill
-from parley.engine.thread_pool import Threads
+from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn import release
-from parley.engine.turn.attempt import Request, Run
+from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.output_filter import Outlet
-from parley.engine.turn.task_runner import Lane
+from parley.engine.turn.task_runner import TaskRunner
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
 from parley.model.service import ANONYMOUS, Caller
@@ -34,8 +34,8 @@ from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import CancelRequested
 from parley.store.task_store import (
-    Adopted,
     Append,
+    Claimed,
     PushRecord,
     Receipt,
     Scope,
@@ -47,7 +47,7 @@ from parley.store.task_store import (
 )
 
 if TYPE_CHECKING:
-    from parley.push.dispatcher import PushDelivery
+    from parley.push.dispatcher import PushDispatcher
 
 log = logging.getLogger("parley.agent")
 
@@ -90,8 +90,8 @@ class AgentExecutor:
         skills: Mapping[str, Skill],
         default_skill: Skill,
         options: Options,
-        threads: Threads,
-        push: PushDelivery,
+        threads: ThreadPool,
+        push: PushDispatcher,
         tell: Callable[[str], None],
         extensions: Iterable[Extension] = (),
         hints: LocalHints | None = None,
@@ -106,21 +106,21 @@ class AgentExecutor:
         self.outlet = Outlet(extensions, self.in_thread)
         self.hints = hints or LocalHints()
         self.works = works
-        self.line = Line()
+        self.line = FairQueue()
         self.deadlines = Deadlines(store, options)
-        self.elsewhere = Elsewhere(store, self.hints, self.unavailable)
+        self.elsewhere = RemoteReplies(store, self.hints, self.unavailable)
         self.closing = False
         self.troubled = False
-        self.expected: dict[str, Ticket] = {}
+        self.expected: dict[str, ReplyHandle] = {}
         self._tell = tell
         self._threads = threads
-        self._moments = Moments(options.moment)
+        self._moments = SharedTimer(options.direct_reply_timeout)
         self._errands: set[asyncio.Future[Any]] = set()
-        self._lanes: dict[str, Lane] = {}
-        self._active: set[Lane] = set()
-        self._abandoned: set[Lane] = set()
+        self._lanes: dict[str, TaskRunner] = {}
+        self._active: set[TaskRunner] = set()
+        self._abandoned: set[TaskRunner] = set()
         self._updating: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
-        self.adoption = Adoption(self)
+        self.adoption = Claimer(self)
         self._at_rest: list[tuple[int, str]] = []
         self._empty: asyncio.Event | None = None
 
@@ -145,7 +145,7 @@ class AgentExecutor:
         logged: bool,
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
-    ) -> Ticket:
+    ) -> ReplyHandle:
         """Start the turn of a message that has no task yet, or put it in line.
 
         ``logged`` makes its task durable before its function runs. ``push`` names a webhook, which
@@ -157,18 +157,18 @@ class AgentExecutor:
         if not self._may_start:
             if not is_direct:
                 self._refuse_when_full()
-                return put_in_line(self, request, scope, context_id, receipts, push)
+                return enqueue(self, request, scope, context_id, receipts, push)
             if not self.has_room:
                 raise OverloadedError(
                     f"the agent runs {self.options.max_running} turns already", retry_after=1
                 )
-        lane = Lane(self, context_id=context_id, scope=scope)
+        lane = TaskRunner(self, context_id=context_id, scope=scope)
         lane.receipts = receipts
         if push is not None:
             lane.push = push
-        ticket = Ticket(lane)
+        ticket = ReplyHandle(lane)
         lane.senders.present.append(ticket)
-        run = Run(lane, request)
+        run = Attempt(lane, request)
         if logged:
             lane.log(request)
         self._active.add(lane)
@@ -187,18 +187,18 @@ class AgentExecutor:
         """Say that there is something to adopt, here and to other replicas."""
         self._tell(self.agent)
 
-    def expect(self, task_id: str, entry: str) -> Ticket:
+    def expect(self, task_id: str, entry: str) -> ReplyHandle:
         """Return the ticket of a message that is on its way into the log of a task.
 
         ``deliver`` follows when it is there; take the ticket out of ``expected`` when it is not.
         """
-        ticket = self.expected[entry] = Ticket(Named(task_id), entry=entry)
+        ticket = self.expected[entry] = ReplyHandle(Named(task_id), entry=entry)
         ticket.is_logged = True
         return ticket
 
     def place_for(self, record: TaskRecord) -> int:
         """Return where a message to a task stands in line, if it does; 0 if it does not."""
-        if record.holder or record.task.id in self._lanes or self._may_start:
+        if record.lease_owner or record.task.id in self._lanes or self._may_start:
             return 0
         return self.line.place_for(record.scope)
 
@@ -208,7 +208,7 @@ class AgentExecutor:
         line = self.line
         return self.works and not (line.count or line.joining or self.closing) and self.has_room
 
-    def deliver(self, ticket: Ticket) -> None:
+    def deliver(self, ticket: ReplyHandle) -> None:
         """Say that an expected message is in the log, and see that a turn takes it."""
         if self.expected.pop(ticket.entry, None) is None:
             return  # a turn was quicker
@@ -235,9 +235,9 @@ class AgentExecutor:
         self._refuse_when_closing()
         self._refuse_when_full()
 
-    def _start(self, task_id: str, epoch: int = 0) -> Lane:
+    def _start(self, task_id: str, epoch: int = 0) -> TaskRunner:
         """Start a lane for a task that is in the log, which it claims if it has no epoch."""
-        lane = self._lanes[task_id] = Lane(self, task_id=task_id)
+        lane = self._lanes[task_id] = TaskRunner(self, task_id=task_id)
         lane.epoch = epoch
         self._active.add(lane)
         lane.start(lane.more())
@@ -254,10 +254,10 @@ class AgentExecutor:
                 self.line.is_empty()
             return
         self.line.count = count
-        self.line.begins_at(await self.store.first_in_line(self.agent))
+        self.line.begins_at(await self.store.first_queued(self.agent))
         self.adoption.go_on()
 
-    def adopted(self, tasks: Sequence[Adopted]) -> None:
+    def adopted(self, tasks: Sequence[Claimed]) -> None:
         """Work on tasks that were adopted."""
         for task in tasks:
             if task.place:
@@ -303,13 +303,13 @@ class AgentExecutor:
         while self._at_rest and self._at_rest[0][0] <= now:
             late.append(heapq.heappop(self._at_rest)[1])
         try:
-            places = await self.store.places(late) if late else ()
+            places = await self.store.positions(late) if late else ()
         except StoreError:
             self._at_rest += [(now, task_id) for task_id in late]
             heapq.heapify(self._at_rest)
             raise
         for place in places:
-            in_line = not (place.ended or place.holder)
+            in_line = not (place.ended or place.lease_owner)
             if in_line and not self.closing and place.task_id not in self._lanes:
                 self._start(place.task_id)
         if self.options.task_timeout is not None and self.works:
@@ -320,11 +320,11 @@ class AgentExecutor:
 
     # -- what lanes tell -----------------------------------------------------------------------
 
-    def know(self, lane: Lane) -> None:
+    def know(self, lane: TaskRunner) -> None:
         """Know a lane by its task, from now on."""
         self._lanes[lane.task_id] = lane
 
-    def left(self, lane: Lane) -> None:
+    def left(self, lane: TaskRunner) -> None:
         """Forget a lane that has nothing more to do, and start what waited for its place."""
         self._active.discard(lane)
         self._abandoned.discard(lane)
@@ -338,7 +338,7 @@ class AgentExecutor:
         elif self.adoption.is_wanted or self.line.count:
             self.adoption.go_on()
 
-    def replace(self, lane: Lane) -> None:
+    def replace(self, lane: TaskRunner) -> None:
         """Put a fresh lane in the place of one whose function does not end."""
         self._active.discard(lane)
         self._abandoned.add(lane)
@@ -463,13 +463,13 @@ class AgentExecutor:
 
     # -- what runs need ------------------------------------------------------------------------
 
-    def context(self, lane: Lane) -> AgentContext:
+    def context(self, lane: TaskRunner) -> AgentContext:
         """Return what the agent remembers of the lane's context."""
         return AgentContext(
             self.store,
             lane.scope,
             lane.context_id,
-            keeps_history=self.options.keeps_history,
+            keep_history=self.options.keep_history,
             updating=self._updating,
         )
 

@@ -15,7 +15,7 @@ BEAT_SECONDS = 0.25
 PATIENCE_SECONDS = 1.0
 
 
-class Watchdog:
+class LoopWatchdog:
     """Watches the event loop from a thread, and logs where it is stuck.
 
     One warning a blockage, with the stack of the loop's thread.

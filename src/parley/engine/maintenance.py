@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from parley.agent.agent import Agent
 from parley.engine.executor import AgentExecutor
-from parley.push.dispatcher import PushDelivery
+from parley.push.dispatcher import PushDispatcher
 from parley.store import jitter
 from parley.store.ending import end
 from parley.store.task_store import PrunedElsewhere, StoreError, TaskStore
@@ -28,7 +28,7 @@ PRUNE_SECONDS = 60.0
 PRUNE_BATCH = 500
 
 
-class Sweep:
+class Maintenance:
     """Looks into the store for what no hint told of.
 
     Every second or so for work that nobody holds, with one question for all agents, and another for
@@ -43,7 +43,7 @@ class Sweep:
         store: TaskStore,
         agents: Sequence[Agent],
         executors: Mapping[str, AgentExecutor],
-        push: PushDelivery,
+        push: PushDispatcher,
     ) -> None:
         self._store = store
         self._agents = agents
@@ -132,7 +132,7 @@ class Sweep:
         executors = self._executors.values()
         if not (self._store.is_shared or any(executor.troubled for executor in executors)):
             return
-        held = await self._store.holding()
+        held = await self._store.held_tasks()
         if any(executor.adoption.is_running for executor in executors):
             return  # it may hold some that it is not told of yet
         for executor in executors:
@@ -151,16 +151,16 @@ class Sweep:
             raise
 
     async def _cancel_parked(self, agent: Agent) -> None:
-        if agent.park_for is not None:
-            before = self._before(agent.park_for)
+        if agent.input_timeout is not None:
+            before = self._before(agent.input_timeout)
             for task_id in await self._store.parked(agent.key, before, PRUNE_BATCH):
                 await self._executors[agent.key].give_up(task_id)
 
     async def _prune(self, agent: Agent) -> bool:
         """Remove a few tasks that were kept long enough; return whether there may be more."""
-        if agent.keep_for is None:
+        if agent.retention is None:
             return False
-        before = self._before(agent.keep_for)
+        before = self._before(agent.retention)
         return await self._store.prune(agent.key, before, PRUNE_BATCH) == PRUNE_BATCH
 
     def _before(self, span: timedelta) -> int:

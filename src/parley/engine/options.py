@@ -30,8 +30,9 @@ _SECRETS = frozenset(
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent's turns are run. Times are in seconds, but where they are timedeltas.
 
-    ``moment``: how long a function may take to answer with a direct message.
-    ``wait_ceiling``: how long a blocking send waits before it answers with the task as it stands.
+    ``direct_reply_timeout``: how long a function may take to answer with a direct message.
+    ``blocking_timeout``: how long a blocking send waits before it answers with the task as it
+    stands.
     ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
     ``cancel_grace``: how long a function may take to end once it is told to.
     ``on_crash``: whether a turn that a dead process left open is run again or failed.
@@ -44,8 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ``keep_claims``: the names of the caller's claims that are kept in the log, for ``turn.caller``.
     """
 
-    moment: float = 1.0
-    wait_ceiling: float = 300.0
+    direct_reply_timeout: float = 1.0
+    blocking_timeout: float = 300.0
     stream_until_terminal: bool = False
     cancel_grace: float = 5.0
     on_crash: Literal["rerun", "fail"] = "rerun"
@@ -55,14 +56,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_messages: int = 100
     turn_timeout: timedelta | None = None
     task_timeout: timedelta | None = None
-    keeps_history: bool = False
+    keep_history: bool = False
     keep_claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("moment", "cancel_grace"):
+        for name in ("direct_reply_timeout", "cancel_grace"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is a number of seconds, 0 or more")
-        if self.wait_ceiling <= 0:
+        if self.blocking_timeout <= 0:
             raise ValueError("wait_ceiling is a number of seconds above 0")
         for name in ("max_attempts", "max_running", "max_waiting_messages"):
             if getattr(self, name) < 1:

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 
 LEND_SECONDS = 0.005
 """How often a busy event loop lets threads have the interpreter; see ``log.lend``."""
 
-Job = tuple[asyncio.AbstractEventLoop, Lender, "asyncio.Future[Any]", Callable[[], Any]] | None
+Job = tuple[asyncio.AbstractEventLoop, GilYielder, "asyncio.Future[Any]", Callable[[], Any]] | None
 
 
-class Threads:
+class ThreadPool:
     """Runs plain functions, at most ``limit`` at once; the rest wait in line.
 
     The threads are daemons, unlike those of the standard library's pool: nobody can stop a
@@ -33,7 +33,7 @@ class Threads:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        self._lender: Lender | None = None
+        self._lender: GilYielder | None = None
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in a thread, in a copy of the caller's context, and return its result.
@@ -42,7 +42,7 @@ class Threads:
         """
         loop = asyncio.get_running_loop()
         if self._lender is None:
-            self._lender = Lender(loop, interval=LEND_SECONDS)
+            self._lender = GilYielder(loop, interval=LEND_SECONDS)
         future: asyncio.Future[Any] = loop.create_future()
         call = functools.partial(copy_context().run, function, *args, **kwargs)
         self._lender.begin()
@@ -79,7 +79,7 @@ class Threads:
 
 
 def _settle(
-    lender: Lender, future: asyncio.Future[Any], result: Any, error: BaseException | None
+    lender: GilYielder, future: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
     lender.end()
     if future.done():

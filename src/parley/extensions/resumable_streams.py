@@ -18,7 +18,7 @@ from parley.model.service import StreamItem
 from parley.model.tasks import Event
 
 
-class Place(msgspec.Struct, frozen=True):
+class StreamPosition(msgspec.Struct, frozen=True):
     """Where an event stands: ``generation`` is its number in the task's log, from 1."""
 
     generation: Annotated[int, msgspec.Meta(ge=0)]
@@ -32,7 +32,7 @@ class ResumableStreams(Extension):
         "Every event of a stream has a number (SSE id); SubscribeToTask with Last-Event-ID "
         "goes on after it, also on a task that has ended."
     )
-    data = Place
+    data = StreamPosition
 
 
 def numbered(item: StreamItem) -> Event:
@@ -52,7 +52,7 @@ def numbered(item: StreamItem) -> Event:
 def number_of(event: Carrier) -> int | None:
     """Return the number that an event carries in its metadata, if any."""
     try:
-        place: Place | None = ResumableStreams.of(event)
+        place: StreamPosition | None = ResumableStreams.of(event)
     except InvalidParamsError:
         return None
     return place.generation if place is not None else None

@@ -14,19 +14,19 @@ import msgspec
 
 from parley.agent.agent import Agent, slug
 from parley.engine.executor import AgentExecutor
-from parley.engine.loop_watchdog import Watchdog
-from parley.engine.maintenance import Sweep
+from parley.engine.loop_watchdog import LoopWatchdog
+from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
-from parley.engine.thread_pool import Threads
+from parley.engine.thread_pool import ThreadPool
 from parley.host.startup_log import note_start
 from parley.host.store_urls import open_bus, open_store
 from parley.model.service import Caller
-from parley.push.delivery import Pace
-from parley.push.dispatcher import PushDelivery
+from parley.push.delivery import RetryPolicy
+from parley.push.dispatcher import PushDispatcher
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
-from parley.store.bus.poller import HintRelay
+from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.ending import see_through
 from parley.store.events import LoggedEvent
@@ -107,7 +107,7 @@ class Host:
         drain: float = DRAIN_SECONDS,
         authenticates: bool = False,
         webhooks: Egress | None = None,
-        pace: Pace | None = None,
+        pace: RetryPolicy | None = None,
         bus: Bus | None = None,
         role: Role = "both",
         poll: float = 1.0,
@@ -121,8 +121,8 @@ class Host:
         self.store = store
         self.role = role
         self.hints = LocalHints()
-        self.relay = HintRelay(store, self.hints, bus, poll=poll)
-        self.push = PushDelivery(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
+        self.relay = BusPoller(store, self.hints, bus, poll=poll)
+        self.push = PushDispatcher(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
         self._grace = drain
         self._draining: Sequence[asyncio.Task[None]] = ()
         self._running: AsyncExitStack | None = None
@@ -130,9 +130,9 @@ class Host:
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = list(by_key.values())
         self.executors: dict[str, AgentExecutor] = {}
-        self._watchdog = Watchdog()
-        self._threads = Threads(CALLER_THREADS, "parley-caller")
-        self._sweep: Sweep | None = None
+        self._watchdog = LoopWatchdog()
+        self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
+        self._sweep: Maintenance | None = None
         made: dict[str, AgentService] = {}
         for agent in self._agents:
             executor = self.executors[agent.key] = AgentExecutor(
@@ -141,7 +141,7 @@ class Host:
                 skills=agent.skills,
                 default_skill=agent.default_skill,
                 options=agent.options,
-                threads=Threads(agent.threads, f"parley-{agent.key}"),
+                threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
                 push=self.push,
                 tell=self.relay.work,
                 extensions=agent.extensions,
@@ -177,7 +177,7 @@ class Host:
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._work))
-            self._sweep = Sweep(self.store, self._agents, self.executors, self.push)
+            self._sweep = Maintenance(self.store, self._agents, self.executors, self.push)
             self._stop_with(stack, "looking after tasks", self._sweep.stop)
             await self._sweep.start()
             note_start(self.store, self._agents)
@@ -343,7 +343,7 @@ def asgi(
         startup=host.start,
         shutdown=host.stop,
         on_drain=host.drain,
-        trouble=lambda: host.store.trouble,
+        unavailable_reason=lambda: host.store.unavailable_reason,
         instead=WORKER if role == "worker" else "",
     )
 

@@ -40,8 +40,8 @@ def removed_after(agents: Sequence[Agent]) -> str:
     """Return when the tasks of agents are removed, in words; nothing where none are."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
-        if agent.keep_for is not None:
-            names.setdefault(agent.keep_for, []).append(agent.name)
+        if agent.retention is not None:
+            names.setdefault(agent.retention, []).append(agent.name)
     spans = sorted(names)
     if not spans:
         return ""

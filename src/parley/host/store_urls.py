@@ -17,7 +17,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
 
 if TYPE_CHECKING:
-    from parley.store.admin.admin import Upkeep
+    from parley.store.admin.admin import StoreAdmin
 
 STORES = (
     "memory:, sqlite:///path/to/tasks.db (four slashes for an absolute path), or "
@@ -142,13 +142,13 @@ def _need(module: str, extra: str, what: str) -> None:
         raise ValueError(f"{what} needs the package {module}: {install_command(extra)}")
 
 
-def open_upkeep(url: str) -> Upkeep:
+def open_admin(url: str) -> StoreAdmin:
     """Return the upkeep of the store that a URL names. Raises ``ValueError``."""
     if scheme_of(url) in POSTGRES:
         _need("psycopg", "postgres", "a PostgreSQL store")
-        from parley.store.admin.postgres import PostgresUpkeep
+        from parley.store.admin.postgres import PostgresAdmin
 
-        return PostgresUpkeep(url)
+        return PostgresAdmin(url)
     if url in ("memory:", "memory://"):
         raise ValueError("what is kept in memory: is seen by its own process alone")
     path = sqlite_path(url)
@@ -157,6 +157,6 @@ def open_upkeep(url: str) -> Upkeep:
             f"{shown(url)!r} names no store; use sqlite:///path/to/tasks.db (four slashes for an "
             "absolute path), or postgresql://host/database"
         )
-    from parley.store.admin.sqlite import SqliteUpkeep
+    from parley.store.admin.sqlite import SqliteAdmin
 
-    return SqliteUpkeep(path)
+    return SqliteAdmin(path)

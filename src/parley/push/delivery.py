@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.push import server_of
-from parley.push.http_sender import Failure, Poster, notification_id
+from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
 from parley.push.reader import EventReader, Notice, TaskReader
-from parley.push.scheduler import Call, Destination
+from parley.push.scheduler import DeliveryJob, Destination
 from parley.security.egress import looked_up_for
 from parley.store import jitter
 from parley.store.task_store import PushRecord, PushState, StoreError, TaskStore
@@ -22,7 +22,7 @@ log = logging.getLogger("parley.agent")
 STORE_PAUSE = 5.0
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How patient delivery is. Times are in seconds.
 
     A try has ``timeout``. After one that failed there are others: the first after ``first_delay``,
@@ -54,7 +54,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
             if not least <= value <= 366 * 86_400.0:
                 raise ValueError(f"{name} is a number of seconds, {least:g} at least, not {value}")
 
-    def delay(self, failures: int, failure: Failure) -> float:
+    def delay(self, failures: int, failure: DeliveryFailure) -> float:
         """Return how long to wait after so many failures in a row, of which this is the last."""
         first, longest = self.first_delay, self.longest_delay
         if failure.is_refusal:
@@ -92,7 +92,7 @@ class Webhook:
         self.task_id = task_id
         self.push = self.stored = push
         self.reader = reader
-        self.call: Call
+        self.call: DeliveryJob
         self.is_busy = self.has_news = self.is_known = self.is_sure = False
         self.failures = 0
         self.failed_first = 0.0  # when, by the loop's clock
@@ -101,7 +101,7 @@ class Webhook:
         return f"task {self.task_id}: {where(self.push)}"
 
 
-class Teller:
+class WebhookDelivery:
     """Tells webhooks, each a little at a time.
 
     The store is asked whether a webhook is still told from here: before the first event, and where
@@ -110,7 +110,7 @@ class Teller:
     event repeated at most.
     """
 
-    def __init__(self, store: TaskStore, poster: Poster, pace: Pace) -> None:
+    def __init__(self, store: TaskStore, poster: HttpSender, pace: RetryPolicy) -> None:
         self._store = store
         self._poster = poster
         self._pace = pace
@@ -132,13 +132,13 @@ class Teller:
             log.error("%s waits: %s", webhook, error)
         except Exception:
             log.exception("%s could not be told", webhook)
-            self._failed(webhook, Failure("the server failed; its log says why"))
-            return self._delay(webhook, Failure(""))
+            self._failed(webhook, DeliveryFailure("the server failed; its log says why"))
+            return self._delay(webhook, DeliveryFailure(""))
         return STORE_PAUSE
 
     async def post(
         self, destination: Destination, push: PushRecord, body: bytes, named: str
-    ) -> Failure | None:
+    ) -> DeliveryFailure | None:
         """Send a notification, and note how its destination answers."""
         loop = get_running_loop()
         begun = loop.time()
@@ -175,7 +175,7 @@ class Teller:
                 break
         return 0.0
 
-    async def _tell(self, webhook: Webhook, notice: Notice) -> Failure | None:
+    async def _tell(self, webhook: Webhook, notice: Notice) -> DeliveryFailure | None:
         """Tell of one event."""
         push = webhook.push
         body = versions.dialect(push.version).write_push(notice.event, notice.task)
@@ -191,7 +191,7 @@ class Teller:
         webhook.push = replace(push, cursor=notice.seq, state=state)
         return None
 
-    def _failed(self, webhook: Webhook, failure: Failure) -> None:
+    def _failed(self, webhook: Webhook, failure: DeliveryFailure) -> None:
         """Count a failure, and suspend the webhook when there will be no further try."""
         if failure.is_ours:
             log.warning("%s waits: %s", webhook, failure.reason)
@@ -208,7 +208,7 @@ class Teller:
         webhook.push = replace(webhook.push, state=PushState.PARKED, note=note)
         log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
 
-    def _delay(self, webhook: Webhook, failure: Failure) -> float:
+    def _delay(self, webhook: Webhook, failure: DeliveryFailure) -> float:
         """Return how long to wait after a failure, unless its destination answers sooner: that
         counts once, as other webhooks there may be well while this one is not.
         """
@@ -224,7 +224,7 @@ class Teller:
         """
         for kept in await self._store.pushes(webhook.task_id):
             if kept.revision == webhook.push.revision and kept.state is PushState.ACTIVE:
-                if kept.holder != self._store.replica:
+                if kept.lease_owner != self._store.replica:
                     break
                 webhook.is_sure = True
                 if kept.cursor > webhook.push.cursor:

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from parley.model.parts import Message
-from parley.push.delivery import STORE_PAUSE, Pace, Teller, Webhook, where
-from parley.push.http_sender import Failure, Poster
-from parley.push.scheduler import Call, Destination, PushQueue, Room
+from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery, where
+from parley.push.http_sender import DeliveryFailure, HttpSender
+from parley.push.scheduler import DeliveryJob, DeliveryLimits, Destination, PushScheduler
 from parley.security.egress import Egress, origin_of
 from parley.server.sockets import most_files
 from parley.store.bus.subscriptions import LocalHints
@@ -51,17 +51,17 @@ class _Reply:
         self.message = message
         self.begun = asyncio.get_running_loop().time()
         self.failures = 0
-        self.call: Call
+        self.call: DeliveryJob
 
 
-class PushDelivery:
+class PushDispatcher:
     """Tells the webhooks of one server's tasks of everything that happens to them.
 
     Each configuration is told every event after its cursor, in order and at least once; the cursor
     is stored behind what was taken, so a process that starts goes on where one that died was. A
     webhook that does not answer is tried again for a day and then suspended, in the store and
     visibly in the server's log. What is to be told waits in the task's log and nowhere else, and a
-    slow webhook holds up nobody but others of its caller's at its origin (see ``Room``).
+    slow webhook holds up nobody but others of its caller's at its origin (see ``DeliveryLimits``).
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class PushDelivery:
         store: TaskStore,
         *,
         egress: Egress,
-        pace: Pace | None = None,
-        room: Room | None = None,
+        pace: RetryPolicy | None = None,
+        room: DeliveryLimits | None = None,
         resolver: AbstractResolver | None = None,
         hints: LocalHints | None = None,
     ) -> None:
@@ -78,15 +78,15 @@ class PushDelivery:
         self._hints = hints
         self._agents: tuple[str, ...] = ()
         self._store = store
-        self._pace = pace or Pace()
-        self._room = room or Room().within(most_files())
+        self._pace = pace or RetryPolicy()
+        self._room = room or DeliveryLimits().within(most_files())
         self._resolver = resolver
         self._begin()
 
     def _begin(self) -> None:
-        self._poster = Poster(self.egress, timeout=self._pace.timeout, resolver=self._resolver)
-        self._teller = Teller(self._store, self._poster, self._pace)
-        self._queue = PushQueue(self._room)
+        self._poster = HttpSender(self.egress, timeout=self._pace.timeout, resolver=self._resolver)
+        self._teller = WebhookDelivery(self._store, self._poster, self._pace)
+        self._queue = PushScheduler(self._room)
         # Of tasks with something to tell: their webhooks, or None before these were looked for.
         self._tasks: dict[str, tuple[Webhook, ...] | None] = {}
         self._to_look: dict[str, Scope | None] = {}  # and whose they are, where that is known
@@ -101,16 +101,16 @@ class PushDelivery:
     async def start(self, agents: Iterable[str]) -> None:
         """Go on with what a process before this one left. Raises ``StoreError``."""
         self._agents = tuple(agents)
-        await self.adopt()
+        await self.claim_batch()
         self._looker = asyncio.create_task(self._look_after())
 
-    async def adopt(self) -> None:
+    async def claim_batch(self) -> None:
         """Take over the webhooks that no living replica tells. Raises ``StoreError``.
 
         They are those of a task on which another replica may work, so it is listened to from here.
         """
         for agent in self._agents:
-            while found := await self._store.adopt_pushes(agent, ADOPT_BATCH):
+            while found := await self._store.claim_pushes(agent, ADOPT_BATCH):
                 for task_id, is_behind in found:
                     has_others = self._tasks.setdefault(task_id, None) is not None
                     if is_behind or has_others or self._store.is_shared:
@@ -124,16 +124,16 @@ class PushDelivery:
         """
         if not self._agents:
             return
-        telling = await self._store.telling(self._agents, self._place, LOOK_BATCH)
-        self._place = telling.next
-        for task_id, revision in telling.held:
+        undelivered = await self._store.undelivered(self._agents, self._place, LOOK_BATCH)
+        self._place = undelivered.next
+        for task_id, revision in undelivered.held:
             webhooks = self._tasks.get(task_id, ())
             if webhooks is not None and not any(
                 [webhook.push.revision == revision for webhook in webhooks]
             ):
                 self._want(task_id)
-        if telling.free:
-            await self.adopt()
+        if undelivered.free:
+            await self.claim_batch()
 
     async def stop(self, grace: float) -> None:
         """Give what is to be told ``grace`` seconds. What is left is for the next process."""
@@ -204,7 +204,7 @@ class PushDelivery:
             return
         self._messages[caller] += 1
         reply = _Reply(push, message)
-        reply.call = Call(self._destination(push, caller), partial(self._tell_reply, reply))
+        reply.call = DeliveryJob(self._destination(push, caller), partial(self._tell_reply, reply))
         self._queue.put(reply.call)
 
     def _want(self, task_id: str, scope: Scope | None = None) -> None:
@@ -241,7 +241,7 @@ class PushDelivery:
         known = {webhook.push.revision: webhook for webhook in self._tasks.get(task_id) or ()}
         current: list[Webhook] = []
         for push in pushes:
-            if push.state is not PushState.ACTIVE or push.holder != self._store.replica:
+            if push.state is not PushState.ACTIVE or push.lease_owner != self._store.replica:
                 continue
             webhook = known.pop(push.revision, None)
             if webhook is None:
@@ -251,10 +251,10 @@ class PushDelivery:
                         break  # it was removed
                 # Very many may wait at once: what they have in common they share.
                 version = sys.intern(push.version)
-                push = replace(push, version=version, holder=self._store.replica)
+                push = replace(push, version=version, lease_owner=self._store.replica)
                 webhook = Webhook(task_id, push, self._teller.reader(task_id, push))
                 destination = self._destination(push, _caller_of(scope))
-                webhook.call = Call(destination, partial(self._work, webhook))
+                webhook.call = DeliveryJob(destination, partial(self._work, webhook))
             current.append(webhook)
         for webhook in known.values():
             await self._queue.drop(webhook.call)
@@ -307,7 +307,7 @@ class PushDelivery:
             failure = await self._teller.post(reply.call.destination, push, body, named)
         except Exception:
             log.exception("a direct reply could not be told to %s", where(push))
-            failure = Failure("the server failed", is_final=True)
+            failure = DeliveryFailure("the server failed", is_final=True)
         if failure is not None:
             reply.failures += 1
             now = asyncio.get_running_loop().time()

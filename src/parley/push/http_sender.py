@@ -34,7 +34,7 @@ _ASKS_FOR_TIME = (429, 503)
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Failure(NamedTuple):
+class DeliveryFailure(NamedTuple):
     """Why a notification was not taken. Holds no secrets.
 
     ``is_final`` is that it never will be; ``is_refusal`` that the webhook answers, and somebody has
@@ -49,7 +49,7 @@ class Failure(NamedTuple):
     retry_after: float | None = None
 
 
-class Poster:
+class HttpSender:
     """Sends notifications, to addresses that ``egress`` allows, without proxies or redirects.
 
     ``resolver`` is for tests. A poster belongs to the event loop that uses it first.
@@ -63,7 +63,9 @@ class Poster:
         self._resolver = resolver
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
-    async def post(self, push: PushRecord, body: bytes, notification_id: str) -> Failure | None:
+    async def post(
+        self, push: PushRecord, body: bytes, notification_id: str
+    ) -> DeliveryFailure | None:
         """Send a body to a webhook; return nothing once it was taken (any 2xx)."""
         await self._load()
         import aiohttp
@@ -83,18 +85,18 @@ class Poster:
             ):
                 return _judged(response)  # of the body nothing is read
         except TimeoutError:
-            return Failure(f"no answer in {self._timeout:g} s")
+            return DeliveryFailure(f"no answer in {self._timeout:g} s")
         except (aiohttp.InvalidURL, ValueError):
-            return Failure("the URL cannot be called", is_final=True)
+            return DeliveryFailure("the URL cannot be called", is_final=True)
         except (aiohttp.ClientError, OSError) as error:
             forbidden = forbidden_in(error)
             if forbidden is not None:
-                return Failure(f"it is at a {forbidden.kind} address", is_final=True)
+                return DeliveryFailure(f"it is at a {forbidden.kind} address", is_final=True)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                return Failure("this server has no room for a connection", is_ours=True)
+                return DeliveryFailure("this server has no room for a connection", is_ours=True)
             if cause_in(error, AnswerTooLarge) is not None:
-                return Failure("it answers with more than an answer may take")
-            return Failure(f"it cannot be reached ({type(error).__name__})")
+                return DeliveryFailure("it answers with more than an answer may take")
+            return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
 
     async def close(self) -> None:
         """Close all connections."""
@@ -148,17 +150,17 @@ def notification_id(task_id: str, push_id: str, seq: int) -> str:
     return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
 
 
-def _judged(response: aiohttp.ClientResponse) -> Failure | None:
+def _judged(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
     status = response.status
     reason = f"it answers with HTTP {status}"
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
-        return Failure(f"{reason}, and redirects are not followed", is_refusal=True)
+        return DeliveryFailure(f"{reason}, and redirects are not followed", is_refusal=True)
     if status == _GONE:
-        return Failure(f"{reason}: it is gone", is_final=True)
+        return DeliveryFailure(f"{reason}: it is gone", is_final=True)
     retry_after = None
     if status in _ASKS_FOR_TIME:
         retry_after = seconds_of(response.headers.get("Retry-After"))
     is_refusal = 400 <= status < 500 and status not in _TRY_AGAIN
-    return Failure(reason, is_refusal=is_refusal, retry_after=retry_after)
+    return DeliveryFailure(reason, is_refusal=is_refusal, retry_after=retry_after)

@@ -13,7 +13,7 @@ import msgspec
 from parley.server.sockets import WEBHOOKS_SHARE
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many webhooks are called at once. All are at least 1.
 
     ``places`` are for origins that answered well and soon the last time, or were not called yet;
@@ -33,7 +33,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
 
-    def within(self, files: int) -> Room:
+    def within(self, files: int) -> DeliveryLimits:
         """Return this room, made smaller where so many files may be open."""
         part = min(1.0, files / WEBHOOKS_SHARE / (self.places + self.slow))
         places, slow = max(1, int(self.places * part)), max(1, int(self.slow * part))
@@ -58,8 +58,8 @@ class Destination:
         self.active = 0
         self.queued_in: OrderedDict[Destination, None] | None = None
         # Made when they are needed: there may be very many destinations with nothing to tell.
-        self.waiting: deque[Call] | None = None
-        self.resting: dict[Call, None] | None = None
+        self.waiting: deque[DeliveryJob] | None = None
+        self.resting: dict[DeliveryJob, None] | None = None
 
     def answered(self, *, well: bool) -> None:
         """Note how it answered."""
@@ -67,7 +67,7 @@ class Destination:
         self.is_quick, self.is_slow = well, not well
 
 
-class Call:
+class DeliveryJob:
     """Something to be done about a webhook, a little at a time: ``work``, in its turn.
 
     What ``work`` returns says in how many seconds there is more to do, and ``None`` that there is
@@ -150,10 +150,10 @@ class _Places:
             del self.shares[caller]
 
 
-class PushQueue:
+class PushScheduler:
     """Does calls: callers in turns, their origins in turns, and those to one origin in order."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: DeliveryLimits) -> None:
         self._room = room
         self._destinations: WeakValueDictionary[tuple[str, str], Destination] = (
             WeakValueDictionary()
@@ -169,12 +169,12 @@ class PushQueue:
             known = self._destinations[caller, origin] = Destination(caller)
         return known
 
-    def put(self, call: Call) -> None:
+    def put(self, call: DeliveryJob) -> None:
         """Have a call done when it is its turn."""
         self._wait(call)
         self._fill()
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: DeliveryJob) -> None:
         destination = call.destination
         if destination.resting is not None:
             destination.resting.pop(call, None)
@@ -209,7 +209,7 @@ class PushQueue:
                     destination.waiting = None
                 self._queue(destination)
 
-    def _start(self, call: Call, places: _Places) -> None:
+    def _start(self, call: DeliveryJob, places: _Places) -> None:
         destination = call.destination
         destination.active += 1
         places.take(destination.caller, 1)
@@ -231,7 +231,7 @@ class PushQueue:
 
         task.add_done_callback(ended)
 
-    def _again(self, call: Call, delay: float | None) -> None:
+    def _again(self, call: DeliveryJob, delay: float | None) -> None:
         if delay is None or call.is_over:
             return
         if not delay:
@@ -253,7 +253,7 @@ class PushQueue:
                 call.was_woken = True
                 self._wait(call)
 
-    async def drop(self, call: Call) -> None:
+    async def drop(self, call: DeliveryJob) -> None:
         """Have a call done no more, and wait until what is under way has ended."""
         call.is_over = True
         if call.destination.resting is not None:

@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.server.address import route_path
-from parley.server.byte_budget import Held
+from parley.server.byte_budget import ByteReservation
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import Hosts, NotOurHost
 from parley.server.http import health
@@ -22,7 +22,7 @@ from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.routes import Routes, checked
 from parley.server.settings import Settings as Settings
-from parley.server.slow_readers import Unsent
+from parley.server.slow_readers import UnsentBytes
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (
@@ -55,7 +55,7 @@ def create_app(
     startup: Hook | None = None,
     shutdown: Hook | None = None,
     on_drain: Callable[[], None] | None = None,
-    trouble: Callable[[], str] | None = None,
+    unavailable_reason: Callable[[], str] | None = None,
     instead: str = "",
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
@@ -65,7 +65,7 @@ def create_app(
     has checked: an unauthenticated "bob" is another caller than "bob".
     ``url`` is the public address of the app, where requests do not tell it. ``startup`` runs once
     before the first request is answered, ``on_drain`` when the end is near, ``shutdown`` at it.
-    ``trouble`` says why nothing can be done just now: then the app is not ready.
+    ``unavailable_reason`` says why nothing can be done just now: then the app is not ready.
     With ``instead`` it can do without agents: it tells how it is (health), and whoever asks for
     anything else those words.
 
@@ -73,7 +73,7 @@ def create_app(
     """
     if not endpoints and not instead:
         raise ValueError("a server needs at least one agent")
-    lifecycle = Lifecycle(startup, shutdown, trouble)
+    lifecycle = Lifecycle(startup, shutdown, unavailable_reason)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)
     return App(
@@ -110,8 +110,8 @@ class App:
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
         self.hosts = Hosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
-        self.held = Held(settings)
-        self.unsent = Unsent(settings)
+        self.held = ByteReservation(settings)
+        self.unsent = UnsentBytes(settings)
         self._routes = Routes(
             endpoints,
             settings=settings,

@@ -8,7 +8,7 @@ from parley.model.errors import OverloadedError
 from parley.server.settings import Settings
 
 
-class Shares:
+class ByteBudget:
     """Bytes that are held for each address: ``each`` at most, of what ``what`` names.
 
     An address of IPv6 counts with all of its network (/64), which is what one client has. Those
@@ -52,7 +52,7 @@ class Shares:
                 del self._of[network]
 
 
-class Held:
+class ByteReservation:
     """Bytes of requests that are not whole, or wait for their turn: so many in all.
 
     One address may have its share of them, but always as many as the largest request has.
@@ -61,7 +61,7 @@ class Held:
     def __init__(self, settings: Settings) -> None:
         self._most = settings.max_body_bytes_held
         each = max(settings.max_body_bytes, int(self._most * settings.address_share))
-        self.shares = Shares("unfinished requests", each)
+        self.shares = ByteBudget("unfinished requests", each)
         self.total = 0
 
     def take(self, address: str, size: int) -> None:

@@ -8,7 +8,7 @@ from parley.model.errors import OverloadedError
 from parley.model.service import CallContext
 
 
-class Places:
+class ConcurrencyLimiter:
     """So many places for something that lasts, of which a known caller gets a share.
 
     ``what`` names those who have one. ``share`` is the part of ``most`` that one caller may have,
@@ -25,7 +25,7 @@ class Places:
 
     def one(self, context: CallContext) -> AbstractContextManager[None]:
         """Have a place while the context lasts. Raises ``OverloadedError`` when there is none."""
-        return _Place(self, (context.tenant, context.caller.owner))
+        return _Slot(self, (context.tenant, context.caller.owner))
 
     def take(self, caller: tuple[str, str]) -> None:
         """Take a place for a caller, until ``give_back``. Raises ``OverloadedError``."""
@@ -54,12 +54,12 @@ class Places:
                 del self._of[caller]
 
 
-class _Place:
+class _Slot:
     """A place of a caller, while the context lasts."""
 
     __slots__ = ("_caller", "_places")
 
-    def __init__(self, places: Places, caller: tuple[str, str]) -> None:
+    def __init__(self, places: ConcurrencyLimiter, caller: tuple[str, str]) -> None:
         self._places = places
         self._caller = caller
 

@@ -24,7 +24,7 @@ from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.active_extensions import Extensions
-from parley.server.concurrency_limiter import Places
+from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
@@ -52,7 +52,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     interfaces: Callable[[str], Interfaces] = _nowhere
 
 
-class Call(msgspec.Struct, frozen=True):
+class ServiceCall(msgspec.Struct, frozen=True):
     """A request on its way to an agent's service."""
 
     endpoint: Endpoint
@@ -60,7 +60,7 @@ class Call(msgspec.Struct, frozen=True):
     request: Any
     context: CallContext
     interfaces: Callable[[str], Interfaces]
-    waiting: Places | None = None
+    waiting: ConcurrencyLimiter | None = None
 
     def answer(self) -> Awaitable[Any]:
         """Return what the service answers. Raises ``A2AError``."""
@@ -73,7 +73,7 @@ class Call(msgspec.Struct, frozen=True):
         )
         return answer
 
-    async def _reply(self, waiting: Places) -> Any:
+    async def _reply(self, waiting: ConcurrencyLimiter) -> Any:
         caller = (self.context.tenant, self.context.caller.owner)
         waiting.take(caller)
         try:
@@ -100,7 +100,7 @@ class Call(msgspec.Struct, frozen=True):
         return items
 
 
-class MethodCall(Call, frozen=True, kw_only=True):
+class MethodCall(ServiceCall, frozen=True, kw_only=True):
     """A call of a method that an extension adds."""
 
     handle: Callable[..., Awaitable[Any]]
@@ -116,7 +116,9 @@ class MethodCall(Call, frozen=True, kw_only=True):
 class Dispatcher:
     """Finds the agent that a request is for, and holds the request against its card."""
 
-    def __init__(self, endpoint: Endpoint, lifecycle: Lifecycle, waiting: Places) -> None:
+    def __init__(
+        self, endpoint: Endpoint, lifecycle: Lifecycle, waiting: ConcurrencyLimiter
+    ) -> None:
         self._lifecycle = lifecycle
         self._waiting = waiting
         self._agent = _Agent(endpoint) if endpoint.service is not None else None
@@ -131,7 +133,9 @@ class Dispatcher:
         except Exception as error:  # the lifecycle has logged it
             raise OverloadedError("the server cannot start; its log says why") from error
 
-    def call(self, operation: Operation, parameters: Parameters, read: Callable[[], Any]) -> Call:
+    def call(
+        self, operation: Operation, parameters: Parameters, read: Callable[[], Any]
+    ) -> ServiceCall:
         """Return the call that a request is; ``read`` returns the request itself.
 
         What can be refused without a look into it is refused before. Raises ``A2AError``.
@@ -171,7 +175,9 @@ class Dispatcher:
         if operation.extension:
             return agent.method_call(operation, request, context)
         waiting = self._waiting if _waits(operation, request) else None
-        return Call(agent.endpoint, operation, request, context, parameters.interfaces, waiting)
+        return ServiceCall(
+            agent.endpoint, operation, request, context, parameters.interfaces, waiting
+        )
 
     def method(self, name: str, tenant: str) -> Operation | None:
         """Return the method of this name that an extension of the agent adds, if one does.

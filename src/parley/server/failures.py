@@ -10,7 +10,7 @@ from parley.model.errors import InternalError
 _log = logging.getLogger("parley.server")
 
 
-def unforeseen(doing: str) -> InternalError:
+def log_unforeseen(doing: str) -> InternalError:
     """Log the exception being handled, with its traceback, and return what the caller may see."""
     reference = secrets.token_hex(6)
     _log.exception("%s failed (reference %s)", doing, reference)

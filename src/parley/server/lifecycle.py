@@ -17,7 +17,8 @@ class Lifecycle:
     ``start`` may be called by any number of requests at once: all of them wait for the same start,
     and one that is cancelled does not take the start with it. A start that failed is tried again
     by the next call. ``drain`` tells those who registered with ``on_drain`` that the end is near.
-    A server that was stopped can be started again, on another event loop too. ``trouble`` says why
+    A server that was stopped can be started again, on another event loop too.
+    ``unavailable_reason`` says why
     what is served can do nothing just now, and nothing while it can.
     """
 
@@ -25,18 +26,18 @@ class Lifecycle:
         self,
         startup: Hook | None,
         shutdown: Hook | None,
-        trouble: Callable[[], str] | None = None,
+        unavailable_reason: Callable[[], str] | None = None,
     ) -> None:
         self._startup = startup
         self._shutdown = shutdown
-        self._trouble = trouble
+        self._trouble = unavailable_reason
         self._starting: asyncio.Task[None] | None = None
         self._to_drain: list[Callable[[], None]] = []
         self.started = False
         self.draining = False
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why what has started can do nothing just now, in words for everybody; mostly empty."""
         return self._trouble() if self.started and self._trouble is not None else ""
 

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp
 
-from parley.server.byte_budget import Held
-from parley.server.cards.advertised_interfaces import GrpcPlace, Offer
+from parley.server.byte_budget import ByteReservation
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
-from parley.server.concurrency_limiter import Places
+from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import Endpoint
 from parley.server.hosts import Hosts
@@ -22,7 +22,7 @@ from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import has_quoted_slash
 from parley.server.http.streams import Streams
-from parley.server.http.unavailable import Nobody
+from parley.server.http.unavailable import Unavailable
 from parley.server.lifecycle import Lifecycle
 from parley.server.settings import Settings
 
@@ -66,7 +66,7 @@ class Routes:
         lifecycle: Lifecycle,
         streams: Streams,
         hosts: Hosts,
-        held: Held,
+        held: ByteReservation,
         instead: str = "",
     ) -> None:
         self._settings = settings
@@ -81,13 +81,13 @@ class Routes:
         self._longest = len(ASSISTANTS)
         self._assistants: dict[str, CardPage] = {}
         self._with_slash: set[str] = set()
-        self._offers: list[Offer] = []
+        self._offers: list[AdvertisedInterfaces] = []
         self._nowhere: ASGIApp = Index(self._offers, settings, held)
         if instead and not endpoints:
-            self._nowhere = Nobody(instead, settings, held)
+            self._nowhere = Unavailable(instead, settings, held)
         self.agents: dict[str, Surroundings] = {}
-        self.grpc = GrpcPlace(settings.grpc_address)
-        waiting = Places("senders wait", settings.max_waiting, settings.caller_share)
+        self.grpc = GrpcAddress(settings.grpc_address)
+        waiting = ConcurrencyLimiter("senders wait", settings.max_waiting, settings.caller_share)
         dispatchers = {
             prefix: Dispatcher(endpoint, lifecycle, waiting)
             for prefix, endpoint in endpoints.items()
@@ -189,7 +189,7 @@ class Routes:
             self._longest = max(self._longest, len(address))
 
     def _describe(
-        self, address: str, endpoint: Endpoint, offer: Offer, *, tenant: str = ""
+        self, address: str, endpoint: Endpoint, offer: AdvertisedInterfaces, *, tenant: str = ""
     ) -> None:
         if self._settings.docs:
             page = OpenApiPage(endpoint, offer, settings=self._settings, tenant=tenant)
@@ -203,8 +203,8 @@ class Routes:
         *,
         tenants: Collection[str] = (),
         tenant: str = "",
-    ) -> Offer:
-        return Offer(
+    ) -> AdvertisedInterfaces:
+        return AdvertisedInterfaces(
             prefix,
             url=self._url,
             trust_proxy=self._settings.trust_proxy,
@@ -215,7 +215,7 @@ class Routes:
             over_grpc=self._over_grpc[dispatcher],
         )
 
-    def _around(self, offer: Offer, dispatcher: Dispatcher) -> Surroundings:
+    def _around(self, offer: AdvertisedInterfaces, dispatcher: Dispatcher) -> Surroundings:
         return Surroundings(
             dispatcher=dispatcher,
             settings=self._settings,

@@ -19,10 +19,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from parley.server.app import App, Settings
-from parley.server.byte_budget import Held
+from parley.server.byte_budget import ByteReservation
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http.connection import Limits, protocol_with
-from parley.server.slow_readers import Unsent
+from parley.server.slow_readers import UnsentBytes
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
 
@@ -248,8 +248,8 @@ class Server(uvicorn.Server):
                         connections=min(settings.max_connections, most_connections(kinds)),
                         head=settings.head_timeout,
                         body=settings.body_timeout,
-                        held=app.held if isinstance(app, App) else Held(settings),
-                        unsent=app.unsent if isinstance(app, App) else Unsent(settings),
+                        held=app.held if isinstance(app, App) else ByteReservation(settings),
+                        unsent=app.unsent if isinstance(app, App) else UnsentBytes(settings),
                     )
                 ),
                 # Whoever runs one of our apps starts it, and hears of what goes wrong.

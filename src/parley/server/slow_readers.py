@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from parley.model.errors import OverloadedError
-from parley.server.byte_budget import Shares
+from parley.server.byte_budget import ByteBudget
 from parley.server.settings import Settings
 
 
@@ -22,7 +22,7 @@ class Waiting(Protocol):
         ...
 
 
-class Unsent:
+class UnsentBytes:
     """The answers that wait for their readers: together at most ``max_unsent_bytes``.
 
     Where they would be more, those end of which nothing was read for longest. One of which nothing
@@ -36,7 +36,7 @@ class Unsent:
         self._waiting: dict[Waiting, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._each = int(self._most * settings.address_share)
-        self.shares = Shares("unread answers", self._each)
+        self.shares = ByteBudget("unread answers", self._each)
         self.total = 0
 
     def add(self, one: Waiting, patience: float) -> None:

@@ -109,7 +109,7 @@ async def _check_place(
 ) -> None:
     """Look whether ``page``, asked for from the event at ``position`` on, begins with it."""
     if not page:
-        if position == 0 or not await store.places([task_id]):
+        if position == 0 or not await store.positions([task_id]):
             raise TaskGone(task_id)
         raise ValueError(f"task {task_id} has not reached event {position}")
     if page[0].seq > max(position, 1):

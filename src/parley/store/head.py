@@ -16,8 +16,8 @@ from parley.store.task_store import (
     Append,
     Conflict,
     Fenced,
-    Held,
-    Place,
+    LeaseHeld,
+    LogPosition,
     Scope,
     TaskEnded,
     TooManyWaiting,
@@ -32,7 +32,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stored form has; ``has_status_message`` says that the last of them is still that of the status,
     and no part of the history yet. ``folded`` is the number of the event up to which the stored
     form has the artifacts. Moments are in milliseconds since 1970;
-    ``ended_at`` is by the store's clock, ``status_at`` what the status says. ``holder`` is the
+    ``ended_at`` is by the store's clock, ``status_at`` what the status says. ``lease_owner`` is the
     replica that may write to the task, ``place`` where the task stands in line while nobody does.
     """
 
@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cancel_requested: bool
     epoch: int
     ended_at: int | None = None
-    holder: str = ""
+    lease_owner: str = ""
     place: int = 0
     messages: int = 0
     has_status_message: bool = False
@@ -66,7 +66,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_unclaimed(self) -> bool:
         """Whether an executor has to see to the task, and none does."""
-        return not self.holder and self.is_unfinished
+        return not self.lease_owner and self.is_unfinished
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -200,7 +200,7 @@ def advance(
         cancel_requested=canceling,
         epoch=epoch,
         ended_at=at if is_over else None,
-        holder=_holder(head, append, replica, turn_open=turn_open, is_over=is_over),
+        lease_owner=_holder(head, append, replica, turn_open=turn_open, is_over=is_over),
         place=head.place if head else 0,
         messages=messages + len(payload.messages),
         has_status_message=has_status_message,
@@ -215,7 +215,7 @@ def _holder(
     head: Head | None, append: Append, replica: str, *, turn_open: bool, is_over: bool
 ) -> str:
     """Return who holds the task after ``append``."""
-    before = head.holder if head else ""
+    before = head.lease_owner if head else ""
     if is_over or append.release:
         return ""
     if append.expected_seq is None:
@@ -246,30 +246,31 @@ def _check_place(head: Head, append: Append) -> None:
 def claimed(head: Head | None, task_id: str, replica: str) -> Head:
     """Return the head with a new epoch and holder.
 
-    What dead replicas held is nobody's by then. Raises ``UnknownTask``, ``TaskEnded``, ``Held``.
+    What dead replicas held is nobody's by then. Raises ``UnknownTask``, ``TaskEnded``,
+    ``LeaseHeld``.
     """
     if head is None:
         raise unknown(task_id)
     if head.ended_at is not None:
         raise ended(head)
-    if head.holder not in ("", replica):
-        raise Held(f"task {task_id} is held by the replica {head.holder}")
-    return replace(head, epoch=head.epoch + 1, holder=replica)
+    if head.lease_owner not in ("", replica):
+        raise LeaseHeld(f"task {task_id} is held by the replica {head.lease_owner}")
+    return replace(head, epoch=head.epoch + 1, lease_owner=replica)
 
 
 def freed(head: Head) -> Head:
     """Return the head of a task whose holder is dead: first in line, and its writer fenced."""
-    return replace(head, epoch=head.epoch + 1, holder="", place=0)
+    return replace(head, epoch=head.epoch + 1, lease_owner="", place=0)
 
 
-def place_of(head: Head) -> Place:
+def place_of(head: Head) -> LogPosition:
     """Return where the task's log stands."""
-    return Place(
+    return LogPosition(
         task_id=head.task_id,
         seq=head.seq,
         sub=head.sub,
         epoch=head.epoch,
-        holder=head.holder,
+        lease_owner=head.lease_owner,
         waiting=head.waiting,
         cancel_requested=head.cancel_requested,
         ended=head.ended_at is not None,

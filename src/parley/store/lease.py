@@ -36,7 +36,7 @@ class Lease(msgspec.Struct, frozen=True):
         return self.seconds * 0.8
 
 
-class Touch:
+class LivenessGate:
     """Whether a replica has been in touch with the store long enough to judge others.
 
     One that was not may be looking at the trace of a pause of the store itself, after which all

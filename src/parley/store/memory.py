@@ -32,18 +32,18 @@ from parley.store.head import (
     place_of,
     unknown,
 )
-from parley.store.lease import Lease, Touch
+from parley.store.lease import Lease, LivenessGate
 from parley.store.pushes import placed, telling_of
 from parley.store.snapshot import StoredTask
 from parley.store.task_store import (
     COUNTED,
     HISTORY_KEPT,
     PAGE_BYTES,
-    Adopted,
     Append,
+    Claimed,
     Committed,
     DuplicateReceipt,
-    Place,
+    LogPosition,
     PushRecord,
     PushState,
     Receipt,
@@ -54,7 +54,7 @@ from parley.store.task_store import (
     TaskPage,
     TaskQuery,
     TaskRecord,
-    Telling,
+    Undelivered,
 )
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class MemoryTaskStore:
         return False
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why the store cannot be reached: memory always can."""
         return ""
 
@@ -227,7 +227,7 @@ class MemoryTaskStore:
     async def _beat(self) -> None:
         """Say that this replica is alive, and free what dead ones held."""
         assert self._loop is not None
-        touch = Touch(self._lease)
+        touch = LivenessGate(self._lease)
         seen = self._shared.seen
         while True:
             now = seen[self._replica] = self._clock()
@@ -240,11 +240,11 @@ class MemoryTaskStore:
 
     def _free_what_the_dead_held(self) -> None:
         for log in self._logs.values():
-            if log.head.holder and log.head.holder not in self._shared.seen:
+            if log.head.lease_owner and log.head.lease_owner not in self._shared.seen:
                 log.head = freed(log.head)
             for push in log.pushes.values():
-                if push.holder not in self._shared.seen:
-                    log.pushes[push.id] = replace(push, holder="")
+                if push.lease_owner not in self._shared.seen:
+                    log.pushes[push.id] = replace(push, lease_owner="")
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
@@ -314,7 +314,7 @@ class MemoryTaskStore:
             waiting=head.waiting,
             epoch=head.epoch,
             cancel_requested=head.cancel_requested,
-            holder=head.holder,
+            lease_owner=head.lease_owner,
             unsaved=stored.unsaved,
         )
 
@@ -390,7 +390,7 @@ class MemoryTaskStore:
         self._logs[task_id].head = head
         return head.epoch
 
-    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+    async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim tasks that nobody holds and that have work left, those first in line first."""
         self._opened()
         heads = [log.head for log in self._logs.values() if log.head.is_unclaimed]
@@ -399,7 +399,7 @@ class MemoryTaskStore:
         for head in nsmallest(limit, ours, key=lambda head: head.place):
             claim = claimed(head, head.task_id, self._replica)
             self._logs[head.task_id].head = claim
-            adopted.append(Adopted(head.task_id, claim.epoch, head.place))
+            adopted.append(Claimed(head.task_id, claim.epoch, head.place))
         return adopted
 
     async def unclaimed(self) -> Mapping[str, int]:
@@ -409,7 +409,7 @@ class MemoryTaskStore:
         counts = Counter([head.scope.agent for head in heads if head.is_unclaimed])
         return {agent: min(count, COUNTED) for agent, count in counts.items()}
 
-    async def first_in_line(self, agent: str) -> int:
+    async def first_queued(self, agent: str) -> int:
         """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
@@ -418,13 +418,13 @@ class MemoryTaskStore:
             default=0,
         )
 
-    async def holding(self) -> Sequence[str]:
+    async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
-        return [h.task_id for h in heads if h.holder == self._replica and h.is_unfinished]
+        return [h.task_id for h in heads if h.lease_owner == self._replica and h.is_unfinished]
 
-    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
         self._opened()
         return [place_of(self._logs[id].head) for id in task_ids if id in self._logs]
@@ -432,7 +432,7 @@ class MemoryTaskStore:
     async def replicas(self) -> Sequence[Replica]:
         """Return the replicas that the store knows, this one among them."""
         self._opened()
-        holds = Counter([log.head.holder for log in self._logs.values()])
+        holds = Counter([log.head.lease_owner for log in self._logs.values()])
         now, alive = self._clock(), self._lease.time_to_live * 1000
         return [
             Replica(
@@ -551,9 +551,9 @@ class MemoryTaskStore:
         kept = log.pushes.get(push.id) if log else None
         if log is None or kept is None:
             return False
-        if (kept.revision, kept.holder) != (push.revision, self._replica):
+        if (kept.revision, kept.lease_owner) != (push.revision, self._replica):
             return False
-        log.pushes[push.id] = replace(push, holder=self._replica)
+        log.pushes[push.id] = replace(push, lease_owner=self._replica)
         return True
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
@@ -563,7 +563,7 @@ class MemoryTaskStore:
         if log is not None:
             log.pushes.pop(push_id, None)
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Take over the active push notification configurations of tasks that nobody holds."""
         self._opened()
         found: list[tuple[str, bool]] = []
@@ -571,14 +571,14 @@ class MemoryTaskStore:
             active = [
                 push
                 for push in log.pushes.values()
-                if push.state is PushState.ACTIVE and not push.holder
+                if push.state is PushState.ACTIVE and not push.lease_owner
             ]
             if active and log.head.scope.agent == agent and len(found) < limit:
-                log.pushes |= {push.id: replace(push, holder=self._replica) for push in active}
+                log.pushes |= {push.id: replace(push, lease_owner=self._replica) for push in active}
                 found.append((task_id, any([push.cursor < log.head.seq for push in active])))
         return found
 
-    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
         """Return whether nobody tells some webhook, and some of those that this replica tells."""
         self._opened()
         found: list[tuple[int, str, str]] = []
@@ -587,8 +587,8 @@ class MemoryTaskStore:
             for push in log.pushes.values():
                 if push.state is not PushState.ACTIVE:
                     continue
-                is_free = is_free or (not push.holder and log.head.scope.agent in agents)
-                if push.holder == self._replica and place > after and len(found) < limit:
+                is_free = is_free or (not push.lease_owner and log.head.scope.agent in agents)
+                if push.lease_owner == self._replica and place > after and len(found) < limit:
                     found.append((place, task_id, push.revision))
         return telling_of(is_free, found, limit)
 

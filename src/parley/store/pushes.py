@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from parley.store.head import Head
-from parley.store.task_store import MAX_PUSHES, PushRecord, PushState, Telling, TooManyPushes
+from parley.store.task_store import MAX_PUSHES, PushRecord, PushState, TooManyPushes, Undelivered
 
 FIRST_ID = "default"
 """The id of a configuration that came without one, when it is the first such of its task."""
@@ -35,11 +35,11 @@ def placed(
         before = result.pop(made.id, None)
         if before is None and len(result) >= MAX_PUSHES:
             raise TooManyPushes(head.task_id)
-        made = replace(made, holder=replica)
+        made = replace(made, lease_owner=replica)
         if before is not None:
-            same = replace(made, revision=before.revision, holder=before.holder)
+            same = replace(made, revision=before.revision, lease_owner=before.lease_owner)
             if before == same:
-                made = replace(same, holder=before.holder or replica)
+                made = replace(same, lease_owner=before.lease_owner or replica)
         result[made.id] = made
     return result
 
@@ -68,9 +68,9 @@ def _id_for(url: str, revision: str, among: Iterable[PushRecord]) -> str:
     return revision if FIRST_ID in ids else FIRST_ID
 
 
-def telling_of(is_free: bool, found: Sequence[tuple[int, str, str]], limit: int) -> Telling:
+def telling_of(is_free: bool, found: Sequence[tuple[int, str, str]], limit: int) -> Undelivered:
     """Return what was found of the webhooks that a replica tells: the place of each one's task, in
     order, the task's id, and the revision. A page that is full may have cut its last task's.
     """
     held = tuple([(task_id, revision) for _, task_id, revision in found])
-    return Telling(is_free, held, found[-1][0] - 1 if len(found) >= limit else 0)
+    return Undelivered(is_free, held, found[-1][0] - 1 if len(found) >= limit else 0)

@@ -57,7 +57,7 @@ class Fenced(StoreError):
     """A later executor has taken the task over; the append came from an earlier one."""
 
 
-class Held(StoreError):
+class LeaseHeld(StoreError):
     """Another replica, which is alive, has the task."""
 
 
@@ -139,7 +139,8 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     ``config`` says neither task nor tenant, which the store knows. ``version`` is the version of
     the protocol in which it was made. ``cursor`` is the number of the last event that was
     delivered. ``revision`` names this making of it: a configuration that is made anew has another.
-    A parked one is told nothing more until it is made anew; ``note`` says why. ``holder`` is the
+    A parked one is told nothing more until it is made anew; ``note`` says why. ``lease_owner`` is
+    the
     replica that tells the webhook, as the store has it; what else is said of it is not looked at.
     """
 
@@ -149,7 +150,7 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
     cursor: int = 0
     state: PushState = PushState.ACTIVE
     note: str = ""
-    holder: str = ""
+    lease_owner: str = ""
 
     @property
     def id(self) -> str:
@@ -157,7 +158,7 @@ class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.config.id
 
 
-class Telling(msgspec.Struct, frozen=True):
+class Undelivered(msgspec.Struct, frozen=True):
     """Who tells webhooks, as the store has it: what a replica must know to leave none untold.
 
     ``free`` is whether there are some that nobody tells; ``held`` has some of those that the
@@ -182,8 +183,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``taken`` is how many waiting messages the append's turn takes. ``max_waiting`` is how many
     may wait after the append.
     ``release`` lets the task go with it: what is then left to do is for whoever adopts it, and
-    ``place`` says in which order (see ``TaskStore.adopt``). Without it the replica that appends
-    holds a task while a turn of it is open.
+    ``place`` says in which order (see ``TaskStore.claim_batch``). Without it the replica that
+    appends holds a task while a turn of it is open.
     ``exchange`` joins the context's history with it. ``receipts`` are kept with it, and ``pushes``,
     which begin with the first event when the append creates the task, else after the last.
     """
@@ -210,8 +211,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A task as the store knows it. ``task`` is the fold of its log up to ``seq``, with as much of
     its history and artifacts as was asked for.
 
-    ``holder`` is the replica that may write to it, empty when it is nobody's. ``unsaved`` names the
-    artifacts whose stored form lacks what is in the log (see ``Fold``).
+    ``lease_owner`` is the replica that may write to it, empty when it is nobody's. ``unsaved``
+    names the artifacts whose stored form lacks what is in the log (see ``Fold``).
     """
 
     scope: Scope
@@ -222,11 +223,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     epoch: int
     cancel_requested: bool
-    holder: str = ""
+    lease_owner: str = ""
     unsaved: frozenset[str] = frozenset()
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where a task's log stands: what must be known to tell whether there is news.
 
     (``seq``, ``sub``) is the place of the last record, public or private.
@@ -236,13 +237,13 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     sub: int
     epoch: int
-    holder: str
+    lease_owner: str
     waiting: int
     cancel_requested: bool
     ended: bool
 
 
-class Adopted(msgspec.Struct, frozen=True):
+class Claimed(msgspec.Struct, frozen=True):
     """A task that was taken over, the epoch to write in, and where it stood in line."""
 
     task_id: str
@@ -323,7 +324,7 @@ class TaskStore(Protocol):
         ...
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why the store cannot be reached just now, empty while it can be.
 
         It is known without asking, and says nothing that is not for everybody.
@@ -413,11 +414,12 @@ class TaskStore(Protocol):
     async def claim(self, task_id: str) -> int:
         """Take the task for a new executor and return the new epoch; earlier ones are fenced.
 
-        Raises ``UnknownTask``, ``TaskEnded``, and ``Held`` when it is another living replica's.
+        Raises ``UnknownTask``, ``TaskEnded``, and ``LeaseHeld`` when it is another living
+        replica's.
         """
         ...
 
-    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+    async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim up to ``limit`` of the agent's tasks that nobody holds and that have work left.
 
         They have a turn under way, messages waiting, or a cancellation that was not finished.
@@ -430,18 +432,18 @@ class TaskStore(Protocol):
         """Return how many tasks there are to adopt, by agent; at most ``COUNTED`` are counted."""
         ...
 
-    async def first_in_line(self, agent: str) -> int:
+    async def first_queued(self, agent: str) -> int:
         """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any.
 
         It costs the same however many there are.
         """
         ...
 
-    async def holding(self) -> Sequence[str]:
+    async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
         ...
 
-    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
         ...
 
@@ -525,7 +527,7 @@ class TaskStore(Protocol):
         """Remove a push notification configuration, if it is there."""
         ...
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Take over the active push notification configurations of up to ``limit`` of the agent's
         tasks that nobody holds; return the tasks' ids, the oldest first.
 
@@ -533,7 +535,7 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
         """Return whether nobody tells some active webhook of the agents' tasks, and up to about
         ``limit`` (more than ``MAX_PUSHES``) that this replica tells of any, from a place on.
 

@@ -118,7 +118,7 @@ class HttpJsonCodec(Codec, Protocol):
     routes: Sequence[Route]
     unnamed: Sequence[Route]
 
-    def told_to(self, peer: str) -> HttpJsonCodec:
+    def for_peer(self, peer: str) -> HttpJsonCodec:
         """Return what speaks to a peer: implementations differ.
 
         A caller names itself in ``User-Agent``, and who is called in ``Server``.
@@ -163,7 +163,7 @@ class GrpcCodec(Codec, Protocol):
     names: Mapping[str, str]
     pool: Any
 
-    def told_to(self, peer: str) -> GrpcCodec:
+    def for_peer(self, peer: str) -> GrpcCodec:
         """Return what speaks to a peer: implementations differ, as over HTTP+JSON."""
         ...
 

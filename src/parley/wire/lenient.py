@@ -200,13 +200,13 @@ def assembler(
     make = info.cls
     needs = {each.name: each for each in info.fields if each.required}
     # What is given must show that such a struct is meant: several fields that it must have do.
-    telling = set()
+    undelivered = set()
     if any(left_out(each.type) is None for each in needs.values()):
-        telling = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
+        undelivered = set(needs) if len(needs) > 1 else {each.name for each in info.fields}
     wire = {each.name: each.encode_name for each in info.fields}
 
     def put_together(given: dict[str, Any], problems: list[tuple[str, str]]) -> Any:
-        if telling.isdisjoint(given) and telling:
+        if undelivered.isdisjoint(given) and undelivered:
             raise Wrong(problems or [("", "it has none of the members that are due")])
         for name, field in needs.items():
             if name not in given:

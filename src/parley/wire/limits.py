@@ -73,8 +73,8 @@ def _parts(body: bytes) -> int:
     outer = _read(_body, body)
     most = 0
     for request in (outer, outer and _read(_body, outer.params)):
-        for holder in (request.message, request.request) if request else ():
-            message = _read(_message, holder)
+        for lease_owner in (request.message, request.request) if request else ():
+            message = _read(_message, lease_owner)
             for parts in (message.parts, message.content) if message else ():
                 most = max(most, len(_read(_list, parts) or ()))
     return most

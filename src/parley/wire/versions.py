@@ -16,8 +16,8 @@ from parley.wire.dialect import Dialect
 from parley.wire.forgiveness import noted
 
 LATEST = "1.0"
-SPOKEN = (LATEST, "0.3")
-UNSAID = "0.3"
+SUPPORTED_VERSIONS = (LATEST, "0.3")
+DEFAULT_VERSION = "0.3"
 """What a request that names no version, or an empty one, is of (§3.6.2)."""
 
 EXTENSIONS_HEADERS = ("a2a-extensions", "x-a2a-extensions")
@@ -32,7 +32,9 @@ _loaded: dict[str, Dialect] = {}
 
 
 def dialect(version: str) -> Dialect:
-    """Return the dialect of one of the versions in ``SPOKEN``. Raises ``KeyError`` for others."""
+    """Return the dialect of one of the versions in ``SUPPORTED_VERSIONS``. Raises ``KeyError``
+    for others.
+    """
     known = _loaded.get(version)
     if known is None:
         known = cast("Dialect", import_module(_HOMES[version]).DIALECT)
@@ -41,7 +43,7 @@ def dialect(version: str) -> Dialect:
 
 
 def asked(version: str) -> str:
-    """Return the version that a caller names, as one of ``SPOKEN``; empty stays empty.
+    """Return the version that a caller names, as one of ``SUPPORTED_VERSIONS``; empty stays empty.
 
     Raises ``VersionNotSupportedError`` that names what is spoken.
     """
@@ -49,24 +51,28 @@ def asked(version: str) -> str:
     if version in ("", LATEST):
         return version
     match = _VERSION.fullmatch(version)
-    if match is not None and match[1] in SPOKEN:
+    if match is not None and match[1] in SUPPORTED_VERSIONS:
         return match[1]
     raise VersionNotSupportedError(
         f"version {version[:40]!r} of the protocol is not spoken here; "
-        f"send the header A2A-Version with one of {', '.join(SPOKEN)}",
-        metadata={"requestedVersion": version[:40], "supportedVersions": ", ".join(SPOKEN)},
+        f"send the header A2A-Version with one of {', '.join(SUPPORTED_VERSIONS)}",
+        metadata={
+            "requestedVersion": version[:40],
+            "supportedVersions": ", ".join(SUPPORTED_VERSIONS),
+        },
     )
 
 
 def of_interface(version: str) -> str | None:
-    """Return the one of ``SPOKEN`` in which to call an interface of a ``protocolVersion``, if any.
+    """Return the one of ``SUPPORTED_VERSIONS`` in which to call an interface of a
+    ``protocolVersion``, if any.
 
     An interface of a later 1.x is called in 1.0, of which it is a superset.
     """
     match = _VERSION.fullmatch(version.strip())
     if match is None:
         return LATEST if version.strip() == "1" else None
-    if match[1] in SPOKEN:
+    if match[1] in SUPPORTED_VERSIONS:
         return match[1]
     return LATEST if match[1].startswith("1.") else None
 
@@ -96,6 +102,6 @@ def read_card(members: dict[str, Any]) -> AgentCard:
     if wrong:
         protojson.refuse(wrong)
     is_latest = "supportedInterfaces" in members and "url" not in members
-    home = import_module(_HOMES[LATEST if is_latest else UNSAID])
+    home = import_module(_HOMES[LATEST if is_latest else DEFAULT_VERSION])
     with noted("the agent card"):
         return cast("AgentCard", home.read_card(members))

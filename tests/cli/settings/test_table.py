@@ -4,12 +4,12 @@ import pytest
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.settings import dotenv
-from parley.cli.settings.sources import Source, resolve, sources
+from parley.cli.settings.sources import SettingSource, resolve, sources
 from parley.cli.settings.table import SETTINGS
 
 
 def settings(flags=None, **environment):
-    return resolve(flags or {}, [Source("environment", environment)])
+    return resolve(flags or {}, [SettingSource("environment", environment)])
 
 
 def test_a_flag_counts_before_the_environment_before_files_before_the_default(

@@ -80,7 +80,7 @@ async def go_on(path: Path, bob: Caller) -> tuple[str, str, int]:
 
     Return who the agent then speaks with, and how many tasks there are.
     """
-    agent = Agent("Desk", keeps_history=True)
+    agent = Agent("Desk", keep_history=True)
 
     @agent.skill
     async def ask(turn: Turn) -> str:

@@ -20,7 +20,7 @@ from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.security.egress import Egress
 from parley.store.admin.admin import Which
-from parley.store.admin.sqlite import SqliteUpkeep
+from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.lock_file import LockFile
@@ -291,7 +291,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_no_hindrance(tmp_path: Pa
     await store.open(lambda records: None)
     try:
         with pytest.raises(StoreUnavailable, match="is in use by process"):
-            await asyncio.to_thread(SqliteUpkeep(folder / "live.db").resume, Which())
+            await asyncio.to_thread(SqliteAdmin(folder / "live.db").resume, Which())
     finally:
         await store.close()
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from parley.client import RemoteAgent, connect
-from parley.client.bindings.grpc import GrpcBinding, Target
+from parley.client.bindings.grpc import GrpcBinding, GrpcTarget
 from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import (
@@ -139,7 +139,7 @@ async def events(made: GrpcBinding) -> list[StreamItem]:
 # -- calls -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", versions.SPOKEN)
+@pytest.mark.parametrize("version", versions.SUPPORTED_VERSIONS)
 async def test_a_message_is_sent_and_answered_in_either_version(version):
     service = Scripted()
     async with talk(service, version=version) as remote:
@@ -479,12 +479,12 @@ async def test_a_connection_that_breaks_in_a_call_may_have_done_it():
     ],
 )
 def test_a_call_is_encrypted_unless_it_stays_here_or_the_address_says_not_to(url, address, secure):
-    assert Target.of(url) == Target(address, secure)
+    assert GrpcTarget.of(url) == GrpcTarget(address, secure)
 
 
 def test_only_an_address_without_a_scheme_is_called_in_the_open_by_those_who_want_that():
-    assert not Target.of("agents.example:50051", insecure=True).secure
-    assert Target.of("https://agents.example", insecure=True).secure
+    assert not GrpcTarget.of("agents.example:50051", insecure=True).secure
+    assert GrpcTarget.of("https://agents.example", insecure=True).secure
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_only_an_address_without_a_scheme_is_called_in_the_open_by_those_who_wan
 )
 def test_what_is_no_address_is_told(url):
     with pytest.raises(ClientError, match="not an address of the form host:port"):
-        Target.of(url)
+        GrpcTarget.of(url)
 
 
 @pytest.mark.parametrize("url", ["unix:1", "http://unix:1", "ipv4:1", "https://xds:1"])

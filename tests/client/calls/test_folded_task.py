@@ -6,7 +6,7 @@ import pytest
 
 from parley.client import connect
 from parley.client.bindings import http
-from parley.client.calls.folded_task import Told
+from parley.client.calls.folded_task import FoldedTask
 from parley.model.tasks import Task, TaskState
 from tests.client.calls.test_resume import AT_ONCE, boundaries, text_of
 from tests.client.log_agent import LogAgent, chunk, fold_of, says, task
@@ -23,7 +23,7 @@ def small(monkeypatch) -> None:
 
 
 def test_a_task_is_whole_until_no_answer_could_hold_it_and_then_an_outline(small) -> None:
-    told = Told(task(TaskState.WORKING))
+    told = FoldedTask(task(TaskState.WORKING))
     told.add(chunk("x" * 100, append=False))
     assert told.is_whole
     assert told.task.text == "x" * 100
@@ -38,7 +38,7 @@ def test_a_task_is_whole_until_no_answer_could_hold_it_and_then_an_outline(small
 
 
 def test_what_takes_the_place_of_something_else_does_not_add_up(small) -> None:
-    told = Told(task(TaskState.WORKING))
+    told = FoldedTask(task(TaskState.WORKING))
     for n in range(100):
         told.add(chunk(f"{n} " + "x" * 1000, append=False))
     assert told.is_whole
@@ -47,8 +47,8 @@ def test_what_takes_the_place_of_something_else_does_not_add_up(small) -> None:
 
 def test_a_task_that_is_too_large_to_begin_with_is_an_outline(small) -> None:
     large = fold_of([task(TaskState.WORKING), chunk("x" * 2 * LIMIT, append=False)])
-    assert not Told(large).is_whole
-    assert Told(large).task.id == "t-1"
+    assert not FoldedTask(large).is_whole
+    assert FoldedTask(large).task.id == "t-1"
 
 
 @pytest.mark.parametrize("large", [False, True])

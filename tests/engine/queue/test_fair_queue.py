@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.engine.queue.fair_queue import Line
+from parley.engine.queue.fair_queue import FairQueue
 from parley.store.task_store import Scope
 
 ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")
@@ -18,7 +18,7 @@ class Served:
     """A line with its tasks, taken in the order in which a store gives them."""
 
     def __init__(self) -> None:
-        self.line = Line()
+        self.line = FairQueue()
         self.waiting: list[tuple[int, int, Scope]] = []
         self._number = count()
 
@@ -72,7 +72,7 @@ def test_nobody_waits_for_more_than_a_round_a_task(moves: list[Scope | None]) ->
 
 @given(st.lists(st.sampled_from(CALLERS), min_size=1, max_size=60))
 def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
-    line = Line()
+    line = FairQueue()
     last: dict[Scope, int] = {}
     for caller in callers:
         place = line.place_for(caller)
@@ -81,7 +81,7 @@ def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
 
 
 def test_a_replica_that_serves_nobody_learns_where_the_line_has_got_to() -> None:
-    line = Line()
+    line = FairQueue()
     for _ in range(5):
         line.place_for(ADA)
     line.begins_at(4000)
@@ -94,7 +94,7 @@ def test_a_replica_that_serves_nobody_learns_where_the_line_has_got_to() -> None
 
 
 def test_callers_whose_line_is_over_are_forgotten() -> None:
-    line = Line()
+    line = FairQueue()
     for n in range(100_000):
         line.served(line.place_for(Scope("agent", "", str(n))))
     assert len(line._last) < 5000

@@ -163,7 +163,7 @@ async def test_a_function_that_returns_nothing_completes_a_task(talk: Any) -> No
 
 
 async def test_a_function_that_takes_longer_than_the_moment_answers_with_a_task(talk: Any) -> None:
-    agent = Agent("Slow", moment=0.05)
+    agent = Agent("Slow", direct_reply_timeout=0.05)
     go_on = asyncio.Event()
 
     @agent.skill
@@ -188,7 +188,7 @@ async def test_a_function_that_takes_longer_than_the_moment_answers_with_a_task(
 
 
 async def test_a_message_skill_never_makes_a_task(talk: Any) -> None:
-    agent = Agent("Oracle", moment=0.01)
+    agent = Agent("Oracle", direct_reply_timeout=0.01)
 
     @agent.skill(replies="message")
     async def slow(turn: Turn) -> str:
@@ -457,9 +457,9 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
 
 @pytest.mark.E6
 async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
-    from parley.engine.loop_watchdog import Watchdog
+    from parley.engine.loop_watchdog import LoopWatchdog
 
-    dog = Watchdog(patience=0.3)
+    dog = LoopWatchdog(patience=0.3)
     dog.start()
     time.sleep(1.2)  # this is what must not be done, and the watchdog must say so
     await asyncio.sleep(0)

@@ -6,7 +6,7 @@ import pytest
 from parley.model.cards import AgentCard, AgentCardSignature
 from parley.model.encoding import encode
 from parley.server.app import Endpoint, Settings, create_app
-from parley.server.cards.advertised_interfaces import Offer
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage
 from parley.server.run import serving
 from tests.server.raw_http import ask
@@ -100,12 +100,12 @@ async def test_nothing_is_put_into_a_card_that_was_signed():
 
 async def test_the_exact_card_is_the_data_model_and_nothing_else(both):
     exact = await ask(both, "GET", CARD, headers={"A2A-Version": "1.0"})
-    offer = Offer("", url=both, trust_proxy=False)
+    offer = AdvertisedInterfaces("", url=both, trust_proxy=False)
     assert exact.body == encode(card_of()(offer.interfaces_at(offer.url)))
 
 
 def test_an_offer_names_all_that_is_spoken_newest_version_first():
-    offer = Offer("", url=None, trust_proxy=False, tenants={"acme"})
+    offer = AdvertisedInterfaces("", url=None, trust_proxy=False, tenants={"acme"})
     offered = offer.interfaces_at("https://a.example/x/")
     versions = [each.protocol_version for each in offered]
     assert versions == sorted(versions, reverse=True)
@@ -127,7 +127,7 @@ def test_an_offer_names_all_that_is_spoken_newest_version_first():
 async def test_all_forms_of_all_addresses_share_one_bound(both):
     page = CardPage(
         Endpoint(Scripted(), card_of()),
-        Offer("", url=None, trust_proxy=False),
+        AdvertisedInterfaces("", url=None, trust_proxy=False),
         settings=Settings(),
     )
 

@@ -6,7 +6,7 @@ from email.utils import formatdate
 import pytest
 
 from parley.server.app import Endpoint, Settings, create_app
-from parley.server.cards.advertised_interfaces import Offer
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CardPage
 from parley.server.run import serving
 from parley.wire import versions
@@ -208,7 +208,7 @@ async def served(page, host="a.example", **headers):
     return dict(sent[0]["headers"]), sent[1]["body"]
 
 
-ROOT = Offer("", url=None, trust_proxy=False)
+ROOT = AdvertisedInterfaces("", url=None, trust_proxy=False)
 
 
 async def test_cards_are_kept_for_a_bounded_number_of_addresses():

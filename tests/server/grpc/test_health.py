@@ -71,8 +71,8 @@ async def test_a_server_that_drains_is_no_longer_serving():
 
 
 async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
-    trouble = [""]
-    async with served(app_of(trouble=lambda: trouble[0])) as rpc:
+    unavailable_reason = [""]
+    async with served(app_of(unavailable_reason=lambda: unavailable_reason[0])) as rpc:
         check = rpc.channel.unary_unary("/grpc.health.v1.Health/Check")
         told = rpc.channel.unary_stream("/grpc.health.v1.Health/Watch")(asked("")).__aiter__()
         for words, expected in (
@@ -80,7 +80,7 @@ async def test_a_server_whose_store_is_away_does_not_serve_until_it_is_back():
             ("the store was not heard of", NOT_SERVING),
             ("", SERVING),
         ):
-            trouble[0] = words
+            unavailable_reason[0] = words
             assert status(await asyncio.wait_for(anext(told), 20)) == expected
             assert status(await check(asked(A2A[0]))) == expected
 

@@ -71,7 +71,7 @@ def rpc(open_server, service):
     return open_server[1]
 
 
-@pytest.fixture(params=versions.SPOKEN)
+@pytest.fixture(params=versions.SUPPORTED_VERSIONS)
 def either(request, rpc):
     """A channel on which either version is spoken."""
     return Rpc(rpc.channel, request.param)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from parley.host.store_urls import open_store, open_upkeep
+from parley.host.store_urls import open_admin, open_store
 from parley.model.service import Caller
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import Upkeep
+from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import export_to
 from parley.store.admin.import_check import checked, lines_in
 from parley.store.admin.owners import Owned, Owners
@@ -49,8 +49,8 @@ class Kept(NamedTuple):
         return open_store(self.url)
 
     @property
-    def upkeep(self) -> Upkeep:
-        return open_upkeep(self.url)
+    def upkeep(self) -> StoreAdmin:
+        return open_admin(self.url)
 
     async def fill(self, *scopes: Scope, mark: str = "") -> None:
         """Keep for each scope two tasks, a context and a receipt."""
@@ -214,14 +214,14 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
     """One that was paused for longer than it lives, and then goes on."""
     from parley.store.postgres import heartbeat
 
-    beat: Callable[..., None] = heartbeat.Heart._beat
+    beat: Callable[..., None] = heartbeat.Heartbeat._beat
     is_away = asyncio.Event()
 
     def unless_away(self: Any) -> None:
         if not is_away.is_set():
             beat(self)
 
-    monkeypatch.setattr(heartbeat.Heart, "_beat", unless_away)
+    monkeypatch.setattr(heartbeat.Heartbeat, "_beat", unless_away)
     kept, plain, theirs = Kept(postgres_url), Scope("a", "", "bob"), Scope("a", "", BOB)
     store = open_store(postgres_url, lease=SHORTEST_LEASE)
     assert isinstance(store, PostgresTaskStore)
@@ -241,9 +241,9 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
         is_away.clear()
         record = await store.load("t")
         assert record is not None
-        assert (record.scope, record.holder) == (theirs, "")
+        assert (record.scope, record.lease_owner) == (theirs, "")
         assert (await store.list(TaskQuery(scope=theirs, limit=9))).total == 1
-        [adopted] = await store.adopt("a", 9)
+        [adopted] = await store.claim_batch("a", 9)
         event = status("t", TaskState.COMPLETED)
         await store.append(addition("t", 1, event, epoch=adopted.epoch, turn_open=False))
         page = await store.list(TaskQuery(scope=theirs, limit=9, state=TaskState.COMPLETED))

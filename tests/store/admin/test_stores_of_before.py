@@ -22,8 +22,8 @@ from parley.model.encoding import encode
 from parley.model.tasks import TaskState
 from parley.store.admin.export_format import export_to
 from parley.store.admin.importer import import_into
-from parley.store.admin.postgres import PostgresUpkeep
-from parley.store.admin.sqlite import SqliteUpkeep
+from parley.store.admin.postgres import PostgresAdmin
+from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.events import Kind
 from parley.store.fold import fold
 from parley.store.postgres.store import PostgresTaskStore
@@ -103,7 +103,7 @@ async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
     """Check that what was at work is claimed, and written on."""
     [agent] = {wanted["scope"][0] for wanted in expected.values()}
     unfinished = [task_id for task_id, wanted in expected.items() if wanted["turnOpen"]]
-    claimed = await store.adopt(agent, 99)
+    claimed = await store.claim_batch(agent, 99)
     assert [each.task_id for each in claimed] == unfinished
     for each in claimed:
         before = await store.load(each.task_id)
@@ -118,7 +118,7 @@ async def goes_on(store: TaskStore, expected: dict[str, Any]) -> None:
         for task_id in expected
         if await store.pushes(task_id)  # the one with a webhook
     ]
-    assert [task_id for task_id, _ in await store.adopt_pushes(agent, 9)] == [watched]
+    assert [task_id for task_id, _ in await store.claim_pushes(agent, 9)] == [watched]
 
 
 async def test_a_sqlite_store_of_before_is_opened(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_sqlite_store_of_before_is_opened(tmp_path: Path) -> None:
         async with opened(SqliteTaskStore(path)) as store:
             await holds(store, expected)
     lines: list[bytes] = []
-    with SqliteUpkeep(path).reading() as source:
+    with SqliteAdmin(path).reading() as source:
         export_to(source, lines.append, by="0.1.0")
     assert b"".join(lines) == export_without_leases(unpacked("export-1.jsonl.gz"), lines)
     async with opened(SqliteTaskStore(path)) as store:
@@ -188,13 +188,13 @@ async def test_an_export_of_before_is_imported(
     expected = json.loads(unpacked("sqlite-3.json.gz"))
     lines = unpacked("export-1.jsonl.gz").splitlines(keepends=True)
     store: TaskStore
-    upkeep: SqliteUpkeep | PostgresUpkeep
+    upkeep: SqliteAdmin | PostgresAdmin
     if kind == "sqlite":
         path = tmp_path / "new.db"
-        upkeep, store = SqliteUpkeep(path), SqliteTaskStore(path)
+        upkeep, store = SqliteAdmin(path), SqliteTaskStore(path)
     else:
         url = request.getfixturevalue("postgres_url")
-        upkeep, store = PostgresUpkeep(url), PostgresTaskStore(url)
+        upkeep, store = PostgresAdmin(url), PostgresTaskStore(url)
     with upkeep.writing() as target:
         done = import_into(target, lines)
     assert done.added.tasks == len(expected)

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parley.host.store_urls import open_upkeep
+from parley.host.store_urls import open_admin
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.store.admin import export_format, importer
-from parley.store.admin.admin import Upkeep
+from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import TransferError, export_to
 from parley.store.admin.import_check import checked, lines_in
 from parley.store.admin.importer import import_into
-from parley.store.admin.postgres import PostgresUpkeep
-from parley.store.admin.sqlite import SqliteUpkeep
+from parley.store.admin.postgres import PostgresAdmin
+from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.events import CancelRequested, KeptCaller, LoggedEvent
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
@@ -166,14 +166,14 @@ def webhook(n: int) -> PushRecord:
     return PushRecord(config=config, version="1.0", revision=f"revision-{n}")
 
 
-def exported(upkeep: Upkeep) -> bytes:
+def exported(upkeep: StoreAdmin) -> bytes:
     file = io.BytesIO()
     with upkeep.reading() as source:
         export_to(source, file.write, by="a test")
     return file.getvalue()
 
 
-def imported(upkeep: Upkeep, file: bytes) -> importer.Imported:
+def imported(upkeep: StoreAdmin, file: bytes) -> importer.Imported:
     for _ in checked(lines_in(io.BytesIO(file))):
         pass
     with upkeep.writing() as target:
@@ -206,7 +206,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
         found["adopted"] = [
             (adopted.task_id, adopted.place)
             for agent in ("one", "ünï")
-            for adopted in await store.adopt(agent, 100)
+            for adopted in await store.claim_batch(agent, 100)
         ]
         return found
     finally:
@@ -219,10 +219,10 @@ def test_a_store_that_is_moved_is_the_same_store(tasks: Any, contexts: Any) -> N
     with TemporaryDirectory() as folder:
         first, second = Path(folder, "first.db"), Path(folder, "second.db")
         asyncio.run(fill(SqliteTaskStore(first, synchronous="NORMAL"), tasks, contexts))
-        file = exported(SqliteUpkeep(first))
-        done = imported(SqliteUpkeep(second), file)
+        file = exported(SqliteAdmin(first))
+        done = imported(SqliteAdmin(second), file)
         assert done.added.tasks == len(tasks)
-        assert exported(SqliteUpkeep(second)) == file
+        assert exported(SqliteAdmin(second)) == file
         assert asyncio.run(seen(SqliteTaskStore(second))) == asyncio.run(
             seen(SqliteTaskStore(first))
         )
@@ -239,10 +239,10 @@ def test_a_store_moves_to_postgresql_and_back(postgres: Any, tasks: Any, context
     with TemporaryDirectory() as folder:
         first, second = Path(folder, "first.db"), Path(folder, "second.db")
         asyncio.run(fill(SqliteTaskStore(first, synchronous="NORMAL"), tasks, contexts))
-        file = exported(SqliteUpkeep(first))
-        imported(PostgresUpkeep(url), file)
-        assert exported(PostgresUpkeep(url)) == file
-        imported(SqliteUpkeep(second), file)
+        file = exported(SqliteAdmin(first))
+        imported(PostgresAdmin(url), file)
+        assert exported(PostgresAdmin(url)) == file
+        imported(SqliteAdmin(second), file)
         there = asyncio.run(seen(PostgresTaskStore(url)))
         assert there == asyncio.run(seen(SqliteTaskStore(second)))
 
@@ -255,7 +255,7 @@ def file(tmp_path: Path) -> bytes:
     tasks = [{**plan, "steps": steps, "ends": ends} for ends in ("", "completed")]
     path = tmp_path / "source.db"
     asyncio.run(fill(SqliteTaskStore(path), tasks, [(0, 1, "hi", b"v"), (1, 1, "ho", b"w")]))
-    return exported(SqliteUpkeep(path))
+    return exported(SqliteAdmin(path))
 
 
 def test_a_file_that_is_cut_anywhere_is_refused(file: bytes) -> None:
@@ -352,7 +352,7 @@ def test_an_import_that_was_broken_off_goes_on(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    upkeep = SqliteUpkeep(tmp_path / "target.db")
+    upkeep = SqliteAdmin(tmp_path / "target.db")
     lines = file.splitlines(keepends=True)
     previous = 0
     for end in range(1, len(lines)):
@@ -383,7 +383,7 @@ def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) ->
     tasks = [{**plan, "steps": [("chunk", "mine")], "ends": "failed"}]
     asyncio.run(fill(SqliteTaskStore(path), tasks, [(0, 1, "mine", b"mine")]))
     before = asyncio.run(seen(SqliteTaskStore(path)))
-    done = imported(SqliteUpkeep(path), file)
+    done = imported(SqliteAdmin(path), file)
     assert (done.added.tasks, done.skipped.tasks) == (1, 1)
     assert (done.added.contexts, done.skipped.contexts) == (1, 1)
     after = asyncio.run(seen(SqliteTaskStore(path)))
@@ -399,9 +399,9 @@ def test_a_long_log_is_written_in_pieces_and_is_there_whole(
     tasks = [{**plan, "steps": [("chunk", f"{n}") for n in range(50)]} for _ in range(3)]
     first = tmp_path / "first.db"
     asyncio.run(fill(SqliteTaskStore(first), tasks, []))
-    file = exported(SqliteUpkeep(first))
+    file = exported(SqliteAdmin(first))
     monkeypatch.setattr(importer, "BATCH_LINES", 7)
-    second = SqliteUpkeep(tmp_path / "second.db")
+    second = SqliteAdmin(tmp_path / "second.db")
     imported(second, file)
     assert exported(second) == file
     assert imported(second, file).added == export_format.Counts()
@@ -411,7 +411,7 @@ def test_a_full_disk_leaves_what_was_committed_and_nothing_half(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    upkeep = SqliteUpkeep(tmp_path / "target.db")
+    upkeep = SqliteAdmin(tmp_path / "target.db")
     upkeep.migrate()
 
     def fill_up() -> None:
@@ -444,7 +444,7 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
         await store.open(told)
         head = await store.append(creation("t", turn_started(1), scope=SCOPES[0]))
         file = io.BytesIO()
-        upkeep = SqliteUpkeep(path)
+        upkeep = SqliteAdmin(path)
         with upkeep.reading() as source:
             lines = source.lines()
             first = next(lines)
@@ -467,7 +467,7 @@ def test_postgresql_is_exported_as_of_one_moment_while_replicas_write(postgres_u
         store = PostgresTaskStore(postgres_url)
         await store.open(told)
         head = await store.append(creation("t", turn_started(1), scope=SCOPES[0]))
-        with PostgresUpkeep(postgres_url).reading() as source:
+        with PostgresAdmin(postgres_url).reading() as source:
             lines = source.lines()
             first = next(lines)
             await store.append(addition("t", head, chunk("t", "more")))
@@ -485,9 +485,9 @@ def test_what_is_imported_beside_replicas_is_adopted_by_them(
     async def run() -> None:
         store = PostgresTaskStore(postgres_url)
         await store.open(told)
-        await asyncio.to_thread(imported, PostgresUpkeep(postgres_url), file)
+        await asyncio.to_thread(imported, PostgresAdmin(postgres_url), file)
         assert dict(await store.unclaimed()) == {"one": 1}
-        [adopted] = await store.adopt("one", 10)
+        [adopted] = await store.claim_batch("one", 10)
         assert adopted.task_id == "task-0"
         record = await store.load("task-0")
         assert record is not None
@@ -509,7 +509,7 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
     lines = file.splitlines(keepends=True)
 
     with running() as server:
-        upkeep = PostgresUpkeep(server.url())
+        upkeep = PostgresAdmin(server.url())
 
         def killed_after(count: int) -> Iterator[bytes]:
             for n, line in enumerate(lines):
@@ -543,4 +543,4 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
 
 def test_a_store_in_memory_cannot_be_moved() -> None:
     with pytest.raises(ValueError, match="its own process alone"):
-        open_upkeep("memory:")
+        open_admin("memory:")

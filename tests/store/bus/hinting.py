@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from parley.model.encoding import encode
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, Kind, LoggedEvent
-from parley.store.task_store import Place
+from parley.store.task_store import LogPosition
 from tests.store.making import chunk
 
 WAIT = 20.0
@@ -24,13 +24,13 @@ def private(seq: int, sub: int, task_id: str = "t") -> LoggedEvent:
     return LoggedEvent(task_id, seq, 1, Kind.CANCEL, encode(request), request, 0, sub)
 
 
-def place(seq: int, task_id: str = "t") -> Place:
-    return Place(
+def place(seq: int, task_id: str = "t") -> LogPosition:
+    return LogPosition(
         task_id=task_id,
         seq=seq,
         sub=0,
         epoch=1,
-        holder="",
+        lease_owner="",
         waiting=0,
         cancel_requested=False,
         ended=False,
@@ -42,14 +42,14 @@ class Ear:
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
-        self.places: list[Place] = []
+        self.places: list[LogPosition] = []
         self._told = asyncio.Event()
 
     def heard(self, record: LoggedEvent) -> None:
         self.records.append((record.seq, record.sub))
         self._told.set()
 
-    def moved(self, place: Place) -> None:
+    def moved(self, place: LogPosition) -> None:
         self.places.append(place)
         self._told.set()
 

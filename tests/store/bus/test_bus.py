@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from parley.model.tasks import TaskState
-from parley.store.bus.poller import HintRelay
+from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints, Subscription
 from parley.store.follow import follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
@@ -287,7 +287,7 @@ class Replica:
         self.store = MemoryTaskStore(logs=logs)
         self.hints = LocalHints()
         self.bus = new_bus(url)
-        self.relay = HintRelay(self.store, self.hints, self.bus, poll=0.2)
+        self.relay = BusPoller(self.store, self.hints, self.bus, poll=0.2)
 
     async def start(self) -> None:
         await self.store.open(self.relay.committed)

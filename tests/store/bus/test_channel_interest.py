@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from parley.store.bus import channel_interest
-from parley.store.bus.channel_interest import Interest
+from parley.store.bus.channel_interest import ChannelInterest
 from parley.store.bus.subscriptions import LocalHints
 from tests.store.bus.hinting import Ear
 from tests.store.bus.test_bus import until
@@ -21,7 +21,7 @@ class Told:
     def __init__(self) -> None:
         self.hints = LocalHints()
         self.calls: list[tuple[str, bool]] = []
-        self.interest = Interest(self.hints, lambda *call: self.calls.append(call))
+        self.interest = ChannelInterest(self.hints, lambda *call: self.calls.append(call))
         self.hints.interest = self.interest.note
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.store.bus import frames as bus_frames
-from parley.store.bus.frames import VERSION, Outbox, Reader
+from parley.store.bus.frames import VERSION, FrameReader, Outbox
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent
 from tests.store.bus.hinting import Ear, event, private
@@ -43,7 +43,7 @@ class Noted(LocalHints):
 
 def read(*frames: bytes) -> Noted:
     noted = Noted()
-    reader = Reader(noted)
+    reader = FrameReader(noted)
     for frame in frames:
         reader.read(frame)
     return noted
@@ -115,7 +115,7 @@ def test_private_records_travel_too() -> None:
     [frame] = outbox.frames(FRAME)
     hints, ear = LocalHints(), Ear()
     with hints.listen("t", ear), hints.subscribe("t") as live:
-        Reader(hints).read(frame)
+        FrameReader(hints).read(frame)
         assert [record.seq for record in live.take()[0]] == [1]
     assert ear.records == [(1, 1)]
 

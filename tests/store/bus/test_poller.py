@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from parley.model.tasks import TaskState
 from parley.store.bus import poller as relay_module
-from parley.store.bus.frames import Outbox, Reader
-from parley.store.bus.poller import FASTER, HintRelay
+from parley.store.bus.frames import FrameReader, Outbox
+from parley.store.bus.poller import FASTER, BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.follow import TaskGone, follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.task_store import Place, StoreUnavailable
+from parley.store.task_store import LogPosition, StoreUnavailable
 from tests.store.bus.hinting import WAIT, Ear, PaperBus
 from tests.store.making import addition, chunk, creation, numbers, received, status
 
@@ -36,11 +36,11 @@ class Store(MemoryTaskStore):
         self.asked: list[int] = []
         self.fails = False
 
-    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         self.asked.append(len(task_ids))
         if self.fails:
             raise StoreUnavailable("it is away")
-        return await super().places(task_ids)
+        return await super().positions(task_ids)
 
 
 class Replica:
@@ -49,7 +49,7 @@ class Replica:
     def __init__(self, logs: MemoryLogs, bus: Bus | None = None, *, poll: float = NEVER) -> None:
         self.store = Store(logs)
         self.hints = LocalHints()
-        self.relay = HintRelay(self.store, self.hints, bus, poll=poll)
+        self.relay = BusPoller(self.store, self.hints, bus, poll=poll)
 
     async def start(self) -> None:
         await self.store.open(self.relay.committed)
@@ -110,7 +110,7 @@ async def test_who_cared_before_it_started_is_not_forgotten(logs: MemoryLogs) ->
 
 async def test_a_store_of_one_process_needs_no_bus_and_is_asked_nothing() -> None:
     bus, store, hints = PaperBus(), MemoryTaskStore(), LocalHints()
-    relay = HintRelay(store, hints, bus)
+    relay = BusPoller(store, hints, bus)
     await store.open(relay.committed)
     await relay.start()
     with hints.subscribe("t") as live:
@@ -125,7 +125,7 @@ async def test_a_store_of_one_process_needs_no_bus_and_is_asked_nothing() -> Non
 def test_a_poll_takes_time() -> None:
     for poll in (0.0, -1.0):
         with pytest.raises(ValueError, match="above 0"):
-            HintRelay(MemoryTaskStore(), LocalHints(), None, poll=poll)
+            BusPoller(MemoryTaskStore(), LocalHints(), None, poll=poll)
 
 
 async def test_what_no_hint_brought_is_found(logs: MemoryLogs, writer: Replica) -> None:
@@ -280,7 +280,7 @@ async def test_without_a_bus_that_works_it_looks_more_often(
 ) -> None:
     pauses: list[float] = []
 
-    class Watched(HintRelay):
+    class Watched(BusPoller):
         async def _pause(self, until: float) -> None:
             pauses.append(until - asyncio.get_running_loop().time())
             await asyncio.sleep(0)
@@ -312,11 +312,11 @@ class Lossy:
         self._fates = list(fates)
         self._room = room
         self._held: list[tuple[int, bytes]] = []
-        self._reader: Reader | None = None
+        self._reader: FrameReader | None = None
         self._outbox = Outbox("")
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        self._reader, self._outbox = Reader(hints), Outbox(replica)
+        self._reader, self._outbox = FrameReader(hints), Outbox(replica)
 
     def tell(self, records: Sequence[LoggedEvent]) -> None:
         self._outbox.add(records)

@@ -10,7 +10,7 @@ import pytest
 
 from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints, Subscription
 from parley.store.events import LoggedEvent
-from parley.store.task_store import Place
+from parley.store.task_store import LogPosition
 from tests.store.bus.hinting import Ear, event, place, private
 from tests.store.making import numbers, received
 
@@ -69,7 +69,7 @@ class Deaf:
     def heard(self, record: LoggedEvent) -> None:
         raise RuntimeError("broken")
 
-    def moved(self, place: Place) -> None:
+    def moved(self, place: LogPosition) -> None:
         raise RuntimeError("lame")
 
 

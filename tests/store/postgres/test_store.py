@@ -19,11 +19,11 @@ import pytest
 
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.store.events import Kind, LoggedEvent, now_ms
-from parley.store.lease import Lease, Touch
+from parley.store.lease import Lease, LivenessGate
 from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.migrations import migrate
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.postgres.writer import PostgresDesk
+from parley.store.postgres.writer import PostgresBatchWriter
 from parley.store.task_store import Conflict, PrunedElsewhere, Scope, StoreUnavailable, TaskQuery
 from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
 from tests.services.proxy import line
@@ -232,12 +232,12 @@ async def test_adoptions_whose_answer_is_lost_are_learned_of(postgres: PostgresS
             for n in range(ROUNDS):
                 await other.append(creation(f"t{n}", release=True))
                 between.delay = 0.15
-                adopting = asyncio.ensure_future(store.adopt(SCOPE.agent, 10))
+                adopting = asyncio.ensure_future(store.claim_batch(SCOPE.agent, 10))
                 await asyncio.sleep(0.2)
                 between.cut()
                 between.delay = 0.0
                 assert [task.task_id for task in await adopting] == [f"t{n}"]
-                assert f"t{n}" in await store.holding()
+                assert f"t{n}" in await store.held_tasks()
 
 
 async def test_one_that_does_not_answer_is_waited_for_no_longer_than_was_said(
@@ -304,7 +304,7 @@ async def test_writers_that_failed_are_forgiven_though_the_server_stays_away(
     async with opened(mortal.new_url(), patience=0.3) as store:
         assert store._writing is not None
         desk = store._writing.desk
-        assert isinstance(desk, PostgresDesk)
+        assert isinstance(desk, PostgresBatchWriter)
         for name in "abc":
             await store.append(creation(name))
         await asyncio.to_thread(mortal.stop)
@@ -349,7 +349,7 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
     async with line(mortal.port) as between:
         url = mortal.new_url().replace(f":{mortal.port}/", f":{between.port}/")
         async with opened(url, lease=Lease(0.5), patience=0.5) as store, asyncio.timeout(60):
-            assert store.trouble == ""
+            assert store.unavailable_reason == ""
             if fault == "stopped":
                 await asyncio.to_thread(mortal.stop)
             elif fault == "paused":
@@ -357,16 +357,18 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
             else:
                 between.freeze()
             try:
-                while not store.trouble:
+                while not store.unavailable_reason:
                     await asyncio.sleep(0.05)
-                assert re.fullmatch(r"the store was not heard of for \d+ seconds", store.trouble)
+                assert re.fullmatch(
+                    r"the store was not heard of for \d+ seconds", store.unavailable_reason
+                )
             finally:
                 if fault == "stopped":
                     await asyncio.to_thread(mortal.start)
                 elif fault == "paused":
                     mortal.go_on()
                 between.thaw()
-            while store.trouble:
+            while store.unavailable_reason:
                 await asyncio.sleep(0.05)
 
 
@@ -393,9 +395,9 @@ async def test_a_pooler_in_transaction_mode_is_no_hindrance(postgres: PostgresSe
                 await load.go_on(500)
                 for n in range(20):
                     await other.append(addition(f"t{n % TASKS}", None, received("m")))
-                    assert len(await other.places([f"t{k}" for k in range(TASKS)])) == TASKS
+                    assert len(await other.positions([f"t{k}" for k in range(TASKS)])) == TASKS
             await store.append(creation("u", release=True))
-            assert [task.task_id for task in await other.adopt(SCOPE.agent, 5)] == ["u"]
+            assert [task.task_id for task in await other.claim_batch(SCOPE.agent, 5)] == ["u"]
 
 
 async def test_replicas_behind_a_pooler_never_run_what_another_prepared(
@@ -461,7 +463,7 @@ async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was
         await asyncio.to_thread(postgres.execute, later.format(one.replica))
         while not await other.unclaimed():
             await asyncio.sleep(0.05)
-        assert [a.task_id for a in await other.adopt(SCOPE.agent, 10)] == ["t"]
+        assert [a.task_id for a in await other.claim_batch(SCOPE.agent, 10)] == ["t"]
 
 
 async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forward(
@@ -491,7 +493,7 @@ async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forwar
         assert await one.unclaimed()
 
 
-class TouchesAtOnce(Touch):
+class TouchesAtOnce(LivenessGate):
     """Lets a replica judge others from its second beat on."""
 
     def felt(self, now: float) -> bool:
@@ -629,7 +631,7 @@ async def test_totals_are_right_whatever_happened(postgres: PostgresServer) -> N
                 store = stores[chance.randint(0, 1)]
                 await store.append(addition(name, seq, status(name, state)))
             if n % 4 == 0:
-                place = (await one.places([name]))[0]
+                place = (await one.positions([name]))[0]
                 await one.append(addition(name, place.seq, status(name, TaskState.COMPLETED)))
 
         await asyncio.gather(*[live(n) for n in range(60)])
@@ -665,11 +667,11 @@ async def test_every_query_of_a_running_server_uses_an_index(
         await private_records(store, "t7")
         await store.append(addition("t7", 1, chunk("t7", "x")))
         await store.append(addition("t8", None, received("x")))
-        await store.adopt(SCOPE.agent, 5)
+        await store.claim_batch(SCOPE.agent, 5)
         await store.unclaimed()
-        await store.first_in_line(SCOPE.agent)
+        await store.first_queued(SCOPE.agent)
         await store.parked(SCOPE.agent, 100, 10)
-        await store.places(["t1", "t2"])
+        await store.positions(["t1", "t2"])
         await store.prune(SCOPE.agent, 100, 10)
 
         # The server counts with a delay, at the latest when a connection ends.
@@ -727,7 +729,7 @@ async def test_nobody_waits_for_what_is_old_to_be_removed(
                 assert await store.claim(name) == 2
                 end = addition(name, 2, status(name, TaskState.COMPLETED), epoch=2)
                 assert await store.append(end) == 3
-                assert await store.adopt(SCOPE.agent, 10) == []
+                assert await store.claim_batch(SCOPE.agent, 10) == []
             # One replica at a time: the other goes without.
             with pytest.raises(PrunedElsewhere):
                 await two.prune(SCOPE.agent, two.now() + 100_000, 100)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 
 pytestmark = pytest.mark.anyio
 
 
 def counting(
-    loop: asyncio.AbstractEventLoop, lender: Lender, monkeypatch: pytest.MonkeyPatch
+    loop: asyncio.AbstractEventLoop, lender: GilYielder, monkeypatch: pytest.MonkeyPatch
 ) -> list[float]:
     """Note every timer that the lender sets, by its wait: others have timers on the loop too."""
     set_timer, waits = loop.call_later, list[float]()
@@ -36,7 +36,7 @@ async def test_an_idle_loop_is_left_in_peace_while_a_thread_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loop = asyncio.get_running_loop()
-    lender, over = Lender(loop), loop.create_future()
+    lender, over = GilYielder(loop), loop.create_future()
     loop.call_later(1, over.set_result, None)
     waits = counting(loop, lender, monkeypatch)
     lender.begin()
@@ -57,7 +57,7 @@ async def test_an_idle_loop_is_left_in_peace_while_a_thread_works(
 async def test_a_thread_of_a_busy_loop_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of it waits for the interpreter: without lending that takes a second or so."""
     loop = asyncio.get_running_loop()
-    lender, done = Lender(loop), loop.create_future()
+    lender, done = GilYielder(loop), loop.create_future()
 
     def work() -> None:
         for _ in range(100):

@@ -210,9 +210,9 @@ async def test_a_file_of_another_user_is_said_to_be_open_to_others(
 
 async def troubled(store: SqliteTaskStore, is_so: bool) -> str:
     async with asyncio.timeout(10):
-        while bool(store.trouble) is not is_so:
+        while bool(store.unavailable_reason) is not is_so:
             await asyncio.sleep(0.01)
-    return store.trouble
+    return store.unavailable_reason
 
 
 @pytest.mark.parametrize("how", ["moved away", "replaced", "replaced by a link"])
@@ -234,8 +234,8 @@ async def test_nothing_is_written_to_a_file_that_is_lost(
             assert isinstance(result, StoreUnavailable)
             assert said_of(how) in str(result)
             assert "restart the server" in str(result)
-        assert said_of(how) in store.trouble
-        assert str(tmp_path) not in store.trouble
+        assert said_of(how) in store.unavailable_reason
+        assert str(tmp_path) not in store.unavailable_reason
         with pytest.raises(StoreUnavailable, match="restart the server"):
             await store.load("t")
         away.rename(there)
@@ -304,7 +304,7 @@ async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: 
             await store.load("t")
         away.rename(there)
         assert await store.append(addition("t", 1, chunk("t", "x"))) == 2
-        assert store.trouble == ""
+        assert store.unavailable_reason == ""
 
 
 CALLED = {
@@ -343,6 +343,6 @@ async def test_a_second_name_that_comes_later_is_warned_of(
         os.link(tmp_path / "tasks.db", tmp_path / "backup.db")
         for seq in range(3):
             await store.append(creation(f"t{seq}"))
-        assert store.trouble == ""
+        assert store.unavailable_reason == ""
     said = [r.getMessage() for r in caplog.records if "second name" in r.getMessage()]
     assert len(said) == 1

@@ -86,7 +86,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
     async with opened(path) as store:
         record = await store.load("t")
         assert record is not None
-        assert (record.seq, record.holder, record.epoch) == (2, "", 3)
+        assert (record.seq, record.lease_owner, record.epoch) == (2, "", 3)
         assert before == (
             record.task,
             await private_records(store, "t"),
@@ -97,7 +97,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         )
         assert await store.get_value(SCOPE, "c", "k") == b"v"
         assert await left(store) == ([], 2)  # their holder is dead, and fenced
-        adopted = await store.adopt("agent", 10)
+        adopted = await store.claim_batch("agent", 10)
         assert [(task.task_id, task.epoch) for task in adopted] == [("t", 4), ("u", 3)]
         assert await store.append(addition("t", 2, chunk("t", "y"), epoch=4)) == 3
         assert await store.append(creation("v")) == 1
@@ -290,7 +290,7 @@ async def test_a_disk_that_takes_no_more_leaves_whole_appends_only(tmp_path: Pat
         assert numbers(await all_events(store, "t")) == list(range(1, int(seq) + 1))
         assert int(seq) % 3 == 1
         assert int(seq) > 1
-        [adopted] = await store.adopt("agent", 1)
+        [adopted] = await store.claim_batch("agent", 1)
         more = addition("t", int(seq), chunk("t", "x" * 50_000), epoch=adopted.epoch)
         assert await store.append(more) > int(seq)
 

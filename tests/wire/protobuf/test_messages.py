@@ -116,7 +116,7 @@ def test_every_message_is_as_specified(schema, file, later):
 def test_nothing_is_put_where_others_look_for_their_own_messages():
     script = (
         "from parley.wire import versions\n"
-        "for version in versions.SPOKEN: versions.dialect(version).grpc().pool\n"
+        "for version in versions.SUPPORTED_VERSIONS: versions.dialect(version).grpc().pool\n"
         "from google.protobuf import descriptor_pool\n"
         "pool = descriptor_pool.Default()\n"
         "for name in ('lf.a2a.v1.Task', 'a2a.v1.Task', 'google.rpc.Status'):\n"
@@ -328,7 +328,7 @@ def test_a_message_with_too_many_parts_is_refused_before_it_is_decoded():
     assert len(CODEC.read_request(SEND, sent(parts=[{"text": "a"}] * 5), max_parts=5).message.parts)
 
 
-@pytest.mark.parametrize("version", versions.SPOKEN)
+@pytest.mark.parametrize("version", versions.SUPPORTED_VERSIONS)
 def test_a_request_is_refused_exactly_when_it_is_deeper_than_the_limit(version):
     codec = versions.dialect(version).grpc()
     data = {"a": [[{"b": [1]}]]}  # five deep, below an object, its message, parts and a part

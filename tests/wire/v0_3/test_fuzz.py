@@ -17,7 +17,7 @@ from parley.wire import versions
 from parley.wire.limits import check_limits
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.jsonrpc import JsonRpc
-from tests.strategies import json_objects, json_values, spoil, value_of
+from tests.strategies import abort, json_objects, json_values, value_of
 from tests.wire.v0_3.exchanges import CALLED, answer_of, cards, request_of
 
 CODECS = [JsonRpc(), HttpJson()]
@@ -57,7 +57,7 @@ def test_no_bytes_whatever_raise_anything_but_a2a_errors(body):
 def test_a_request_with_one_member_spoiled_is_read_or_refused(data):
     operation = data.draw(st.sampled_from(CALLED))
     params = json.loads(CODECS[0].write_request(operation, data.draw(request_of(operation))))
-    spoil(params, data.draw)
+    abort(params, data.draw)
     with suppress(A2AError):
         CODECS[0].read_request(operation, json.dumps(params).encode())
 
@@ -70,7 +70,7 @@ def test_an_answer_with_one_member_spoiled_is_read_or_refused(data):
     for codec in CODECS:
         members = json.loads(codec.write_result(operation, answer))
         if isinstance(members, dict | list):
-            spoil(members, data.draw)
+            abort(members, data.draw)
         answers_read(codec, json.dumps(members).encode())
 
 
@@ -79,7 +79,7 @@ def test_an_answer_with_one_member_spoiled_is_read_or_refused(data):
 def test_an_event_with_one_member_spoiled_is_read_or_refused(event, data):
     for codec in CODECS:
         members = json.loads(codec.write_event(StreamItem(event)))
-        spoil(members, data.draw)
+        abort(members, data.draw)
         with suppress(A2AError):
             codec.read_event(json.dumps(members).encode())
 
@@ -88,15 +88,15 @@ def test_an_event_with_one_member_spoiled_is_read_or_refused(event, data):
 @given(cards, json_objects, st.data())
 def test_a_card_with_one_member_spoiled_is_read_or_refused(card, others, data):
     members = {**others, **json.loads(versions.write_card(card, "0.3"))}
-    spoil(members, data.draw)
+    abort(members, data.draw)
     with suppress(A2AError):
         versions.read_card(members)
 
 
 @pytest.mark.parametrize("name", ["parts", "content"])
-@pytest.mark.parametrize("holder", ["message", "request"])
-def test_parts_are_counted_by_either_name(name, holder):
-    body = json.dumps({holder: {name: [{"text": "x"}] * 1001}}).encode()
+@pytest.mark.parametrize("lease_owner", ["message", "request"])
+def test_parts_are_counted_by_either_name(name, lease_owner):
+    body = json.dumps({lease_owner: {name: [{"text": "x"}] * 1001}}).encode()
     with pytest.raises(A2AError, match="1000 parts"):
         check_limits(body)
-    check_limits(json.dumps({holder: {name: [{"text": "x"}] * 1000}}).encode())
+    check_limits(json.dumps({lease_owner: {name: [{"text": "x"}] * 1000}}).encode())

@@ -142,7 +142,7 @@ def test_official_clients_that_read_text_are_told_files_as_they_read_them(peer):
         artifacts=(artifact,),
         history=(message,),
     )
-    codec = CODEC.told_to(peer)
+    codec = CODEC.for_peer(peer)
     text = base64.b64encode(b"AAH/").decode()
     for answer in (message, task):
         body = codec.write_result(BY_NAME["SendMessage"], answer)
@@ -155,7 +155,7 @@ def test_official_clients_that_read_text_are_told_files_as_they_read_them(peer):
     assert text.encode() in codec.write_event(StreamItem(status))
     page = ListTasksResponse(tasks=(task,), next_page_token="", page_size=1, total_size=1)
     assert codec.write_result(BY_NAME["ListTasks"], page).count(text.encode()) == 3
-    assert CODEC.told_to("node") is CODEC
+    assert CODEC.for_peer("node") is CODEC
 
 
 REFUSED = {

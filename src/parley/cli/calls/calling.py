@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from parley.cli.output.card_text import describe_interface
-from parley.cli.output.failures import INTERRUPTED, Failure, UsageFailure, protocol_failure
+from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
 from parley.cli.output.redaction import without_user
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
@@ -44,7 +44,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.tasks import Task
-from parley.wire.versions import SPOKEN
+from parley.wire.versions import SUPPORTED_VERSIONS
 
 MOMENT = 0.5  # seconds after which a task is worth a note
 ANSWER_TIME = 30.0  # for a request that an agent answers at once
@@ -53,7 +53,7 @@ FLOOR = "1.0"  # older versions have to be asked for (command-line specification
 _CREDENTIAL_WORDS = ("authorization", "cookie", "key", "token", "secret")
 
 
-class Call:
+class AgentCall:
     """What is known of one run of a client command while it runs.
 
     ``task_id`` is noted as soon as the agent names it, so that it can be told when the command is
@@ -71,7 +71,9 @@ class Call:
         self.card: AgentCard | None = None
 
     def run(self, work: Callable[[], Awaitable[None]]) -> int:
-        """Do ``work`` within ``--timeout`` and return the exit status. Raises ``Failure``."""
+        """Do ``work`` within ``--timeout`` and return the exit status. Raises
+        ``CommandFailure``.
+        """
         astray = self.settings.misdirection
         if astray is not None:
             raise UsageFailure(str(astray), hint=astray.way_out)
@@ -96,7 +98,7 @@ class Call:
             if not deadline.expired():
                 raise
             what = f"task {self.task_id} did not end" if self.task_id else "there was no answer"
-            raise Failure(
+            raise CommandFailure(
                 "A2ACLI_ERR_TIMEOUT",
                 f"{what} within {limit:g} s",
                 hint=f"the task goes on; wait for it with: {self.command('task get --wait')}"
@@ -274,20 +276,20 @@ class Call:
 
     # -- failures ------------------------------------------------------------------------------
 
-    def _failure(self, error: A2AError | ClientError) -> Failure:
+    def _failure(self, error: A2AError | ClientError) -> CommandFailure:
         match error:
             case AuthenticationRequired() | UnauthenticatedError() | PermissionDeniedError():
                 return self._unauthenticated(error)
             case A2AError():
                 return protocol_failure(error, hint=self._hint(error))
             case CardNotFound():
-                return Failure(
+                return CommandFailure(
                     "A2ACLI_ERR_CARD_NOT_FOUND",
                     str(error),
                     hint="-a takes a host, an address, the URL of a card, or a card file",
                 )
             case CardInvalid():
-                return Failure("A2ACLI_ERR_CARD_INVALID", str(error))
+                return CommandFailure("A2ACLI_ERR_CARD_INVALID", str(error))
             case OriginNotTrusted():
                 allowed = "".join(f" --trust-origin {origin}" for origin in error.origins)
                 return UsageFailure(
@@ -296,28 +298,30 @@ class Call:
                 )
             case NoCommonVersion():
                 # The protocol has a name for it, though here no server had to say it (§11.4).
-                return Failure(
+                return CommandFailure(
                     VersionNotSupportedError.__name__,
                     str(error),
                     hint=self._version_hint(),
                 )
             case NoCommonInterface():
-                return Failure(
+                return CommandFailure(
                     "A2ACLI_ERR_INTERNAL",
                     str(error),
                     hint=f"see what it offers: {self.command('card get', '--verbose')}",
                 )
             case Unreachable() | Disconnected() | Timeout():
-                return Failure("A2ACLI_ERR_UNREACHABLE", str(error), hint=self._unreachable_hint())
+                return CommandFailure(
+                    "A2ACLI_ERR_UNREACHABLE", str(error), hint=self._unreachable_hint()
+                )
             case UnexpectedStatus():
-                return Failure(
+                return CommandFailure(
                     "A2ACLI_ERR_INTERNAL",
                     str(error),
                     a2a_code=error.status,
                     hint="this is no answer of an agent; --debug shows all of it",
                 )
             case _:
-                return Failure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")
+                return CommandFailure("A2ACLI_ERR_INTERNAL", str(error), hint="--debug shows more")
 
     def _unreachable_hint(self) -> str:
         if self.task_id:
@@ -331,7 +335,7 @@ class Call:
         return "is the agent running, and the address right?"
 
     def _version_hint(self) -> str:
-        older = [version for version in SPOKEN if version != self.version]
+        older = [version for version in SUPPORTED_VERSIONS if version != self.version]
         if self.settings.a2a_version is None:
             return f"if the agent speaks it, allow an older version: --a2a-version {older[0]}"
         return f"see what it offers: {self.command('card get', '--verbose')}"
@@ -346,7 +350,7 @@ class Call:
             return f"look at the task with: {self.command('task get')}; {shown}"
         return shown
 
-    def _unauthenticated(self, error: Exception) -> Failure:
+    def _unauthenticated(self, error: Exception) -> CommandFailure:
         code = error.code if isinstance(error, A2AError) else getattr(error, "status", None)
         names = [item.partition(":")[0].lower() for item in self.settings.svc_param]
         supplied = (
@@ -355,13 +359,13 @@ class Call:
             or any(word in name for name in names for word in _CREDENTIAL_WORDS)
         )
         if supplied:
-            return Failure(
+            return CommandFailure(
                 "A2ACLI_ERR_AUTH_FAILED",
                 f"the credential was refused: {error}",
                 hint="is it the right one for this agent, and still valid?",
                 a2a_code=code,
             )
-        return Failure(
+        return CommandFailure(
             "A2ACLI_ERR_CREDENTIALS_MISSING",
             f"the agent wants credentials: {error}",
             hint=self._how_to_authenticate(),

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from parley.cli.calls.calling import Call
+from parley.cli.calls.calling import AgentCall
 from parley.client import ClientError, EventStream, RemoteAgent
 from parley.client.calls.difference import difference
-from parley.client.calls.folded_task import Told
+from parley.client.calls.folded_task import FoldedTask
 from parley.client.calls.last_words import Looks, with_last_words
 from parley.client.calls.question import is_settled, still_asks, task_before
 from parley.client.card.interface import declares
@@ -35,7 +35,7 @@ LONGEST_PAUSE = 30.0
 QUIET = 5  # looks without news after which they become rarer
 
 
-async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Task | Message:
+async def send_and_wait(call: AgentCall, agent: RemoteAgent, message: Message) -> Task | Message:
     """Send ``message`` and return what it was answered with when there is nothing to wait for.
 
     Streams are preferred, because they name the task at once; an agent without them, or whose
@@ -57,7 +57,7 @@ async def send_and_wait(call: Call, agent: RemoteAgent, message: Message) -> Tas
 
 
 async def send_and_follow(
-    call: Call, agent: RemoteAgent, message: Message, each: Each
+    call: AgentCall, agent: RemoteAgent, message: Message, each: Each
 ) -> Task | Message:
     """Send ``message`` and tell ``each`` event of its turn; return what they add up to.
 
@@ -69,8 +69,8 @@ async def send_and_follow(
 
 
 async def _send_and_follow(
-    call: Call, agent: RemoteAgent, message: Message, each: Each
-) -> Told | Message:
+    call: AgentCall, agent: RemoteAgent, message: Message, each: Each
+) -> FoldedTask | Message:
     if not agent.card.capabilities.streaming:
         call.output.note("the agent does not stream; its task is looked at again and again")
     settings = call.settings
@@ -85,10 +85,12 @@ async def _send_and_follow(
         call.before = stream.before
         answer = await _send_and_poll(call, agent, message)
         each(answer)
-        return answer if isinstance(answer, Message) else Told(answer)
+        return answer if isinstance(answer, Message) else FoldedTask(answer)
 
 
-async def follow(call: Call, agent: RemoteAgent, stream: EventStream, each: Each) -> Task | Message:
+async def follow(
+    call: AgentCall, agent: RemoteAgent, stream: EventStream, each: Each
+) -> Task | Message:
     """Tell ``each`` event of ``stream`` until there is nothing to wait for.
 
     When the stream breaks off, the task is polled.
@@ -98,10 +100,10 @@ async def follow(call: Call, agent: RemoteAgent, stream: EventStream, each: Each
 
 
 async def _follow(
-    call: Call, agent: RemoteAgent, stream: EventStream, each: Each
-) -> Told | Message:
+    call: AgentCall, agent: RemoteAgent, stream: EventStream, each: Each
+) -> FoldedTask | Message:
     """Tell ``each`` event of ``stream`` until there is nothing to wait for."""
-    told: Told | None = None
+    told: FoldedTask | None = None
     begun = False
     cuts = 0
     while True:
@@ -113,7 +115,7 @@ async def _follow(
                         return event
                     if not begun:
                         call.before = call.before or stream.before
-                        told = Told(call.before or _outline(stream))
+                        told = FoldedTask(call.before or _outline(stream))
                         begun = True
                     told = _told(told, event)
                     call.met(stream.task_id, stream.context_id)
@@ -134,12 +136,12 @@ async def _follow(
             await _get_patiently(call, agent, stream.task_id)
             stream = agent.subscribe(stream.task_id, after=stream.seq)
     if stream.is_settled:
-        return told or Told(await _get_patiently(call, agent, stream.task_id))
+        return told or FoldedTask(await _get_patiently(call, agent, stream.task_id))
     known = told.task if told is not None else None
     task = await poll(call, agent, stream.task_id, known=known)
     for event in _rest(known if told is not None and told.is_whole else None, task):
         each(event)
-    return Told(task)
+    return FoldedTask(task)
 
 
 def _rest(known: Task | None, task: Task) -> list[Event]:
@@ -151,7 +153,9 @@ def _rest(known: Task | None, task: Task) -> list[Event]:
     return events
 
 
-async def poll(call: Call, agent: RemoteAgent, task_id: str, *, known: Task | None = None) -> Task:
+async def poll(
+    call: AgentCall, agent: RemoteAgent, task_id: str, *, known: Task | None = None
+) -> Task:
     """Ask for the task every ``--poll-interval`` until there is nothing to wait for.
 
     A task in which nothing happens for long is asked for less often, down to a third. One that a
@@ -179,7 +183,7 @@ async def poll(call: Call, agent: RemoteAgent, task_id: str, *, known: Task | No
         await asyncio.sleep(pause)
 
 
-async def _get_patiently(call: Call, agent: RemoteAgent, task_id: str) -> Task:
+async def _get_patiently(call: AgentCall, agent: RemoteAgent, task_id: str) -> Task:
     """Return the task from an agent that was there before, and may be away for a while."""
     failures = 0
     while True:
@@ -195,7 +199,7 @@ async def _get_patiently(call: Call, agent: RemoteAgent, task_id: str) -> Task:
         await asyncio.sleep(pause)
 
 
-async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Task | Message:
+async def _send_and_poll(call: AgentCall, agent: RemoteAgent, message: Message) -> Task | Message:
     settings = call.settings
     request = await compose(message, metadata=settings.metadata, history_length=settings.history)
     await look_before(call, agent, message)
@@ -210,7 +214,7 @@ async def _send_and_poll(call: Call, agent: RemoteAgent, message: Message) -> Ta
     return await poll(call, agent, answer.id)
 
 
-async def look_before(call: Call, agent: RemoteAgent, message: Message) -> None:
+async def look_before(call: AgentCall, agent: RemoteAgent, message: Message) -> None:
     """Note how the task stands that ``message`` is to continue, if it does one."""
     if message.task_id and call.before is None:
         call.before = await task_before(agent.service, agent.context, message.task_id)
@@ -222,9 +226,9 @@ def _outline(stream: EventStream) -> Task:
     return Task(id=stream.task_id, context_id=stream.context_id, status=status)
 
 
-def _told(told: Told | None, event: Event) -> Told | None:
+def _told(told: FoldedTask | None, event: Event) -> FoldedTask | None:
     if isinstance(event, Task):
-        return Told(event)
+        return FoldedTask(event)
     if told is not None and not isinstance(event, Message):
         try:
             told.add(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from parley.cli.calls.calling import Call
+from parley.cli.calls.calling import AgentCall
 from parley.cli.output.rendering import (
     EventWriter,
     write_history,
@@ -31,7 +31,7 @@ _PAUSED_OR_LOST = {
 class Report:
     """Writes results of one command, in the format that was asked for."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: AgentCall) -> None:
         self._call = call
         self._output = call.output
         self._settings = call.settings

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import Call
+    from parley.cli.calls.calling import AgentCall
 
 EXAMPLES = """\b
 Examples:
@@ -50,13 +50,13 @@ def register(app: typer.Typer) -> None:
 
         "Selected" is the interface that parley would call.
         """
-        from parley.cli.calls.calling import Call
+        from parley.cli.calls.calling import AgentCall
 
-        call = Call(settings, output)
+        call = AgentCall(settings, output)
         return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
 
 
-async def _get(call: Call, *, validate: bool) -> None:
+async def _get(call: AgentCall, *, validate: bool) -> None:
     from parley.cli.calls.calling import PATIENCE
     from parley.cli.output.card_text import write_card
     from parley.client.card.interface import choose
@@ -106,16 +106,18 @@ async def _get(call: Call, *, validate: bool) -> None:
         write_card(output.text, resolved.card, selected, verbose=settings.verbose)
 
 
-def _validate(call: Call, raw: bytes) -> None:
+def _validate(call: AgentCall, raw: bytes) -> None:
     from parley.cli.validation import problems
 
     found = problems(raw)
     if found:
-        raise Failure("A2ACLI_ERR_CARD_INVALID", "\n".join(["the card is not valid:", *found]))
+        raise CommandFailure(
+            "A2ACLI_ERR_CARD_INVALID", "\n".join(["the card is not valid:", *found])
+        )
     call.output.note("the card is valid")
 
 
-async def _get_extended(call: Call) -> None:
+async def _get_extended(call: AgentCall) -> None:
     from parley.cli.output.card_text import write_card
     from parley.model.operations import BY_NAME
 

@@ -13,7 +13,7 @@ from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_com
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import Call
+    from parley.cli.calls.calling import AgentCall
     from parley.cli.output.text import TextWriter
     from parley.model.push import TaskPushNotificationConfig
 
@@ -107,25 +107,25 @@ def register(task: typer.Typer) -> None:
         return call.run(lambda: _delete(call, id))
 
 
-def _call(settings: Settings, output: Output, task_id: str) -> Call:
-    from parley.cli.calls.calling import Call
+def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
+    from parley.cli.calls.calling import AgentCall
 
-    call = Call(settings, output)
+    call = AgentCall(settings, output)
     call.task_id = task_id
     return call
 
 
-async def _create(call: Call, config: TaskPushNotificationConfig) -> None:
+async def _create(call: AgentCall, config: TaskPushNotificationConfig) -> None:
     async with call.agent() as agent:
         _show(call, await agent.push.create(call.task_id, config))
 
 
-async def _get(call: Call, id: str) -> None:
+async def _get(call: AgentCall, id: str) -> None:
     async with call.agent() as agent:
         _show(call, await agent.push.get(call.task_id, id))
 
 
-async def _list(call: Call, page_size: int | None, page_token: str) -> None:
+async def _list(call: AgentCall, page_size: int | None, page_token: str) -> None:
     output = call.output
     async with call.agent() as agent:
         page = await agent.push.page(call.task_id, page_size=page_size or 0, page_token=page_token)
@@ -142,7 +142,7 @@ async def _list(call: Call, page_size: int | None, page_token: str) -> None:
         output.note(f"next: {call.command('task push-config list', *more)}")
 
 
-async def _delete(call: Call, id: str) -> None:
+async def _delete(call: AgentCall, id: str) -> None:
     async with call.agent() as agent:
         await agent.push.delete(call.task_id, id)
     if call.output.is_json:
@@ -151,7 +151,7 @@ async def _delete(call: Call, id: str) -> None:
         call.output.text.field("Deleted", id)
 
 
-def _show(call: Call, config: TaskPushNotificationConfig) -> None:
+def _show(call: AgentCall, config: TaskPushNotificationConfig) -> None:
     if call.output.is_json:
         call.output.document(config)
     else:

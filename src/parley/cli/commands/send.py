@@ -20,7 +20,7 @@ from parley.cli.settings.options import (
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import Call
+    from parley.cli.calls.calling import AgentCall
     from parley.model.parts import Message
 
 EXAMPLES = """\b
@@ -74,13 +74,13 @@ def register(app: typer.Typer) -> None:
             task_id=settings.task_id,
         )
 
-        from parley.cli.calls.calling import Call
+        from parley.cli.calls.calling import AgentCall
 
-        call = Call(settings, output)
+        call = AgentCall(settings, output)
         return call.run(lambda: _send(call, built))
 
 
-async def _send(call: Call, message: Message) -> None:
+async def _send(call: AgentCall, message: Message) -> None:
     from parley.cli.calls.following import look_before, send_and_follow, send_and_wait
     from parley.cli.calls.reporting import Report
 

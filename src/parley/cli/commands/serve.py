@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from parley.cli.boundary import conclude
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr, say
 from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
@@ -319,9 +319,11 @@ def _serve(
             ),
         )
     except ListenError as error:
-        raise Failure("PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port") from error
+        raise CommandFailure(
+            "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
+        ) from error
     except StoreError as error:
-        raise Failure(
+        raise CommandFailure(
             "PARLEY_ERR_STORE",
             f"the store cannot be used: {error}"
             if is_postgres

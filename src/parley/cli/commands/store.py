@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from parley.cli.commands.serve import STORE, STORE_VARIABLE
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import settings_command
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.store.admin.admin import Upkeep
+    from parley.store.admin.admin import StoreAdmin
 
 T = TypeVar("T")
 
@@ -259,16 +259,16 @@ def _of(name: str, metavar: str, text: str) -> str:
     return option
 
 
-def _guarded(url: str, action: Callable[[Upkeep], T]) -> T:
+def _guarded(url: str, action: Callable[[StoreAdmin], T]) -> T:
     """Return what ``action`` returns for a store; what is wrong with that becomes a failure."""
-    from parley.host.store_urls import open_upkeep
+    from parley.host.store_urls import open_admin
     from parley.store.task_store import StoreError
 
     try:
-        upkeep = open_upkeep(url)
+        upkeep = open_admin(url)
     except ValueError as error:
         raise UsageFailure(f"--store: {error}") from error
     try:
         return action(upkeep)
     except StoreError as error:
-        raise Failure("PARLEY_ERR_STORE", str(error)) from error
+        raise CommandFailure("PARLEY_ERR_STORE", str(error)) from error

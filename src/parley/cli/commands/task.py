@@ -14,7 +14,7 @@ from parley.cli.settings.table import Settings
 from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import Call
+    from parley.cli.calls.calling import AgentCall
 
 EPILOG = f"{EXITS}\n\n{SOURCES}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
@@ -96,10 +96,10 @@ def register(app: typer.Typer) -> None:
         return call.run(lambda: _subscribe(call, task_id))
 
 
-def _call(settings: Settings, output: Output, task_id: str) -> Call:
-    from parley.cli.calls.calling import Call
+def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
+    from parley.cli.calls.calling import AgentCall
 
-    call = Call(settings, output)
+    call = AgentCall(settings, output)
     call.task_id = task_id
     return call
 
@@ -119,7 +119,7 @@ def parse_state(written: str) -> TaskState:
         raise UsageFailure(f"--state: {written!r} is no state; there are {known}") from None
 
 
-async def _get(call: Call, task_id: str) -> None:
+async def _get(call: AgentCall, task_id: str) -> None:
     import asyncio
 
     from parley.cli.calls.following import poll
@@ -135,7 +135,7 @@ async def _get(call: Call, task_id: str) -> None:
 
 
 async def _list(
-    call: Call, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
+    call: AgentCall, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
 ) -> None:
     from parley.cli.calls.reporting import Report
 
@@ -155,7 +155,7 @@ async def _list(
         Report(call).page(page, filters)
 
 
-async def _cancel(call: Call, task_id: str) -> None:
+async def _cancel(call: AgentCall, task_id: str) -> None:
     from parley.cli.calls.reporting import Report
 
     async with call.agent() as agent:
@@ -163,7 +163,7 @@ async def _cancel(call: Call, task_id: str) -> None:
         Report(call).task(task)
 
 
-async def _subscribe(call: Call, task_id: str) -> None:
+async def _subscribe(call: AgentCall, task_id: str) -> None:
     from parley.cli.calls.following import follow, ignore
     from parley.cli.calls.reporting import Report
     from parley.model.operations import BY_NAME

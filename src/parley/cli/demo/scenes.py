@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.cli.demo.stage import Stage
-from parley.cli.output.failures import Failure
+from parley.cli.output.failures import CommandFailure
 from parley.client import connect
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
@@ -96,9 +96,11 @@ async def picture(stage: Stage, address: str) -> None:
         stage.task(second)
 
 
-def _unexpected(wanted: str, found: Task | Message) -> Failure:
+def _unexpected(wanted: str, found: Task | Message) -> CommandFailure:
     what = f"a task in {found.state.value}" if isinstance(found, Task) else "a message"
-    return Failure("PARLEY_ERR_DEMO", f"the demo expected {wanted} and got {what}: {found.text!r}")
+    return CommandFailure(
+        "PARLEY_ERR_DEMO", f"the demo expected {wanted} and got {what}: {found.text!r}"
+    )
 
 
 SCENES = (card, direct_reply, any_client, streamed_task, question, picture)

@@ -29,7 +29,7 @@ EXIT_STATUSES: dict[str, int] = {
 }
 
 
-class Failure(Exception):
+class CommandFailure(Exception):
     """A command that could not do its job. ``code`` decides the exit status."""
 
     def __init__(
@@ -63,13 +63,13 @@ class Failure(Exception):
         }
 
 
-class UsageFailure(Failure):
+class UsageFailure(CommandFailure):
     """The command line, or a configured value, is not right."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("A2ACLI_ERR_USAGE", message, hint=hint)
 
 
-def protocol_failure(error: A2AError, *, hint: str | None = None) -> Failure:
+def protocol_failure(error: A2AError, *, hint: str | None = None) -> CommandFailure:
     """Return ``error`` under the name and the code that the protocol gives it (§11.4)."""
-    return Failure(type(error).__name__, error.message, hint=hint, a2a_code=error.code)
+    return CommandFailure(type(error).__name__, error.message, hint=hint, a2a_code=error.code)

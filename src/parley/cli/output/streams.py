@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from parley.cli.output.failures import Failure
+from parley.cli.output.failures import CommandFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.text import TextWriter, visible, visible_json
 from parley.model.encoding import encode
@@ -52,7 +52,7 @@ class Output:
         sys.stdout.write(visible_json(encoded.decode()) + "\n")
         sys.stdout.flush()
 
-    def failure(self, failure: Failure) -> None:
+    def failure(self, failure: CommandFailure) -> None:
         """Report a failure: the error object on stdout for JSON, else lines on stderr."""
         if self.is_json:
             message, hint = self.redact(failure.message), self.redact(failure.hint or "")

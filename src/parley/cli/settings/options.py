@@ -26,7 +26,7 @@ from parley.cli.output.streams import Output
 from parley.cli.output.text import visible
 from parley.cli.settings.dotenv import is_open_to_others
 from parley.cli.settings.durations import format_duration
-from parley.cli.settings.sources import Source, resolve, sources
+from parley.cli.settings.sources import SettingSource, resolve, sources
 from parley.cli.settings.table import BY_FIELD, DEFAULT, Setting, Settings
 
 AGENT = (
@@ -118,7 +118,7 @@ def written_parts(context: typer.Context) -> list[Flag]:
     return list(context.meta.get(_PARTS_KEY, ()))
 
 
-def found_sources(config: str | None) -> list[Source]:
+def found_sources(config: str | None) -> list[SettingSource]:
     """Return where settings come from in this process. Raises ``UsageFailure``."""
     try:
         folder: Path | None = Path.cwd()
@@ -168,7 +168,7 @@ def settings_command(
     return register
 
 
-def _warn_about_open_files(output: Output, found: Sequence[Source]) -> None:
+def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> None:
     secrets = [setting.variable for setting in BY_FIELD.values() if setting.secret]
     for source in found:
         holds_secrets = any(source.values.get(name) for name in secrets)
@@ -222,7 +222,7 @@ _PART_HELP = {
 }
 
 
-def _shown_default(setting: Setting, found: Sequence[Source]) -> str:
+def _shown_default(setting: Setting, found: Sequence[SettingSource]) -> str:
     """Return the default in force, and where it comes from if it was configured."""
     try:
         settings = resolve({}, found)

@@ -30,12 +30,12 @@ from parley.cli.settings.table import (
     Setting,
     Settings,
 )
-from parley.wire.versions import SPOKEN
+from parley.wire.versions import SUPPORTED_VERSIONS
 
 SHORTEST_POLL = 0.01
 
 
-class Source(msgspec.Struct, frozen=True):
+class SettingSource(msgspec.Struct, frozen=True):
     """One place that settings come from, other than flags: its name, and what it says.
 
     ``found``: it is a file that was looked for, and neither named nor the user's own.
@@ -49,12 +49,12 @@ class Source(msgspec.Struct, frozen=True):
 
 def sources(
     environment: Mapping[str, str], folder: Path | None, config: str | None
-) -> list[Source]:
+) -> list[SettingSource]:
     """Return the environment and the ``.env`` files that exist, the strongest first.
 
     Raises ``UsageFailure`` when a file cannot be read.
     """
-    found = [Source("environment", environment)]
+    found = [SettingSource("environment", environment)]
     local = Path(config) if config else (dotenv.local_file(folder) if folder else None)
     try:
         own: Path | None = dotenv.global_file()
@@ -62,13 +62,13 @@ def sources(
         own = None
     if local is not None:
         is_found = not config and local != own
-        found.append(Source(str(local), dotenv.read(local), local, found=is_found))
+        found.append(SettingSource(str(local), dotenv.read(local), local, found=is_found))
     if own is not None and own.is_file() and own != local:
-        found.append(Source(str(own), dotenv.read(own), own))
+        found.append(SettingSource(str(own), dotenv.read(own), own))
     return found
 
 
-def resolve(flags: Mapping[str, Any], found: Sequence[Source]) -> Settings:
+def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Settings:
     """Return the settings in force. ``flags`` holds what the command line says, by field.
 
     Raises ``UsageFailure`` for a value that makes no sense, naming the place where it stands.
@@ -92,7 +92,7 @@ def _misdirected(
     values: Mapping[str, Any],
     ranks: Mapping[str, int],
     origin: Mapping[str, str],
-    found: Sequence[Source],
+    found: Sequence[SettingSource],
 ) -> Misdirection | None:
     """Return what a file that was found decides about credentials that are not in it."""
     for rank, source in enumerate(found, 1):
@@ -148,7 +148,9 @@ def _said(origin: str, setting: Setting) -> str:
     return f"--{setting.name}" if origin == FLAG else origin
 
 
-def _resolve_one(setting: Setting, flag: Any, found: Sequence[Source]) -> tuple[Any, str, int]:
+def _resolve_one(
+    setting: Setting, flag: Any, found: Sequence[SettingSource]
+) -> tuple[Any, str, int]:
     if flag is not None and flag != [] and flag != ():
         return _read(setting, flag, f"--{setting.name}"), FLAG, 0
     for rank, source in enumerate(() if setting.local else found, 1):
@@ -181,8 +183,14 @@ def _read_text(setting: Setting, written: str) -> str:
 def _version(written: str) -> str:
     numbers = written.strip().split(".")
     known = ".".join([*numbers, "0"][:2])
-    if known not in SPOKEN or len(numbers) > 3 or not all(n.isdecimal() for n in numbers):
-        raise ValueError(f"{written!r} is not spoken here; there are {', '.join(SPOKEN)}")
+    if (
+        known not in SUPPORTED_VERSIONS
+        or len(numbers) > 3
+        or not all(n.isdecimal() for n in numbers)
+    ):
+        raise ValueError(
+            f"{written!r} is not spoken here; there are {', '.join(SUPPORTED_VERSIONS)}"
+        )
     return known
 
 

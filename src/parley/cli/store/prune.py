@@ -10,7 +10,7 @@ from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_duration
 from parley.cli.store.status import require_agent, require_current
-from parley.store.admin.admin import Upkeep
+from parley.store.admin.admin import StoreAdmin
 from parley.store.task_store import PrunedElsewhere, TaskStore
 
 PIECE = 200
@@ -35,7 +35,7 @@ def parse_age(written: str) -> float:
 
 def prune(
     output: Output,
-    upkeep: Upkeep,
+    upkeep: StoreAdmin,
     url: str,
     *,
     age: float,

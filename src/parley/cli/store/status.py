@@ -7,18 +7,18 @@ from typing import Any
 
 import msgspec
 
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.store.owners import NOTHING, owned_in_words
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import Schema, Survey, Upkeep, Work
+from parley.store.admin.admin import Schema, StoreAdmin, Survey, Work
 from parley.store.admin.owners import Owners
 from parley.store.sql import Migration
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
-def show(output: Output, upkeep: Upkeep) -> None:
+def show(output: Output, upkeep: StoreAdmin) -> None:
     """Say how a store stands."""
     schema = require(upkeep)
     survey = None if schema.missing else upkeep.survey()
@@ -54,7 +54,7 @@ def show(output: Output, upkeep: Upkeep) -> None:
 
 
 def migrate(
-    output: Output, upkeep: Upkeep, *, only_checks: bool, owners: Owners | None = None
+    output: Output, upkeep: StoreAdmin, *, only_checks: bool, owners: Owners | None = None
 ) -> int:
     """Bring a store up to date, or say whether that is needed; return the exit status.
 
@@ -86,11 +86,11 @@ def migrate(
     return 1 if only_checks and is_due else 0
 
 
-def require(upkeep: Upkeep) -> Schema:
-    """Return a store's schema. Raises ``Failure`` where there is no store."""
+def require(upkeep: StoreAdmin) -> Schema:
+    """Return a store's schema. Raises ``CommandFailure`` where there is no store."""
     schema = upkeep.schema()
     if not schema.version:
-        raise Failure(
+        raise CommandFailure(
             "PARLEY_ERR_STORE",
             f"there is no store at {upkeep.name}",
             hint="name another with --store; parley serve and parley store migrate make one",
@@ -98,11 +98,11 @@ def require(upkeep: Upkeep) -> Schema:
     return schema
 
 
-def require_current(upkeep: Upkeep) -> None:
-    """Raise ``Failure`` unless there is a store, and its schema is up to date."""
+def require_current(upkeep: StoreAdmin) -> None:
+    """Raise ``CommandFailure`` unless there is a store, and its schema is up to date."""
     schema = require(upkeep)
     if schema.missing:
-        raise Failure(
+        raise CommandFailure(
             "PARLEY_ERR_STORE",
             f"{upkeep.name} has schema version {schema.version}, and this version of Parley needs "
             f"{schema.missing[-1].version}",
@@ -110,7 +110,7 @@ def require_current(upkeep: Upkeep) -> None:
         )
 
 
-def require_agent(upkeep: Upkeep, agent: str) -> None:
+def require_agent(upkeep: StoreAdmin, agent: str) -> None:
     """Raise ``UsageFailure`` unless a store keeps something of an agent."""
     agents = upkeep.agents()
     if agent not in agents:

@@ -16,11 +16,11 @@ from typing import IO, Any
 import msgspec
 
 from parley import __version__
-from parley.cli.output.failures import Failure, UsageFailure
+from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.store.status import require_agent, require_current
-from parley.store.admin.admin import Upkeep
-from parley.store.admin.export_format import Counts, Source, TransferError, export_to
+from parley.store.admin.admin import StoreAdmin
+from parley.store.admin.export_format import Counts, ExportSource, TransferError, export_to
 from parley.store.admin.import_check import checked, lines_in
 from parley.store.admin.importer import Imported, import_into
 
@@ -28,7 +28,9 @@ SAID_EVERY = 5.0
 """Seconds between two words on how far an import is."""
 
 
-def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant: str = "") -> None:
+def export(
+    output: Output, upkeep: StoreAdmin, file: str, *, agent: str = "", tenant: str = ""
+) -> None:
     """Write all that a store keeps to a new file, or to standard output.
 
     ``agent`` and ``tenant`` say of whom, if not of all.
@@ -37,7 +39,7 @@ def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant
     if agent:
         require_agent(upkeep, agent)
 
-    def write(source: Source, put: Callable[[bytes], object]) -> Counts:
+    def write(source: ExportSource, put: Callable[[bytes], object]) -> Counts:
         return export_to(source, put, by=__version__, agent=agent, tenant=tenant)
 
     if file == "-":
@@ -57,7 +59,7 @@ def export(output: Output, upkeep: Upkeep, file: str, *, agent: str = "", tenant
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise Failure(
+            raise CommandFailure(
                 "PARLEY_ERR_FILE", f"the export is not whole ({error.strerror}); do it again"
             ) from error
         output.note(f"exported {in_words(counts)}")
@@ -85,7 +87,9 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         if hasattr(os, "fchmod"):
             os.fchmod(descriptor, 0o600)  # whatever the umask is
     except OSError as error:
-        raise Failure("PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})") from error
+        raise CommandFailure(
+            "PARLEY_ERR_FILE", f"{path} cannot be written ({error.strerror})"
+        ) from error
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -99,7 +103,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         except OSError:  # not every file system has links
             part.rename(path)
     except OSError as error:
-        raise Failure(
+        raise CommandFailure(
             "PARLEY_ERR_FILE", f"{path} was not written ({error.strerror}); nothing is left of it"
         ) from error
     finally:
@@ -107,14 +111,14 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
             part.unlink()
 
 
-def import_from(output: Output, upkeep: Upkeep, file: str) -> None:
+def import_from(output: Output, upkeep: StoreAdmin, file: str) -> None:
     """Add what a file holds to a store, once all of it was checked."""
     with _rewindable(file) as stream:
         try:
             deque(checked(lines_in(stream)), maxlen=0)
         except TransferError as error:
             name = "standard input" if file == "-" else file
-            raise Failure(
+            raise CommandFailure(
                 "PARLEY_ERR_FILE", f"{name}: {error}", hint="nothing was imported"
             ) from error
         stream.seek(0)
@@ -143,7 +147,9 @@ def _rewindable(file: str) -> Iterator[IO[bytes]]:
                 raise UsageFailure(f"{file} cannot be read twice; pass it on standard input, as -")
             yield stream
     except OSError as error:
-        raise Failure("PARLEY_ERR_FILE", f"{name} cannot be read ({error.strerror})") from error
+        raise CommandFailure(
+            "PARLEY_ERR_FILE", f"{name} cannot be read ({error.strerror})"
+        ) from error
 
 
 def _teller(output: Output) -> Callable[[Imported], None]:

@@ -9,10 +9,10 @@ from typing import Any
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.store.status import require_agent, require_current
-from parley.store.admin.admin import Suspended, Upkeep, Which
+from parley.store.admin.admin import StoreAdmin, Suspended, Which
 
 
-def list_suspended(output: Output, upkeep: Upkeep, which: Which) -> None:
+def list_suspended(output: Output, upkeep: StoreAdmin, which: Which) -> None:
     """Say which webhooks are suspended, and why."""
     _require(upkeep, which)
     found = upkeep.suspended(which)
@@ -28,7 +28,7 @@ def list_suspended(output: Output, upkeep: Upkeep, which: Which) -> None:
         output.text.field("Webhook", f"{place}, {events}: {each.note}")
 
 
-def resume(output: Output, upkeep: Upkeep, which: Which, *, all: bool) -> None:
+def resume(output: Output, upkeep: StoreAdmin, which: Which, *, all: bool) -> None:
     """Have webhooks told again, and say how many."""
     if all == (which != Which()):
         raise UsageFailure(
@@ -49,7 +49,7 @@ def resume(output: Output, upkeep: Upkeep, which: Which, *, all: bool) -> None:
         output.text.field("Resumed", "nothing")
 
 
-def _require(upkeep: Upkeep, which: Which) -> None:
+def _require(upkeep: StoreAdmin, which: Which) -> None:
     require_current(upkeep)
     if which.agent:
         require_agent(upkeep, which.agent)

@@ -63,7 +63,7 @@ _VALUE = re.compile(r"[\x20-\x7e]*")
 _State = grpc.ChannelConnectivity
 
 
-class Target(NamedTuple):
+class GrpcTarget(NamedTuple):
     """Where to call: ``host:port``, with TLS or without, and what goes with every call."""
 
     address: str
@@ -71,7 +71,7 @@ class Target(NamedTuple):
     query: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, url: str, *, insecure: bool = False) -> Target:
+    def of(cls, url: str, *, insecure: bool = False) -> GrpcTarget:
         """Return what a URL means: ``host:port``, or one with http or https.
 
         The scheme says whether there is TLS. Without one there is, but for this machine itself and
@@ -116,11 +116,11 @@ class GrpcBinding:
         peer: str = "",
     ) -> None:
         self._http = http
-        self._target = Target.of(url, insecure=http.insecure)
+        self._target = GrpcTarget.of(url, insecure=http.insecure)
         if http.grpc_tls is not None:
             self._target = self._target._replace(secure=True)
         self._dialect = dialect
-        self._codec = dialect.grpc().told_to(peer)
+        self._codec = dialect.grpc().for_peer(peer)
         given = {**headers, **dict(self._target.query)}
         self._metadata = tuple(_metadatum(name.lower(), value) for name, value in given.items())
         self._timeout = timeout

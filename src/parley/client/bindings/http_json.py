@@ -33,7 +33,7 @@ class HttpJsonBinding(HttpBinding):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.codec = self.dialect.http_json.told_to(self.peer)
+        self.codec = self.dialect.http_json.for_peer(self.peer)
         self.media_type = self.codec.media_type
         self._base = urlsplit(self.url)
         self._prefers_other = False

@@ -18,7 +18,7 @@ from parley.store.fold import Fold
 _RESTATED = (TaskState.SUBMITTED, TaskState.UNSPECIFIED)
 
 
-class Told:
+class FoldedTask:
     """A task and what its stream added to it, whole while an answer could hold it (64 MiB).
 
     A stream has no end that its reader could rely on. What grows larger is forgotten but for the

@@ -123,7 +123,9 @@ class Interfaces:
         if not refusals or candidate is self.current:
             return
         before, self.current = self.current, candidate
-        older = versions.SPOKEN.index(candidate.version) > versions.SPOKEN.index(before.version)
+        older = versions.SUPPORTED_VERSIONS.index(
+            candidate.version
+        ) > versions.SUPPORTED_VERSIONS.index(before.version)
         logger.log(
             logging.WARNING if older else logging.INFO,
             "%s: calling %s from now on (%s)",

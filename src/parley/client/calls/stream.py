@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 import msgspec
 
 from parley.client.calls.difference import difference
-from parley.client.calls.folded_task import Told
+from parley.client.calls.folded_task import FoldedTask
 from parley.client.calls.last_words import Looks
 from parley.client.calls.question import is_settled, reopens, still_asks
 from parley.client.errors import (
@@ -54,7 +54,7 @@ GOOD_WHILE = 5.0
 MOST_ARTIFACTS = 10_000
 
 
-class Reader:
+class StreamReader:
     """How far a reader has come in a task.
 
     Agents that number their events need only the number; for others the task itself is kept, to
@@ -89,7 +89,7 @@ class Reader:
         self.state: TaskState | None = None
         self.has_begun = False
         self.message: Message | None = None
-        self._told: Told | None = None
+        self._told: FoldedTask | None = None
         # Artifacts by their ids: those begun, where the reader has seen the task, and those whole.
         self._begun: set[str] | None = None
         self._whole: set[str] = set()
@@ -105,7 +105,7 @@ class Reader:
         self._continues = self.is_old = bool(message.task_id)
         self.before = before
         if before is not None:
-            self._told = Told(before)
+            self._told = FoldedTask(before)
             self._begun = {artifact.artifact_id for artifact in before.artifacts}
 
     def is_in(self, task: Task) -> bool:
@@ -147,7 +147,7 @@ class Reader:
             self._hold(event)
             # Whoever has a place to go on from needs no memory of the task; a numbering agent may
             # be called over a binding that carries no numbers.
-            self._told = None if self.seq is not None else Told(event)
+            self._told = None if self.seq is not None else FoldedTask(event)
         elif self._told is not None:
             try:
                 self._told.add(event)
@@ -166,7 +166,7 @@ class Reader:
         told = {asked.message_id} if asked is not None else set()
         news = difference(known, now, after=self._message_id, told=told)
         self._hold(task)
-        self._told = Told(task)
+        self._told = FoldedTask(task)
         self.task_id, self.context_id = task.id, task.context_id or self.context_id
         return news
 
@@ -228,7 +228,7 @@ class Reader:
 async def follow(
     service: A2AService,
     context: CallContext,
-    reader: Reader,
+    reader: StreamReader,
     source: Source,
     *,
     retry: Retry,
@@ -354,14 +354,14 @@ async def follow(
         await asyncio.sleep(pause)
 
 
-def _ended(reader: Reader) -> UnsupportedOperationError:
+def _ended(reader: StreamReader) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         "the task has ended, so there is nothing to subscribe to; get it instead",
         metadata={"taskId": reader.task_id},
     )
 
 
-async def _is_received(service: A2AService, context: CallContext, reader: Reader) -> bool:
+async def _is_received(service: A2AService, context: CallContext, reader: StreamReader) -> bool:
     """Whether the agent surely has the reader's message: its task shows it.
 
     Only a task that was there before can be asked, and not all agents keep messages.
@@ -376,7 +376,7 @@ async def _is_received(service: A2AService, context: CallContext, reader: Reader
 
 
 async def poll(
-    service: A2AService, context: CallContext, reader: Reader, retry: Retry
+    service: A2AService, context: CallContext, reader: StreamReader, retry: Retry
 ) -> AsyncGenerator[Event, None]:
     """Yield what happens to the reader's task, seen by asking for it again and again.
 
@@ -416,7 +416,7 @@ def _is_placed(item: StreamItem) -> bool:
     return item.seq is not None or isinstance(item.event, Task | Message)
 
 
-def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
+def _is_over(reader: StreamReader, ends_with_turn: bool, *, closed: bool) -> bool:
     """Whether nothing more is to be expected; ``closed`` if the server ended the stream itself.
 
     A stream may end, or stay open, while the task waits for its caller: the specification can be
@@ -436,7 +436,7 @@ def _is_over(reader: Reader, ends_with_turn: bool, *, closed: bool) -> bool:
     return closed and reader.state.is_interrupted and not goes_on
 
 
-def _subscription(service: A2AService, context: CallContext, reader: Reader) -> Source:
+def _subscription(service: A2AService, context: CallContext, reader: StreamReader) -> Source:
     after = None if reader.seq is None else str(reader.seq)
     request = SubscribeToTaskRequest(id=reader.task_id)
     resumed = msgspec.structs.replace(context, last_event_id=after)
@@ -456,7 +456,7 @@ class EventStream:
     later or elsewhere. Leaving the loop early ends the stream; the task goes on.
     """
 
-    def __init__(self, events: AsyncGenerator[Event, None], reader: Reader) -> None:
+    def __init__(self, events: AsyncGenerator[Event, None], reader: StreamReader) -> None:
         self._events = events
         self._reader = reader
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import msgspec
 
 from parley.client.calls.question import task_before
-from parley.client.calls.stream import Reader, follow, poll
+from parley.client.calls.stream import StreamReader, follow, poll
 from parley.client.retry import Retry
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
@@ -20,7 +20,7 @@ async def turn(
     service: A2AService,
     context: CallContext,
     make: Callable[[], Awaitable[SendMessageRequest]],
-    reader: Reader,
+    reader: StreamReader,
     *,
     streams: bool,
     repeatable: bool,
@@ -58,7 +58,7 @@ async def _polled(
     service: A2AService,
     context: CallContext,
     request: SendMessageRequest,
-    reader: Reader,
+    reader: StreamReader,
     retry: Retry,
 ) -> AsyncGenerator[Event, None]:
     # A task that is continued may not have begun its turn when it is returned at once.

@@ -169,7 +169,7 @@ def _nothing_in_common(card: AgentCard, only: str, version: str) -> NoCommonInte
         f"{wanted} was asked for"
         if wanted
         else f"this client speaks {', '.join(filter(is_spoken, BINDINGS))} in "
-        f"{' and '.join(versions.SPOKEN)}"
+        f"{' and '.join(versions.SUPPORTED_VERSIONS)}"
     )
     text = f"{card.name!r} offers {offers or 'no interface'}; {speaks}"
     offered = {canonical(i.protocol_binding) for i in card.supported_interfaces}

@@ -18,7 +18,7 @@ BATCH = 100
 """How many tasks are adopted at once at most."""
 
 
-class Adoption:
+class Claimer:
     """Adopts an agent's tasks, batch by batch, while there are any and its executor has room.
 
     ``is_wanted`` says that there may be some. ``reserved`` is for how many there is a place kept
@@ -60,7 +60,7 @@ class Adoption:
                 self.is_wanted = False  # until somebody says so again, meanwhile or later
                 room = executor.options.max_running - executor.running
                 self.reserved = wanted = min(room, BATCH)
-                tasks = await executor.store.adopt(executor.agent, wanted)
+                tasks = await executor.store.claim_batch(executor.agent, wanted)
                 self.reserved = 0
                 executor.adopted(tasks)
                 if len(tasks) == wanted:

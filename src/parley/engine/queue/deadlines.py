@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from parley.engine.options import Options
-from parley.engine.turn.private_records import Memory
+from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import turns_of
 from parley.model.uuid7 import moment_of
 from parley.store.events import TurnStarted
@@ -34,7 +34,7 @@ class Deadlines:
         now = self._store.now()
         return _first(_due(now, self._task, "task"), _due(now, self._turn, "turn"))
 
-    async def of(self, record: TaskRecord, memory: Memory, turn: int) -> Due | None:
+    async def of(self, record: TaskRecord, memory: PrivateRecords, turn: int) -> Due | None:
         """Return the deadline of a task in a turn; of the task alone when ``turn`` is 0."""
         now = created = self._store.now()
         if self._task is not None or turn == 1:
@@ -52,7 +52,7 @@ class Deadlines:
         return moment_of(task_id) + _milliseconds(self._task)
 
 
-def _began(memory: Memory, turn: int, created: int, now: int) -> int:
+def _began(memory: PrivateRecords, turn: int, created: int, now: int) -> int:
     """Return when the first attempt at a turn began; now for one that is about to."""
     if turn == 1 and all(started.attempt for started in turns_of(memory)):
         return created  # it did not stand in line

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from parley.engine.replies.reply_handle import Named, Ticket
+from parley.engine.replies.reply_handle import Named, ReplyHandle
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import begun_by, opening
 from parley.model.uuid7 import new_id
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("parley.agent")
 
 
-def put_in_line(
+def enqueue(
     executor: AgentExecutor,
     request: Request,
     scope: Scope,
     context_id: str,
     receipts: Sequence[Receipt],
     push: PushRecord | None,
-) -> Ticket:
+) -> ReplyHandle:
     """Write down the task of a message for whoever adopts it; the log will tell what comes of it.
 
     Raises ``StoreError``.
@@ -47,7 +47,7 @@ def put_in_line(
         receipts=begun_by(receipts, task_id),
         pushes=(push,) if push is not None else (),
     )
-    ticket = Ticket(Named(task_id))
+    ticket = ReplyHandle(Named(task_id))
     ticket.turn = 1
 
     def written(done: asyncio.Future[int]) -> None:

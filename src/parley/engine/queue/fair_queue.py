@@ -11,7 +11,7 @@ _FORGOTTEN = 1024
 """Callers are kept in mind up to so many before those are looked for whose line is over."""
 
 
-class Line:
+class FairQueue:
     """Gives the places in line (start-time fair queueing).
 
     Places are turns in a round: a caller's first message stands where the line has got to, each

@@ -26,7 +26,7 @@ class Deadline:
             self._action()
 
 
-class Moments:
+class SharedTimer:
     """Calls each of many actions ``seconds`` after it was given, with one timer in all.
 
     Nearly all are called off at once, as quick functions answer in time: a timer for each would

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from parley.engine.replies.reply_handle import Named, Ticket
+from parley.engine.replies.reply_handle import Named, ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.model.errors import A2AError, OverloadedError, TaskNotFoundError
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
@@ -21,7 +21,7 @@ from parley.store.follow import PAGE, TaskGone, follow
 from parley.store.task_store import StoreError, TaskRecord, TaskStore
 
 
-class Elsewhere:
+class RemoteReplies:
     """Finds the replies of turns in the log, for those who wait here.
 
     ``unavailable`` makes what a caller is told of a store that does not work.
@@ -60,7 +60,7 @@ class Elsewhere:
             self._idle.clear()
             await self._idle.wait()
 
-    async def settle(self, ticket: Ticket, timeout: float) -> None:
+    async def settle(self, ticket: ReplyHandle, timeout: float) -> None:
         """Give a ticket the task as the turn left it that took its message (E2).
 
         It is refused when the task ended before a turn took the message, and left as it is after
@@ -82,7 +82,7 @@ class Elsewhere:
         except StoreError as error:
             ticket.refuse(self._unavailable(error))
 
-    async def as_it_stands(self, ticket: Ticket) -> Task:
+    async def as_it_stands(self, ticket: ReplyHandle) -> Task:
         """Return the task of a ticket whose sender has waited long enough.
 
         Raises ``OverloadedError`` when no turn has taken the message, and the task asks for input:
@@ -102,7 +102,7 @@ class Elsewhere:
             )
         return record.task
 
-    async def _reply(self, ticket: Ticket) -> Task:
+    async def _reply(self, ticket: ReplyHandle) -> Task:
         task_id = ticket.task_id
         with self._hints.subscribe(task_id) as live:
             record = await self._store.load(task_id, history=0, artifacts=False)
@@ -136,7 +136,7 @@ class Elsewhere:
         live.seen = record.seq
         return follow(self._store, self._hints, record.task.id, record.seq, live=live)
 
-    async def turn_of(self, ticket: Ticket) -> int:
+    async def turn_of(self, ticket: ReplyHandle) -> int:
         """Return the number of the turn that took a ticket's message, 0 before one has."""
         if not ticket.turn:
             after = (ticket.received_at, 0)
@@ -149,9 +149,9 @@ class Elsewhere:
                     break
         return ticket.turn
 
-    async def ticket_of(self, task_id: str, message_id: str = "") -> Ticket:
+    async def ticket_of(self, task_id: str, message_id: str = "") -> ReplyHandle:
         """Return a ticket for a message that a task received, or for the one that began it."""
-        ticket = Ticket(Named(task_id))
+        ticket = ReplyHandle(Named(task_id))
         ticket.is_logged = True
         if not message_id:
             ticket.turn = 1

@@ -29,15 +29,15 @@ class Named(msgspec.Struct, frozen=True):
     task_id: str
 
 
-class Elsewhere(Protocol):
+class ReplySource(Protocol):
     """Who finds out what came of a message that no lane of this process answers."""
 
-    async def settle(self, ticket: Ticket, timeout: float) -> None:
+    async def settle(self, ticket: ReplyHandle, timeout: float) -> None:
         """Resolve or refuse the ticket; leave it as it is when that takes too long."""
         ...
 
 
-class Ticket:
+class ReplyHandle:
     """One sender's interest in one turn.
 
     The reply is a direct message, or the task as the turn left it, or the error that refused the
@@ -77,7 +77,7 @@ class Ticket:
         self.found: TaskRecord | None = None
         self._reply: Task | Message | None = None
         self._error: A2AError | None = None
-        self._elsewhere: Elsewhere | None = None
+        self._elsewhere: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -102,7 +102,7 @@ class Ticket:
         self.is_repeat = True
         self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
 
-    def hand_over(self, elsewhere: Elsewhere) -> None:
+    def hand_over(self, elsewhere: ReplySource) -> None:
         """Have the reply found by ``elsewhere``: no lane here gives it."""
         if self.done:
             return

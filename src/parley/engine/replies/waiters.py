@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from parley.engine.replies.reply_handle import Elsewhere, Ticket
+from parley.engine.replies.reply_handle import ReplyHandle, ReplySource
 from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.events import Received
 
 
-class Senders:
+class Waiters:
     """The tickets of one task.
 
     ``present`` are those of the turn that runs, ``waiting`` those whose message no turn has taken,
@@ -19,10 +19,10 @@ class Senders:
 
     __slots__ = ("_expected", "_taken", "present", "waiting")
 
-    def __init__(self, expected: dict[str, Ticket]) -> None:
+    def __init__(self, expected: dict[str, ReplyHandle]) -> None:
         self._expected = expected
-        self.present: list[Ticket] = []
-        self.waiting: dict[str, Ticket] = {}
+        self.present: list[ReplyHandle] = []
+        self.waiting: dict[str, ReplyHandle] = {}
         self._taken: set[str] = set()
 
     @property
@@ -62,7 +62,7 @@ class Senders:
         for ticket in waiting.values():
             ticket.refuse(error)
 
-    def hand_over_waiting(self, elsewhere: Elsewhere) -> None:
+    def hand_over_waiting(self, elsewhere: ReplySource) -> None:
         """Leave those whose message no turn of this lane took to ``elsewhere``: the task has ended,
         and the log says whether a turn took it before, on another replica.
         """
@@ -75,7 +75,7 @@ class Senders:
         self.refuse(error)
         self.refuse_waiting(error)
 
-    def hand_over(self, elsewhere: Elsewhere) -> None:
+    def hand_over(self, elsewhere: ReplySource) -> None:
         """Leave everyone to ``elsewhere``, for whom the log is to tell what came of it.
 
         Those whose message is not in the log are refused: they may try again.
@@ -94,7 +94,7 @@ class Senders:
             ticket.repeat()
         self.present = []
 
-    def inherit(self, others: Senders) -> None:
+    def inherit(self, others: Waiters) -> None:
         """Take over the tickets of a lane that this one replaces."""
         self.present, others.present = others.present, []
         self.waiting, others.waiting = others.waiting, {}

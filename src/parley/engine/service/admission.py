@@ -13,7 +13,7 @@ from parley.agent.agent import Agent
 from parley.engine.caller import kept, record_of
 from parley.engine.content import gives, media_type_of, takes
 from parley.engine.executor import AgentExecutor
-from parley.engine.replies.reply_handle import Ticket
+from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
@@ -56,7 +56,7 @@ class Admitted(msgspec.Struct, frozen=True):
     ``is_new`` is false for a message of whose task something may be in the log already.
     """
 
-    ticket: Ticket
+    ticket: ReplyHandle
     is_new: bool = True
 
 
@@ -69,7 +69,7 @@ class Repeated(msgspec.Struct, frozen=True):
     reply: Message | None = None
     task_id: str = ""
     began: bool = False
-    ticket: Ticket | None = None
+    ticket: ReplyHandle | None = None
 
 
 class _Sending(msgspec.Struct):
@@ -77,7 +77,7 @@ class _Sending(msgspec.Struct):
 
     digest: bytes
     admitted: asyncio.Event
-    ticket: Ticket | None = None
+    ticket: ReplyHandle | None = None
 
 
 class Admission:
@@ -170,7 +170,7 @@ class Admission:
         digest: bytes,
         logged: bool,
         shown: bool,
-    ) -> Ticket | None:
+    ) -> ReplyHandle | None:
         """Take a message in with a receipt; nothing when another replica was quicker.
 
         Where there are other replicas the receipt is durable before the function runs.
@@ -193,7 +193,7 @@ class Admission:
         receipts: Sequence[Receipt],
         logged: bool,
         shown: bool,
-    ) -> Ticket:
+    ) -> ReplyHandle:
         """Start the turn of a message, or log it for the task that it names."""
         push = self._push(request, context)
         if context.extensions:
@@ -272,7 +272,7 @@ class Admission:
         receipts: Sequence[Receipt],
         push: PushRecord | None,
         shown: bool,
-    ) -> Ticket:
+    ) -> ReplyHandle:
         """Log a message for the task that it names (E2)."""
         message, configuration = request.message, request.configuration
         task_id = message.task_id
@@ -330,7 +330,7 @@ class Admission:
             raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return ticket
 
-    async def _deliver(self, append: Append, ticket: Ticket) -> None:
+    async def _deliver(self, append: Append, ticket: ReplyHandle) -> None:
         try:
             ticket.received_at = await self._store.append(append)
             if append.pushes:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from parley.agent.agent import Agent
 from parley.engine.executor import AgentExecutor
-from parley.engine.replies.reply_handle import Ticket
+from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.service.admission import (
     Admission,
@@ -91,8 +91,8 @@ class AgentService:
     ) -> Task | Message:
         """Answer a message with a task or a direct message (§3.1.1).
 
-        Waits for the message's own turn to end, at most for the agent's ``wait_ceiling`` and the
-        caller's patience, unless the caller wants an immediate return.
+        Waits for the message's own turn to end, at most for the agent's ``blocking_timeout`` and
+        the caller's patience, unless the caller wants an immediate return.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
@@ -114,7 +114,7 @@ class AgentService:
                 return _trimmed(await self._present(ticket.task_id), history)
         if not ticket.is_settled:
             await ticket.progress()  # all that most replies need
-        ceiling = self._executor.options.wait_ceiling
+        ceiling = self._executor.options.blocking_timeout
         if context.patience is not None:
             ceiling = min(ceiling, context.patience)
         if ticket.done or await ticket.answered(ceiling):
@@ -236,7 +236,7 @@ class AgentService:
         self,
         task_id: str,
         after: int,
-        ticket: Ticket | None = None,
+        ticket: ReplyHandle | None = None,
         live: Subscription | None = None,
     ) -> AsyncIterator[StreamItem]:
         """Yield events after a number; with a ticket, up to the end of its turn."""
@@ -254,7 +254,7 @@ class AgentService:
         if ticket is not None and ticket.entry and not await self._turn_of(ticket):
             raise ended(task_id)
 
-    async def _turn_of(self, ticket: Ticket) -> int:
+    async def _turn_of(self, ticket: ReplyHandle) -> int:
         try:
             return ticket.turn or await self._executor.elsewhere.turn_of(ticket)
         except StoreError as error:

@@ -12,7 +12,7 @@ import msgspec
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.skill import Skill
-from parley.engine.turn.private_records import Memory
+from parley.engine.turn.private_records import PrivateRecords
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import Caller
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
@@ -21,7 +21,7 @@ from parley.store.events import Remembered, TurnStarted
 
 if TYPE_CHECKING:
     from parley.agent.artifact_stream import ArtifactStream
-    from parley.engine.turn.task_runner import Lane
+    from parley.engine.turn.task_runner import TaskRunner
     from parley.engine.turn.task_writer import TaskWriter
 
 log = logging.getLogger("parley.agent")
@@ -65,7 +65,7 @@ class Past:
         self.used_keys: set[str] = set()
 
 
-class Run:
+class Attempt:
     """One attempt at one turn.
 
     It knows what the task remembers: the answers to its questions, the results of its steps, the
@@ -86,7 +86,7 @@ class Run:
 
     def __init__(
         self,
-        lane: Lane,
+        lane: TaskRunner,
         request: Request,
         *,
         turn: int = 1,
@@ -106,7 +106,7 @@ class Run:
             self._past = Past()
         return self._past
 
-    def recall(self, memory: Memory) -> None:
+    def recall(self, memory: PrivateRecords) -> None:
         """Take in what the log remembers of the task."""
         for record in memory.turns:
             started = record.event

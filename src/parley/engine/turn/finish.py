@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from parley.engine.content import to_parts
-from parley.engine.turn.attempt import Run
+from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.outcome import Ending, of_failure, of_value
 from parley.model.encoding import encode
 from parley.model.errors import A2AError
@@ -17,10 +17,12 @@ from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
 
 if TYPE_CHECKING:
-    from parley.engine.turn.task_runner import Lane
+    from parley.engine.turn.task_runner import TaskRunner
 
 
-async def settle(lane: Lane, run: Run, value: object, failure: BaseException | None) -> None:
+async def settle(
+    lane: TaskRunner, run: Attempt, value: object, failure: BaseException | None
+) -> None:
     """End a turn whose function returned ``value``, or raised ``failure``."""
     outcome = _outcome(lane, run, value, failure)
     if isinstance(outcome, Ending):
@@ -33,7 +35,7 @@ async def settle(lane: Lane, run: Run, value: object, failure: BaseException | N
     if isinstance(outcome, A2AError):
         lane.senders.refuse(outcome)
         return
-    if lane.receipts or lane.executor.options.keeps_history:
+    if lane.receipts or lane.executor.options.keep_history:
         await _keep(lane, run, outcome)
     if lane.push is not None:
         lane.executor.push.tell(lane.push, outcome, lane.scope)
@@ -41,7 +43,7 @@ async def settle(lane: Lane, run: Run, value: object, failure: BaseException | N
 
 
 def _outcome(
-    lane: Lane, run: Run, value: object, failure: BaseException | None
+    lane: TaskRunner, run: Attempt, value: object, failure: BaseException | None
 ) -> Message | A2AError | Ending:
     is_logged = lane.writer is not None
     if failure is None:
@@ -52,7 +54,7 @@ def _outcome(
     return of_failure(run, failure, is_logged=is_logged)
 
 
-async def _end_task(lane: Lane, run: Run, ending: Ending) -> None:
+async def _end_task(lane: TaskRunner, run: Attempt, ending: Ending) -> None:
     state, said = ending.state, ending.said
     try:
         if ending.artifact is not None:
@@ -66,7 +68,7 @@ async def _end_task(lane: Lane, run: Run, ending: Ending) -> None:
     await end(lane, state, said)
 
 
-def _sent(lane: Lane, run: Run, reply: Message) -> Message | A2AError:
+def _sent(lane: TaskRunner, run: Attempt, reply: Message) -> Message | A2AError:
     """Return a direct reply as it goes out."""
     outgoing = lane.outgoing(run.request)
     try:
@@ -75,15 +77,15 @@ def _sent(lane: Lane, run: Run, reply: Message) -> Message | A2AError:
         return error
 
 
-async def _keep(lane: Lane, run: Run, reply: Message) -> None:
-    exchange = (run.latest, reply) if lane.executor.options.keeps_history else ()
+async def _keep(lane: TaskRunner, run: Attempt, reply: Message) -> None:
+    exchange = (run.latest, reply) if lane.executor.options.keep_history else ()
     receipt = lane.receipts[0] if lane.receipts else None
     if receipt is not None:
         receipt = msgspec.structs.replace(receipt, reply=encode(reply))
     await lane.executor.store.keep(lane.scope, lane.context_id, receipt=receipt, exchange=exchange)
 
 
-async def end(lane: Lane, state: TaskState, said: Message | str | None = None) -> None:
+async def end(lane: TaskRunner, state: TaskState, said: Message | str | None = None) -> None:
     """Write the task's last event, wait until it is durable, and answer everyone."""
     writer, run = lane.writer, lane.run
     assert writer is not None
@@ -109,7 +111,7 @@ async def end(lane: Lane, state: TaskState, said: Message | str | None = None) -
     lane.senders.hand_over_waiting(lane.executor.elsewhere)
 
 
-def _said(lane: Lane, text: str) -> Message:
+def _said(lane: TaskRunner, text: str) -> Message:
     return Message(
         message_id=new_id(),
         role=Role.AGENT,
@@ -119,9 +121,9 @@ def _said(lane: Lane, text: str) -> Message:
     )
 
 
-def exchange(lane: Lane, run: Run, closing: Message | None) -> Sequence[Message]:
+def exchange(lane: TaskRunner, run: Attempt, closing: Message | None) -> Sequence[Message]:
     """Return what a turn adds to the context's history."""
-    if not lane.executor.options.keeps_history:
+    if not lane.executor.options.keep_history:
         return ()
     if closing is not None:
         return (run.latest, closing)

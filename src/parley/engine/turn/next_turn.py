@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from parley.engine.answer import Answer
-from parley.engine.turn.attempt import Run
+from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.finish import end
-from parley.engine.turn.private_records import Memory
+from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import (
     asked_in,
     attempts_of,
     latest_of,
     pending_question,
     request_of,
-    with_wishes,
+    with_message_options,
 )
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.errors import A2AError
@@ -27,13 +27,13 @@ from parley.store.fold import Fold
 from parley.store.task_store import TaskRecord
 
 if TYPE_CHECKING:
-    from parley.engine.turn.task_runner import Lane
+    from parley.engine.turn.task_runner import TaskRunner
 
 ATTEMPT_KEY = "urn:parley:attempt"
 """The metadata key of a status update that says which attempt at the turn is at work."""
 
 
-async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
+async def next_attempt(lane: TaskRunner, record: TaskRecord) -> Attempt | None:
     """Return the next run of the task, after what precedes it is durable."""
     deadlines, store = lane.executor.deadlines, lane.executor.store
     has_work = record.cancel_requested or record.turn_open or record.waiting > 0
@@ -73,7 +73,7 @@ async def next_run(lane: Lane, record: TaskRecord) -> Run | None:
     return run
 
 
-async def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
+async def _next(lane: TaskRunner, record: TaskRecord, memory: PrivateRecords) -> Attempt | None:
     """Return the run of the turn that takes the first message that waits (E2)."""
     assert lane.writer is not None
     received, question = await lane.next_received(), pending_question(memory)
@@ -102,7 +102,7 @@ async def _next(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
     return run
 
 
-async def _again(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
+async def _again(lane: TaskRunner, record: TaskRecord, memory: PrivateRecords) -> Attempt | None:
     """Return a further attempt at a turn that a dead process left open (E3), or the first at one
     that stood in line.
     """
@@ -134,26 +134,26 @@ async def _again(lane: Lane, record: TaskRecord, memory: Memory) -> Run | None:
 
 
 def _resumed(
-    lane: Lane,
+    lane: TaskRunner,
     record: TaskRecord,
-    memory: Memory,
+    memory: PrivateRecords,
     *,
     turn: int,
     latest: Message | None,
     attempt: int = 1,
     asked: Received | None = None,
-) -> Run:
+) -> Attempt:
     request = request_of(record, memory, lane.executor.skills, lane.executor.default_skill)
     if asked is None:
         request = asked_in(record, memory, turn, request)
     else:
-        request = with_wishes(record, request, asked)
-    run = Run(lane, request, turn=turn, attempt=attempt, latest=latest)
+        request = with_message_options(record, request, asked)
+    run = Attempt(lane, request, turn=turn, attempt=attempt, latest=latest)
     run.recall(memory)
     return run
 
 
-def _work(lane: Lane, run: Run, metadata: dict[str, Any] | None = None) -> None:
+def _work(lane: TaskRunner, run: Attempt, metadata: dict[str, Any] | None = None) -> None:
     """Say that a turn is at work; its function does not run when that may not be said."""
     assert lane.writer is not None
     lane.writer.outgoing = lane.outgoing(run.request)

@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from parley.engine.content import checked, to_parts
-from parley.engine.turn.attempt import Failed, Rejected, Run
+from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import TaskState
@@ -25,7 +25,7 @@ class Ending(msgspec.Struct, frozen=True):
     artifact: Artifact | None = None
 
 
-def of_value(run: Run, value: object, *, is_logged: bool) -> Message | A2AError | Ending:
+def of_value(run: Attempt, value: object, *, is_logged: bool) -> Message | A2AError | Ending:
     """Return how a turn ends whose function returned ``value``: with a direct message, or a task.
 
     Raises ``UnusableValue`` and ``ValueError`` for what cannot be sent.
@@ -46,7 +46,7 @@ def of_value(run: Run, value: object, *, is_logged: bool) -> Message | A2AError 
     return Ending(TaskState.COMPLETED, artifact=artifact)
 
 
-def _direct(run: Run, value: object) -> Message:
+def _direct(run: Attempt, value: object) -> Message:
     own = checked(value) if isinstance(value, Message) else None
     return Message(
         message_id=(own.message_id if own else "") or new_id(),
@@ -61,7 +61,9 @@ def _direct(run: Run, value: object) -> Message:
     )
 
 
-def of_failure(run: Run, failure: BaseException, *, is_logged: bool) -> Message | A2AError | Ending:
+def of_failure(
+    run: Attempt, failure: BaseException, *, is_logged: bool
+) -> Message | A2AError | Ending:
     """Return how a turn ends whose function raised: with an error, or a task.
 
     What the author said with ``reject``, ``fail`` or an ``A2AError`` reaches the caller; of any

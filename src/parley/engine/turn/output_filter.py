@@ -19,7 +19,7 @@ log = logging.getLogger("parley.agent")
 E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 
-class Outgoing:
+class OutputFilter:
     """Where everything passes that one turn says, once, before it is logged.
 
     Parts are given the form that the caller accepts, where they have one; what has none is sent as
@@ -70,10 +70,10 @@ class Outlet:
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread) -> None:
         self.profiles = Profiles(extensions, in_thread)
 
-    def of(self, extensions: frozenset[str], modes: tuple[str, ...]) -> Outgoing | None:
+    def of(self, extensions: frozenset[str], modes: tuple[str, ...]) -> OutputFilter | None:
         """Return the way out for a turn, ``None`` where nothing is to be done."""
         profile = self.profiles.of(extensions)
-        return Outgoing(profile, modes) if profile is not None or modes else None
+        return OutputFilter(profile, modes) if profile is not None or modes else None
 
 
 def active(said: Mapping[str, Any] | None, extensions: frozenset[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from parley.store.task_store import TaskStore
 _KINDS = (Kind.TURN, Kind.REMEMBERED)
 
 
-class Memory:
+class PrivateRecords:
     """The private records of a task that its turns need: which turns there were, and what they
     remembered. What was read once is not read again.
     """

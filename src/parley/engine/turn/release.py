@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from parley.engine.replies.waiters import shutting_down
-from parley.engine.turn.attempt import Run
+from parley.engine.turn.attempt import Attempt
 from parley.model.errors import InternalError
 from parley.model.uuid7 import new_id
 from parley.store.events import TurnStarted
@@ -15,7 +15,7 @@ from parley.store.task_store import (
     Conflict,
     DuplicateReceipt,
     Fenced,
-    Held,
+    LeaseHeld,
     StoreError,
     TaskEnded,
     TaskRecord,
@@ -23,15 +23,15 @@ from parley.store.task_store import (
 )
 
 if TYPE_CHECKING:
-    from parley.engine.turn.task_runner import Lane
+    from parley.engine.turn.task_runner import TaskRunner
 
 log = logging.getLogger("parley.agent")
 
-ANOTHERS = (Fenced, Held, TaskEnded, UnknownTask, Conflict)
+ANOTHERS = (Fenced, LeaseHeld, TaskEnded, UnknownTask, Conflict)
 """What the store says when another executor has the task, or had it last."""
 
 
-async def let_go(lane: Lane, record: TaskRecord) -> None:
+async def let_go(lane: TaskRunner, record: TaskRecord) -> None:
     """Let a task go that was claimed and of which no turn runs."""
     writer, executor = lane.writer, lane.executor
     seq = record.seq
@@ -54,7 +54,7 @@ async def let_go(lane: Lane, record: TaskRecord) -> None:
         executor.announce()
 
 
-async def release(lane: Lane, run: Run) -> None:
+async def release(lane: TaskRunner, run: Attempt) -> None:
     """Let a task go in the middle of a turn, which is to be run again and does not count."""
     run.over = True
     writer, executor = lane.writer, lane.executor
@@ -73,13 +73,13 @@ async def release(lane: Lane, run: Run) -> None:
         lane.senders.resolve(writer.fold.task)
 
 
-def give_up(lane: Lane) -> None:
+def give_up(lane: TaskRunner) -> None:
     """Tell a function once more to end, for which nobody waits any longer."""
     if lane._main is not None:
         lane._main.cancel()
 
 
-def store_failed(lane: Lane, error: StoreError) -> None:
+def store_failed(lane: TaskRunner, error: StoreError) -> None:
     """Tell the senders, if there is more to tell them than what the log will."""
     if isinstance(error, DuplicateReceipt):
         lane.senders.repeat()
@@ -90,7 +90,7 @@ def store_failed(lane: Lane, error: StoreError) -> None:
         lane.senders.refuse_all(lane.executor.unavailable(error))
 
 
-def failed_unforeseen(lane: Lane) -> None:
+def failed_unforeseen(lane: TaskRunner) -> None:
     """Keep what should not have happened from the senders, and tell the server's log."""
     reference = new_id()[-12:]
     log.exception("task %s failed (reference %s)", lane.task_id, reference)

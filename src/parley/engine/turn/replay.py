@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from parley.engine.caller import caller_in, record_of
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
-from parley.engine.turn.private_records import Memory
+from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -57,7 +57,7 @@ def begun_by(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:
     return [replace(receipt, task_id=task_id, turn=1) for receipt in receipts]
 
 
-def turns_of(memory: Memory) -> list[TurnStarted]:
+def turns_of(memory: PrivateRecords) -> list[TurnStarted]:
     """Return what the log says of the task's turns."""
     return [record.event for record in memory.turns if isinstance(record.event, TurnStarted)]
 
@@ -74,7 +74,7 @@ def facts_of(records: Iterable[LoggedEvent]) -> TurnStarted:
 
 
 def request_of(
-    record: TaskRecord, memory: Memory, skills: Mapping[str, Skill], default: Skill
+    record: TaskRecord, memory: PrivateRecords, skills: Mapping[str, Skill], default: Skill
 ) -> Request:
     """Return what the task was asked, as far as the log knows."""
     facts = facts_of(memory.turns)
@@ -89,15 +89,17 @@ def request_of(
     )
 
 
-def asked_in(record: TaskRecord, memory: Memory, turn: int, request: Request) -> Request:
+def asked_in(record: TaskRecord, memory: PrivateRecords, turn: int, request: Request) -> Request:
     """Return the request with who sent the message of a later turn, and what it asked for."""
     begun = next(
         (t for t in turns_of(memory) if t.turn == turn and t.messages and not t.live), None
     )
-    return request if begun is None or turn == 1 else with_wishes(record, request, begun)
+    return request if begun is None or turn == 1 else with_message_options(record, request, begun)
 
 
-def with_wishes(record: TaskRecord, request: Request, asked: Received | TurnStarted) -> Request:
+def with_message_options(
+    record: TaskRecord, request: Request, asked: Received | TurnStarted
+) -> Request:
     """Return the request of a turn: the caller is that of its message, extensions are in force for
     one message, and accepted modes until another message names others.
     """
@@ -109,13 +111,13 @@ def with_wishes(record: TaskRecord, request: Request, asked: Received | TurnStar
     )
 
 
-def latest_of(record: TaskRecord, memory: Memory) -> Message | None:
+def latest_of(record: TaskRecord, memory: PrivateRecords) -> Message | None:
     """Return the message that the last turn took, nothing for a task's first."""
     taken = [turn.messages[0] for turn in turns_of(memory) if turn.messages and not turn.live]
     return taken[-1] if taken else None
 
 
-def attempts_of(record: TaskRecord, memory: Memory) -> tuple[int, int]:
+def attempts_of(record: TaskRecord, memory: PrivateRecords) -> tuple[int, int]:
     """Return how often the open turn was attempted, and how often without a fault of its own.
 
     A turn that stood in line was not attempted yet.
@@ -124,7 +126,7 @@ def attempts_of(record: TaskRecord, memory: Memory) -> tuple[int, int]:
     return max((t.attempt for t in same), default=1), sum(t.released for t in same)
 
 
-def pending_question(memory: Memory) -> str:
+def pending_question(memory: PrivateRecords) -> str:
     """Return the key of the question that the task waits on, or nothing."""
     asked = [
         record.event.key.removeprefix("ask:")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from parley.agent.invoke import call
 from parley.engine.queue.deadlines import Due
-from parley.engine.queue.shared_timer import Deadline, Moments
-from parley.engine.replies.waiters import Senders
+from parley.engine.queue.shared_timer import Deadline, SharedTimer
+from parley.engine.replies.waiters import Waiters
 from parley.engine.turn import finish, release
-from parley.engine.turn.attempt import Failed, Request, Run
-from parley.engine.turn.next_turn import next_run
+from parley.engine.turn.attempt import Attempt, Failed, Request
+from parley.engine.turn.next_turn import next_attempt
 from parley.engine.turn.outcome import of_store
-from parley.engine.turn.output_filter import Outgoing
-from parley.engine.turn.private_records import Memory
+from parley.engine.turn.output_filter import OutputFilter
+from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import begun_by, opening
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.errors import A2AError, InternalError
@@ -27,7 +27,7 @@ from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
 from parley.store.events import CancelRequested, LoggedEvent, Received
 from parley.store.fold import Fold
-from parley.store.task_store import Fenced, Place, PushRecord, Receipt, Scope, StoreError
+from parley.store.task_store import Fenced, LogPosition, PushRecord, Receipt, Scope, StoreError
 
 if TYPE_CHECKING:
     from parley.engine.executor import AgentExecutor
@@ -38,7 +38,7 @@ NOBODY = Scope(agent="")
 """Whose a task is before the log was asked."""
 
 
-class Lane:
+class TaskRunner:
     """One active task: at most one exists for a task, so turns never overlap (E1).
 
     A lane begins with a new message, whose task need not be in the log yet, or with a task that is
@@ -50,7 +50,7 @@ class Lane:
     # What most lanes never change is theirs by class: a direct reply is short.
     writer: TaskWriter | None = None
     before: TaskWriter | None = None
-    run: Run | None = None
+    run: Attempt | None = None
     epoch = 0
     successor = 0
     woken = False
@@ -63,7 +63,7 @@ class Lane:
     due: Due | None = None
     receipts: Sequence[Receipt] = ()
     push: PushRecord | None = None
-    _memory: Memory | None = None
+    _memory: PrivateRecords | None = None
     _arrival: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
@@ -85,7 +85,7 @@ class Lane:
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
-        self.senders = Senders(executor.expected)
+        self.senders = Waiters(executor.expected)
 
     @property
     def task_id(self) -> str:
@@ -95,10 +95,10 @@ class Lane:
         return self._task_id
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> PrivateRecords:
         """What the log remembers of the task, as far as it was read."""
         if self._memory is None:
-            self._memory = Memory()
+            self._memory = PrivateRecords()
         return self._memory
 
     @property
@@ -131,7 +131,7 @@ class Lane:
             if self.senders.are_left:
                 self.senders.hand_over(self.executor.elsewhere)
 
-    async def first(self, run: Run, *, moments: Moments | None) -> None:
+    async def first(self, run: Attempt, *, moments: SharedTimer | None) -> None:
         """Run a new message's turn, then whatever else comes for its task.
 
         ``moments`` tells when the function has had its time to answer without a task; ``None`` for
@@ -168,16 +168,16 @@ class Lane:
             if record.epoch != self.epoch:
                 raise Fenced(f"task {self.task_id} was taken over")
             self.context_id, self.scope = record.task.context_id, record.scope
-            run = None if self.releasing else await next_run(self, record)
+            run = None if self.releasing else await next_attempt(self, record)
             if run is not None:
                 await self._turn(run)
             elif self.releasing or not self.woken:
-                if record.holder == store.replica:
+                if record.lease_owner == store.replica:
                     await release.let_go(self, record)
                 if self.releasing or not self.woken:
                     return
 
-    def outgoing(self, request: Request) -> Outgoing | None:
+    def outgoing(self, request: Request) -> OutputFilter | None:
         """Return where what a turn says goes through on its way out."""
         return self.executor.outlet.of(request.extensions, request.accepted_output_modes)
 
@@ -243,16 +243,16 @@ class Lane:
             try:
                 self.run.working()
             except A2AError as error:
-                self.spoil(error)
+                self.abort(error)
 
-    def spoil(self, error: A2AError) -> None:
+    def abort(self, error: A2AError) -> None:
         """Stop the function: what is to be said in its name may not go out."""
         self.spoiled = error
         self._interrupt()
 
     # -- one turn ------------------------------------------------------------------------------
 
-    async def _turn(self, run: Run) -> None:
+    async def _turn(self, run: Attempt) -> None:
         self.run = run
         failure: BaseException | None = None
         value: object = None
@@ -275,12 +275,12 @@ class Lane:
         else:
             if self.spoiled is not None:
                 failure, self.spoiled = self.spoiled, None
-            if (trouble := of_store(failure)) is not None:
-                raise trouble  # no fault of the function's: its turn is run again
+            if (unavailable_reason := of_store(failure)) is not None:
+                raise unavailable_reason  # no fault of the function's: its turn is run again
             await finish.settle(self, run, value, failure)
         self.run = None
 
-    async def _function(self, run: Run) -> tuple[object, BaseException | None]:
+    async def _function(self, run: Attempt) -> tuple[object, BaseException | None]:
         """Run the author's function, and return its value or what it raised."""
         failure: BaseException | None = None
         value: object = None
@@ -334,7 +334,7 @@ class Lane:
         assert self.writer is not None
         self.senders.resolve(self.writer.fold.task)
 
-    def exchange(self, run: Run, closing: Message | None) -> Sequence[Message]:
+    def exchange(self, run: Attempt, closing: Message | None) -> Sequence[Message]:
         """Return what a turn adds to the context's history."""
         return finish.exchange(self, run, closing)
 
@@ -357,7 +357,7 @@ class Lane:
         elif isinstance(record.event, Received):
             self.wake()
 
-    def moved(self, place: Place) -> None:
+    def moved(self, place: LogPosition) -> None:
         """Take note of where the store has the task."""
         if 0 < self.epoch < place.epoch:
             self._lost()
@@ -456,7 +456,7 @@ class Lane:
             self.senders.refuse(InternalError(self.overdue))
         self.executor.replace(self)
 
-    def _leave(self, run: Run) -> None:
+    def _leave(self, run: Attempt) -> None:
         self.abandoned = True
         run.over = True
         self._stop_listening()

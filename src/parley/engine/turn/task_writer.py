@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parley.engine.turn.output_filter import Outgoing
+from parley.engine.turn.output_filter import OutputFilter
 from parley.model.encoding import encode
 from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
@@ -62,7 +62,7 @@ class TaskWriter:
         self.turn = turn
         self.epoch = epoch
         self.error: StoreError | None = None
-        self.outgoing: Outgoing | None = None
+        self.outgoing: OutputFilter | None = None
         self._store = store
         self._begun = begun
         self._failed = failed

@@ -17,11 +17,13 @@ GRPC = "GRPC"
 
 # In order of preference. Clients of 0.3 take the first of their version for the main one.
 _OFFERED = tuple(
-    (binding, version) for version in versions.SPOKEN for binding in ("JSONRPC", "HTTP+JSON", GRPC)
+    (binding, version)
+    for version in versions.SUPPORTED_VERSIONS
+    for binding in ("JSONRPC", "HTTP+JSON", GRPC)
 )
 
 
-class GrpcPlace:
+class GrpcAddress:
     """Where gRPC is listened to: nowhere while ``port`` is ``None``.
 
     ``address`` is the public one, where that is another.
@@ -37,7 +39,7 @@ class GrpcPlace:
         return self._address or (f"[{host}]" if ":" in host else host) + f":{self.port}"
 
 
-class Offer:
+class AdvertisedInterfaces:
     """The addresses of one agent, on a server or behind proxies.
 
     ``url`` is the public address of the whole app, where requests do not tell it. ``tenants`` are
@@ -55,11 +57,11 @@ class Offer:
         hosts: Hosts | None = None,
         tenants: Collection[str] = (),
         tenant: str = "",
-        grpc: GrpcPlace | None = None,
+        grpc: GrpcAddress | None = None,
         over_grpc: str = "",
     ) -> None:
         self.url = url
-        self._grpc = grpc or GrpcPlace()
+        self._grpc = grpc or GrpcAddress()
         self._over_grpc = over_grpc
         self._prefix = prefix
         self._trust_proxy = trust_proxy
@@ -102,7 +104,9 @@ class Offer:
         found = []
         for binding, version in _OFFERED:
             if binding == GRPC:
-                if self._grpc.port is not None and (not whole or version != versions.UNSAID):
+                if self._grpc.port is not None and (
+                    not whole or version != versions.DEFAULT_VERSION
+                ):
                     found.append(
                         AgentInterface(
                             url=self._grpc.beside(address),
@@ -113,7 +117,7 @@ class Offer:
                     )
                 continue
             url, named = address if binding == "JSONRPC" else address.rstrip("/"), tenant
-            if tenant and version == versions.UNSAID:
+            if tenant and version == versions.DEFAULT_VERSION:
                 # Nothing of 0.3 names a tenant: theirs is a path of its own, if it has one.
                 if tenant not in self._tenants:
                     continue

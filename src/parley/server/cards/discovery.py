@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.model.cards import AgentCard
 from parley.server.address import BadAddress
-from parley.server.cards.advertised_interfaces import Offer
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
-from parley.server.failures import unforeseen
+from parley.server.failures import log_unforeseen
 from parley.server.http.responses import JSON, refuse_method, reply_in_words, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import versions
@@ -48,7 +48,7 @@ class CardPage:
     def __init__(
         self,
         endpoint: Endpoint,
-        offer: Offer,
+        offer: AdvertisedInterfaces,
         *,
         settings: Settings,
         tenant: str = "",
@@ -76,7 +76,7 @@ class CardPage:
             await reply_in_words(scope, send, 400, str(error))
             return
         except Exception:
-            await reply_in_words(scope, send, 500, unforeseen("making an agent card").message)
+            await reply_in_words(scope, send, 500, log_unforeseen("making an agent card").message)
             return
         headers = [
             self._cached,

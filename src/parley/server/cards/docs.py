@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.cards import AgentCard
 from parley.server.address import BadAddress
-from parley.server.cards.advertised_interfaces import Offer
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
-from parley.server.failures import unforeseen
+from parley.server.failures import log_unforeseen
 from parley.server.http.responses import (
     Headers,
     refuse_method,
@@ -43,7 +43,12 @@ class OpenApiPage:
     """
 
     def __init__(
-        self, endpoint: Endpoint, offer: Offer, *, settings: Settings, tenant: str = ""
+        self,
+        endpoint: Endpoint,
+        offer: AdvertisedInterfaces,
+        *,
+        settings: Settings,
+        tenant: str = "",
     ) -> None:
         self._endpoint = endpoint
         self._offer = offer
@@ -61,7 +66,7 @@ class OpenApiPage:
             await reply_in_words(scope, send, 400, str(error))
             return
         except Exception:
-            words = unforeseen("making an OpenAPI document").message
+            words = log_unforeseen("making an OpenAPI document").message
             await reply_in_words(scope, send, 500, words)
             return
         headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]

@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
-from parley.server.byte_budget import Held
-from parley.server.cards.advertised_interfaces import Offer
+from parley.server.byte_budget import ByteReservation
+from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.responses import reply, reply_in_words, reply_without_body
@@ -31,7 +31,9 @@ class Index:
     Who sends JSON-RPC is told in JSON-RPC, so that its client shows the words.
     """
 
-    def __init__(self, offers: Sequence[Offer], settings: Settings, held: Held) -> None:
+    def __init__(
+        self, offers: Sequence[AdvertisedInterfaces], settings: Settings, held: ByteReservation
+    ) -> None:
         self._offers = offers
         self._held = held
         self._settings = settings
@@ -99,7 +101,7 @@ async def _refuse(
         words += f"; the agents here are at {', '.join(addresses[:_MOST_NAMED])}"
     error = MethodNotFoundError(words)
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
-    version = versions.of_interface(named) or versions.UNSAID
+    version = versions.of_interface(named) or versions.DEFAULT_VERSION
     written = versions.dialect(version).jsonrpc.write_error(error)
     headers = [(b"a2a-version", version.encode())]
     await reply(send, status, jsonrpc.error_response(asked.id, written), headers)

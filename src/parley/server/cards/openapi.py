@@ -33,8 +33,8 @@ _REF = "#/components/schemas/{name}"
 _OF_UNSAID = _REF.format(name="OfVersionUnsaid")
 _OF_ANY = "OfAnyVersion"
 _UNNAMED = (
-    f"Without the header A2A-Version the request is of version {versions.UNSAID}, and is answered "
-    "in that, whose forms are not described here."
+    f"Without the header A2A-Version the request is of version {versions.DEFAULT_VERSION}, "
+    "and is answered in that, whose forms are not described here."
 )
 _FIELD = re.compile(r"\{(\w+)\}")
 
@@ -155,7 +155,7 @@ def _is_unnamed(operation: Operation) -> bool:
     """Whether a request that names no version is answered too, in another version."""
     return any(
         (route.verb, route.path) == (operation.verb, operation.path)
-        for version in versions.SPOKEN
+        for version in versions.SUPPORTED_VERSIONS
         for route in versions.dialect(version).http_json.unnamed
     )
 
@@ -370,7 +370,7 @@ _ERROR_SCHEMAS: Json = {
     ),
     "RetryInfo": _detail("RetryInfo", {"retryDelay": {"type": "string"}}),
     "OfVersionUnsaid": {
-        "description": f"What version {versions.UNSAID} answers to a request that names none.",
+        "description": f"The answer of {versions.DEFAULT_VERSION} to a request without a version.",
         "type": "object",
         "not": {"required": ["error"]},
     },

@@ -25,8 +25,8 @@ from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, Caller, StreamItem
 from parley.model.tasks import Event
-from parley.server.dispatch import Call, Parameters
-from parley.server.failures import unforeseen
+from parley.server.dispatch import Parameters, ServiceCall
+from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits, address_of
 from parley.server.http.exchange import Surroundings, named_in
 from parley.server.http.streams import is_question, shutting_down
@@ -122,9 +122,11 @@ class GrpcCall:
         except asyncio.CancelledError:
             if self._task is not None and self._task.cancelling():
                 raise
-            failure = unforeseen(self._operation.name)  # something within the service was cancelled
+            failure = log_unforeseen(
+                self._operation.name
+            )  # something within the service was cancelled
         except Exception:
-            failure = unforeseen(self._operation.name)
+            failure = log_unforeseen(self._operation.name)
         else:
             await self._context.send_initial_metadata(self._echo)
             return result
@@ -175,11 +177,11 @@ class GrpcCall:
             elif self._task is not None and self._task.cancelling():
                 raise
             else:
-                failure = unforeseen("a stream")
+                failure = log_unforeseen("a stream")
         except grpc.aio.BaseError:
             return  # the client has gone
         except Exception:
-            failure = unforeseen("a stream")
+            failure = log_unforeseen("a stream")
         if failure is not None:
             await self._refuse(failure, started=started)
 
@@ -189,7 +191,7 @@ class GrpcCall:
             self._drained = True
             self._task.cancel()
 
-    async def _understand(self) -> Call:
+    async def _understand(self) -> ServiceCall:
         """Return what is asked for. Raises ``A2AError``.
 
         The request is received once it is known who sends it; of its bytes nothing is kept.
@@ -203,7 +205,7 @@ class GrpcCall:
             if isinstance(value, str):
                 metadata.setdefault(name, value)
                 if name == "user-agent":
-                    self._codec = self._codec.told_to(value)
+                    self._codec = self._codec.for_peer(value)
                 if name in versions.EXTENSIONS_HEADERS:
                     extensions.append(value.encode())
         caller = ANONYMOUS
@@ -246,15 +248,18 @@ class GrpcCall:
         asked = versions.asked(named)
         if asked == version:
             return
-        if not asked and version in (versions.UNSAID, self._around.settings.missing_version):
+        if not asked and version in (
+            versions.DEFAULT_VERSION,
+            self._around.settings.missing_version,
+        ):
             return
         service = self._codec.service
         raise VersionNotSupportedError(
             f"the service {service} is of version {version}, and this request of version "
-            f"{asked or versions.UNSAID}; send the metadata a2a-version: {version}",
+            f"{asked or versions.DEFAULT_VERSION}; send the metadata a2a-version: {version}",
             metadata={
-                "requestedVersion": asked or versions.UNSAID,
-                "supportedVersions": ", ".join(versions.SPOKEN),
+                "requestedVersion": asked or versions.DEFAULT_VERSION,
+                "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
             },
         )
 

@@ -99,7 +99,7 @@ class Health:
     def _status(self) -> int:
         lifecycle = self._lifecycle
         is_over = lifecycle.draining or self._changed.is_set()
-        return _NOT_SERVING if is_over or lifecycle.trouble else _SERVING
+        return _NOT_SERVING if is_over or lifecycle.unavailable_reason else _SERVING
 
     def _knows(self, service: str) -> bool:
         return not service or service in self._services

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import grpc
 
 from parley.model.errors import A2AError, InternalError, InvalidRequestError, OverloadedError
-from parley.server.byte_budget import Held
+from parley.server.byte_budget import ByteReservation
 from parley.server.settings import Settings
-from parley.server.slow_readers import Unsent
+from parley.server.slow_readers import UnsentBytes
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
 
 _MOMENT = 0.5
@@ -41,7 +41,7 @@ class GrpcLimits:
     were as large as it may be.
     """
 
-    def __init__(self, settings: Settings, held: Held, unsent: Unsent) -> None:
+    def __init__(self, settings: Settings, held: ByteReservation, unsent: UnsentBytes) -> None:
         self._settings = settings
         self._held = held
         self._unsent = unsent
@@ -122,7 +122,7 @@ class _Coming:
     def __init__(
         self,
         settings: Settings,
-        held: Held,
+        held: ByteReservation,
         context: Any,
         task: asyncio.Task[Any],
         moment: float,

@@ -53,7 +53,9 @@ async def serving_grpc(
     settings = next(iter(app.agents.values())).settings
     limits = GrpcLimits(settings, app.held, app.unsent)
     agents = Agents(app.agents, limits)
-    speakers = [Speaker(each, each.grpc()) for each in map(versions.dialect, versions.SPOKEN)]
+    speakers = [
+        Speaker(each, each.grpc()) for each in map(versions.dialect, versions.SUPPORTED_VERSIONS)
+    ]
     services = [speaker.codec.service for speaker in speakers]
     health = Health(app.lifecycle, services, limits)
     reflection = Reflection(

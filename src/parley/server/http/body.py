@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope
 
-from parley.server.byte_budget import Held
+from parley.server.byte_budget import ByteReservation
 
 
 class BodyTooLarge(Exception):
@@ -16,7 +16,7 @@ class ClientGone(Exception):
 
 
 async def read_body(
-    receive: Receive, scope: Scope, declared: bytes | None, limit: int, held: Held
+    receive: Receive, scope: Scope, declared: bytes | None, limit: int, held: ByteReservation
 ) -> bytes:
     """Read the body of a request, at most ``limit`` bytes of it.
 
@@ -43,7 +43,9 @@ async def read_body(
     return await _read_on(receive, piece, limit, held, client[0] if client else "")
 
 
-async def _read_on(receive: Receive, piece: bytes, limit: int, held: Held, address: str) -> bytes:
+async def _read_on(
+    receive: Receive, piece: bytes, limit: int, held: ByteReservation, address: str
+) -> bytes:
     """Read a body whose first piece is not all of it."""
     pieces = bytearray()
     counted = 0

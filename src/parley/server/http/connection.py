@@ -14,8 +14,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from parley.model.errors import OverloadedError
-from parley.server.byte_budget import Held
-from parley.server.slow_readers import Unsent
+from parley.server.byte_budget import ByteReservation
+from parley.server.slow_readers import UnsentBytes
 
 LONGEST_HEAD = 64 * 1024
 """How many bytes a request may have before its body, after it, and between two pieces of it."""
@@ -53,8 +53,8 @@ class Limits(msgspec.Struct, frozen=True):
     connections: int
     head: float
     body: float
-    held: Held
-    unsent: Unsent
+    held: ByteReservation
+    unsent: UnsentBytes
 
 
 class _Receiving(Enum):

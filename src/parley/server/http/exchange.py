@@ -23,10 +23,10 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
-from parley.server.byte_budget import Held
-from parley.server.dispatch import Call, Dispatcher, Parameters
+from parley.server.byte_budget import ByteReservation
+from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
-from parley.server.failures import unforeseen
+from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.media_types import base
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
@@ -69,7 +69,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
-    held: Held
+    held: ByteReservation
 
 
 class Exchange(ABC):
@@ -103,7 +103,7 @@ class Exchange(ABC):
     """What writes the answer; known, at the latest, once the request is understood."""
 
     @abstractmethod
-    def understand(self, body: bytes, caller: Caller) -> Call:
+    def understand(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return what is asked for. Raises ``A2AError``."""
 
     @abstractmethod
@@ -138,9 +138,9 @@ class Exchange(ABC):
             elif _is_cancelled():
                 raise
             else:  # something within the service was cancelled, and this request was not
-                await self._refuse(send, unforeseen(self.doing))
+                await self._refuse(send, log_unforeseen(self.doing))
         except Exception:
-            await self._refuse(send, unforeseen(self.doing))
+            await self._refuse(send, log_unforeseen(self.doing))
         else:
             if not isinstance(answer, bytes):
                 try:
@@ -270,11 +270,12 @@ class Exchange(ABC):
 def unsaid(what: str) -> VersionNotSupportedError:
     """Return the refusal of what is of the latest version, asked for without naming one."""
     return VersionNotSupportedError(
-        f"a request without A2A-Version is of version {versions.UNSAID}, which does not have "
+        f"a request without A2A-Version is of version {versions.DEFAULT_VERSION}, "
+        "which does not have "
         f"{what}; send the header A2A-Version: {versions.LATEST}",
         metadata={
-            "requestedVersion": versions.UNSAID,
-            "supportedVersions": ", ".join(versions.SPOKEN),
+            "requestedVersion": versions.DEFAULT_VERSION,
+            "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
         },
     )
 

@@ -30,11 +30,11 @@ def ready(lifecycle: Lifecycle) -> ASGIApp:
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        trouble = lifecycle.trouble
+        unavailable_reason = lifecycle.unavailable_reason
         if lifecycle.draining:
-            await _answer(scope, send, 503, _Health("draining", trouble))
-        elif trouble:
-            await _answer(scope, send, 503, _Health("unavailable", trouble))
+            await _answer(scope, send, 503, _Health("draining", unavailable_reason))
+        elif unavailable_reason:
+            await _answer(scope, send, 503, _Health("unavailable", unavailable_reason))
         elif lifecycle.started:
             await _answer(scope, send, 200, _Health("ready"))
         else:

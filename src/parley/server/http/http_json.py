@@ -13,17 +13,17 @@ from parley.model.extensions import Extension
 from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 from parley.server.address import route_path
-from parley.server.dispatch import Call
+from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import Exchange, Surroundings, unsaid
 from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
-from parley.server.http.paths import TENANT, Found, Paths, Target, WrongVerb, segments_of
+from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
 from parley.server.http.responses import reply_without_body
 from parley.wire import jsonrpc, protojson, versions
 from parley.wire.dialect import HttpJsonCodec, Route
 
 _MAX_PARAMETERS = 100
-_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SPOKEN}
+_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS}
 
 
 class HttpJsonBinding:
@@ -49,7 +49,7 @@ class HttpJsonBinding:
         """The paths that there are; versions are loaded when the first is asked for."""
         routes = [
             (version, route)
-            for version in versions.SPOKEN
+            for version in versions.SUPPORTED_VERSIONS
             for route in versions.dialect(version).http_json.routes
         ]
         for extension in self._extensions:
@@ -58,7 +58,7 @@ class HttpJsonBinding:
                 routes.append((versions.LATEST, Route(operation.verb, operation.path, operation)))
         unnamed = [
             (version, route)
-            for version in versions.SPOKEN
+            for version in versions.SUPPORTED_VERSIONS
             for route in versions.dialect(version).http_json.unnamed
         ]
         return Paths(routes, unnamed)
@@ -109,7 +109,7 @@ class HttpJsonExchange(Exchange):
             self.tenant = found.fields.pop(TENANT, "")
             self.takes_body = found.target.route.verb == "POST"
         caller = self.given.get(b"user-agent", b"").decode("latin-1")
-        self.codec = versions.dialect(version).http_json.told_to(caller)
+        self.codec = versions.dialect(version).http_json.for_peer(caller)
         self.headers.append(_NAMED[version])
         self.media_type = answered_with(self.codec.media_type.encode(), scope["headers"])
 
@@ -120,7 +120,7 @@ class HttpJsonExchange(Exchange):
         except A2AError:
             return versions.LATEST
 
-    def _meant(self, target: Target, unnamed: Target) -> Target:
+    def _meant(self, target: PathTarget, unnamed: PathTarget) -> PathTarget:
         """Return what is meant by a path that older texts print with no version."""
         try:
             named = self.asked_version()
@@ -129,7 +129,7 @@ class HttpJsonExchange(Exchange):
         missing = self.around.settings.missing_version
         return unnamed if not named and missing == unnamed.version else target
 
-    def understand(self, body: bytes, caller: Caller) -> Call:
+    def understand(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return what is asked for. Raises ``A2AError``."""
         if isinstance(self._found, A2AError):
             raise self._found
@@ -150,8 +150,8 @@ class HttpJsonExchange(Exchange):
             self.silent = self._enveloped.silent
 
     def _understand(
-        self, target: Target, fields: dict[str, str], body: bytes, caller: Caller
-    ) -> Call:
+        self, target: PathTarget, fields: dict[str, str], body: bytes, caller: Caller
+    ) -> ServiceCall:
         self._check_version(target)
         if body:
             self.check_media_type()
@@ -182,7 +182,7 @@ class HttpJsonExchange(Exchange):
             words = f"the query has more than {_MAX_PARAMETERS} parameters"
             raise InvalidParamsError(words) from None
 
-    def _check_version(self, target: Target) -> None:
+    def _check_version(self, target: PathTarget) -> None:
         """Refuse a path that is not of the version that is asked for."""
         asked = self.asked_version()
         version = target.version
@@ -191,7 +191,7 @@ class HttpJsonExchange(Exchange):
         shown = f"{target.route.verb} {target.route.path}"
         if asked:
             raise _of_another(target, asked)
-        if version not in (versions.UNSAID, self.around.settings.missing_version):
+        if version not in (versions.DEFAULT_VERSION, self.around.settings.missing_version):
             raise unsaid(shown)
 
     def whole(self, result: bytes) -> bytes:
@@ -214,7 +214,7 @@ def _is_rpc(body: bytes) -> bool:
     return True
 
 
-def _of_another(target: Target, asked: str) -> VersionNotSupportedError:
+def _of_another(target: PathTarget, asked: str) -> VersionNotSupportedError:
     """Return the refusal of a path that is of another version than a request names."""
     operation = target.route.operation
     words = f"{target.route.verb} {target.route.path} is of version {target.version}; "
@@ -224,7 +224,10 @@ def _of_another(target: Target, asked: str) -> VersionNotSupportedError:
             break
     else:
         words += f"version {asked}, which the request names, has no {operation.name}"
-    metadata = {"requestedVersion": asked, "supportedVersions": ", ".join(versions.SPOKEN)}
+    metadata = {
+        "requestedVersion": asked,
+        "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
+    }
     return VersionNotSupportedError(words, metadata=metadata)
 
 

@@ -16,7 +16,7 @@ from parley.model.errors import (
 )
 from parley.model.operations import Operation
 from parley.model.service import Caller
-from parley.server.dispatch import Call
+from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import Exchange, NotJson, Surroundings, TooLarge, unsaid
 from parley.server.http.responses import NO_STORE, refuse_method
 from parley.wire import jsonrpc, protojson, versions
@@ -26,7 +26,7 @@ from parley.wire.dialect import JsonRpcCodec
 # JSON-RPC wants.
 _WITH_STATUS = (UnauthenticatedError, PermissionDeniedError, OverloadedError, NotJson, TooLarge)
 _LATEST = versions.dialect(versions.LATEST).jsonrpc
-_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SPOKEN}
+_NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS}
 
 
 class JsonRpcBinding:
@@ -61,7 +61,7 @@ class JsonRpcExchange(Exchange):
             self.codec = versions.dialect(version).jsonrpc
         self.headers = [_NAMED[version], NO_STORE]
 
-    def understand(self, body: bytes, caller: Caller) -> Call:
+    def understand(self, body: bytes, caller: Caller) -> ServiceCall:
         """Return what is asked for. Raises ``A2AError``."""
         self.check_media_type()
         try:
@@ -80,7 +80,7 @@ class JsonRpcExchange(Exchange):
     def _operation(self, method: str) -> tuple[Operation, str]:
         """Return what a method's name means, and in which version it is spoken."""
         asked = self.asked_version()
-        version = asked or versions.UNSAID
+        version = asked or versions.DEFAULT_VERSION
         if version != versions.LATEST:
             self._speak(version)
         operation = self.codec.methods.get(method)
@@ -114,7 +114,7 @@ def _no_such_method(name: str, version: str) -> MethodNotFoundError:
     if alike is not None:
         words += f"; what it has is {alike}"
     words += f"; its methods are {', '.join(methods)}"
-    for other in versions.SPOKEN:
+    for other in versions.SUPPORTED_VERSIONS:
         if other != version and name in versions.dialect(other).jsonrpc.methods:
             words += f". With the header A2A-Version: {other} there is one of this name"
     return MethodNotFoundError(words)
@@ -123,7 +123,7 @@ def _no_such_method(name: str, version: str) -> MethodNotFoundError:
 def _alike(name: str, version: str) -> str | None:
     """Return the method of a version that a name of any version, however spelled, stands for."""
     wanted = _letters(name[:60])
-    for each in versions.SPOKEN:
+    for each in versions.SUPPORTED_VERSIONS:
         for method, operation in versions.dialect(each).jsonrpc.methods.items():
             if _letters(method) == wanted:
                 return versions.dialect(version).jsonrpc.names.get(operation.name)

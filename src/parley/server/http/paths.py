@@ -43,7 +43,7 @@ class PathTooLong(InvalidParamsError):
     http_status = 414
 
 
-class Target(msgspec.Struct, frozen=True):
+class PathTarget(msgspec.Struct, frozen=True):
     """What is at a path for a verb, and the names of the fields in it, in their order.
 
     ``unnamed`` is what is there instead for a request that names no version.
@@ -52,13 +52,13 @@ class Target(msgspec.Struct, frozen=True):
     version: str
     route: Route
     fields: tuple[str, ...]
-    unnamed: Target | None = None
+    unnamed: PathTarget | None = None
 
 
 class Found(NamedTuple):
     """What a path leads to, and the fields that it holds. Without ``target`` it is refused."""
 
-    target: Target
+    target: PathTarget
     fields: dict[str, str]
 
 
@@ -80,7 +80,7 @@ class Paths:
     ) -> None:
         self._root = _Node()
         self._depth = 0
-        self._words: dict[tuple[str, str], Target] = {}
+        self._words: dict[tuple[str, str], PathTarget] = {}
         instead = {(route.verb, route.path): (version, route) for version, route in unnamed}
         for version, route in routes:
             other = instead.get((route.verb, route.path))
@@ -121,8 +121,8 @@ class Paths:
 
 def _target(
     version: str, route: Route, fields: tuple[str, ...], unnamed: tuple[str, Route] | None
-) -> Target:
-    return Target(version, route, fields, Target(*unnamed, fields) if unnamed else None)
+) -> PathTarget:
+    return PathTarget(version, route, fields, PathTarget(*unnamed, fields) if unnamed else None)
 
 
 class _Node:
@@ -134,7 +134,7 @@ class _Node:
         self.words: dict[str, _Node] = {}
         self.actions: dict[str, _Node] = {}
         self.field: _Node | None = None
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, PathTarget] = {}
 
     def add(
         self,

@@ -12,8 +12,8 @@ from starlette.types import Receive, Send
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Event, Task, TaskState
-from parley.server.concurrency_limiter import Places
-from parley.server.failures import unforeseen
+from parley.server.concurrency_limiter import ConcurrencyLimiter
+from parley.server.failures import log_unforeseen
 from parley.server.http.responses import Headers
 from parley.server.settings import Settings
 from parley.wire import sse
@@ -114,7 +114,7 @@ class OpenStream:
             self.drain()
             raise
         except Exception:
-            self._end(unforeseen("a stream"))
+            self._end(log_unforeseen("a stream"))
         else:
             self._end(None)
 
@@ -202,7 +202,9 @@ class Streams:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._places = Places("streams are open", settings.max_streams, settings.caller_share)
+        self._places = ConcurrencyLimiter(
+            "streams are open", settings.max_streams, settings.caller_share
+        )
         self._open: set[Drained] = set()
 
     def drain(self) -> None:

@@ -17,14 +17,14 @@ from parley.model.push import TaskPushNotificationConfig, server_of
 from parley.model.tasks import TaskState
 from parley.store.admin.export_format import (
     Context,
+    ExportLine,
+    ExportSource,
+    ImportTarget,
     KeptReceipt,
     KeptTask,
-    Line,
     Push,
     Record,
     Said,
-    Source,
-    Target,
     Value,
 )
 from parley.store.admin.owners import Owned, Owners
@@ -106,7 +106,7 @@ class Suspended(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
-class Upkeep(Protocol):
+class StoreAdmin(Protocol):
     """The upkeep of one store. Everything raises ``StoreUnavailable``."""
 
     @property
@@ -157,11 +157,11 @@ class Upkeep(Protocol):
         """
         ...
 
-    def reading(self) -> AbstractContextManager[Source]:
+    def reading(self) -> AbstractContextManager[ExportSource]:
         """Read it, as of the moment when this begins. It must be there and up to date."""
         ...
 
-    def writing(self) -> AbstractContextManager[Target]:
+    def writing(self) -> AbstractContextManager[ImportTarget]:
         """Write to it; its schema is brought up to date before."""
         ...
 
@@ -181,7 +181,7 @@ class _Piles:
             self._next = next(self._rows, None)
 
 
-def lines_of(rows: Rows) -> Iterator[Line]:
+def lines_of(rows: Rows) -> Iterator[ExportLine]:
     """Return all that a store keeps, for a file."""
     messages, values = _Piles(rows("messages")), _Piles(rows("context_values"))
     for key, agent, tenant, owner, context_id, touched_at, said in rows("contexts"):

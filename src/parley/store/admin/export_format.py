@@ -28,18 +28,18 @@ class TransferError(StoreError):
     """A file cannot be imported; nothing of it was. The message says where it is wrong."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", tag=str.lower):
+class ExportLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", tag=str.lower):
     """A line of the file."""
 
 
-class Header(Line, frozen=True, kw_only=True, tag="parley-store"):
+class Header(ExportLine, frozen=True, kw_only=True, tag="parley-store"):
     """The first line."""
 
     format: int
     by: str
 
 
-class Context(Line, frozen=True, kw_only=True):
+class Context(ExportLine, frozen=True, kw_only=True):
     """A context in which an agent keeps something; ``said`` messages follow it."""
 
     agent: str
@@ -55,20 +55,20 @@ class Context(Line, frozen=True, kw_only=True):
         return self.agent, self.tenant, self.owner, self.context_id
 
 
-class Said(Line, frozen=True, kw_only=True):
+class Said(ExportLine, frozen=True, kw_only=True):
     """A message of the context before it."""
 
     message: msgspec.Raw
 
 
-class Value(Line, frozen=True, kw_only=True):
+class Value(ExportLine, frozen=True, kw_only=True):
     """A value of the context before it."""
 
     key: str
     value: bytes
 
 
-class KeptReceipt(Line, frozen=True, kw_only=True, tag="receipt"):
+class KeptReceipt(ExportLine, frozen=True, kw_only=True, tag="receipt"):
     """How a message that its sender may repeat was answered."""
 
     agent: str
@@ -87,7 +87,7 @@ class KeptReceipt(Line, frozen=True, kw_only=True, tag="receipt"):
         return self.agent, self.tenant, self.owner, self.message_id
 
 
-class KeptTask(Line, frozen=True, kw_only=True, tag="task"):
+class KeptTask(ExportLine, frozen=True, kw_only=True, tag="task"):
     """A task's head, as in ``head.Head``; its log and its webhooks follow it."""
 
     task_id: str
@@ -108,7 +108,7 @@ class KeptTask(Line, frozen=True, kw_only=True, tag="task"):
     place: int
 
 
-class Record(Line, frozen=True, kw_only=True):
+class Record(ExportLine, frozen=True, kw_only=True):
     """A record of the log of the task before it."""
 
     seq: int
@@ -119,7 +119,7 @@ class Record(Line, frozen=True, kw_only=True):
     payload: msgspec.Raw
 
 
-class Push(Line, frozen=True, kw_only=True, tag="webhook"):
+class Push(ExportLine, frozen=True, kw_only=True, tag="webhook"):
     """A push notification configuration of the task before it, and how far it was told."""
 
     config: msgspec.Raw
@@ -141,13 +141,13 @@ class Counts(msgspec.Struct, kw_only=True):
     records: int = 0
     webhooks: int = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: ExportLine) -> None:
         """Count a line."""
         name = _COUNTED[type(line)]
         setattr(self, name, getattr(self, name) + 1)
 
 
-class Trailer(Line, frozen=True, kw_only=True, tag="end"):
+class Trailer(ExportLine, frozen=True, kw_only=True, tag="end"):
     """The last line. ``sha256`` is the hash of all lines before it."""
 
     counts: Counts
@@ -168,10 +168,10 @@ encode_line = msgspec.json.Encoder().encode
 decode_line = msgspec.json.Decoder(_Any).decode
 
 
-class Source(Protocol):
+class ExportSource(Protocol):
     """A store to be read, as of one moment."""
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[ExportLine]:
         """Return all that it keeps, in the order of the file, without header and trailer.
 
         Memory is bounded. Raises ``StoreUnavailable``.
@@ -179,7 +179,7 @@ class Source(Protocol):
         ...
 
 
-class Target(Protocol):
+class ImportTarget(Protocol):
     """A store to be written to. What is written is there, all of it, after ``commit``.
 
     Raises ``StoreUnavailable``; what was not committed is then not there.
@@ -229,7 +229,7 @@ class Target(Protocol):
 
 
 def export_to(
-    source: Source,
+    source: ExportSource,
     write: Callable[[bytes], object],
     *,
     by: str,
@@ -243,7 +243,7 @@ def export_to(
     """
     counts, digest = Counts(), hashlib.sha256()
 
-    def put(line: Line) -> None:
+    def put(line: ExportLine) -> None:
         text = encode_line(line) + b"\n"
         digest.update(text)
         write(text)
@@ -256,7 +256,7 @@ def export_to(
     return counts
 
 
-def only(lines: Iterable[Line], *, agent: str = "", tenant: str = "") -> Iterator[Line]:
+def only(lines: Iterable[ExportLine], *, agent: str = "", tenant: str = "") -> Iterator[ExportLine]:
     """Return what of a store is of one agent, of one tenant, or of both."""
     is_wanted = False
     for line in lines:

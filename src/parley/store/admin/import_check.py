@@ -15,10 +15,10 @@ from parley.store.admin.export_format import (
     FORMAT,
     Context,
     Counts,
+    ExportLine,
     Header,
     KeptReceipt,
     KeptTask,
-    Line,
     Push,
     Record,
     Said,
@@ -50,7 +50,7 @@ class Made(msgspec.Struct, frozen=True):
     form: StoredForm
 
 
-def checked(lines: Iterable[bytes]) -> Iterator[Line | Made]:
+def checked(lines: Iterable[bytes]) -> Iterator[ExportLine | Made]:
     """Return what is between header and trailer, each line once it is known to be right.
 
     A task's log obeys the rules of every log: it is folded (see ``fold``), its numbers have no

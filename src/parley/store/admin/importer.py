@@ -11,13 +11,13 @@ from parley.model.push import TaskPushNotificationConfig
 from parley.store.admin.export_format import (
     Context,
     Counts,
+    ExportLine,
+    ImportTarget,
     KeptReceipt,
     KeptTask,
-    Line,
     Push,
     Record,
     Said,
-    Target,
     Value,
 )
 from parley.store.admin.import_check import Made, checked
@@ -36,7 +36,7 @@ class Imported(msgspec.Struct, kw_only=True):
 
 
 def import_into(
-    target: Target, lines: Iterable[bytes], told: Callable[[Imported], object] | None = None
+    target: ImportTarget, lines: Iterable[bytes], told: Callable[[Imported], object] | None = None
 ) -> Imported:
     """Add to a store what it does not have, in transactions of bounded size.
 
@@ -61,11 +61,11 @@ def import_into(
 class _Writing:
     """Lines that are yet to be written."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ImportTarget) -> None:
         self.done = Imported()
         self._target = target
         self._size = self._count = 0
-        self._unit: Line | None = None
+        self._unit: ExportLine | None = None
         self._is_there = False
         self._contexts: list[tuple[Context, list[Said], list[Value]]] = []
         self._receipts: list[KeptReceipt] = []
@@ -80,7 +80,7 @@ class _Writing:
         """Whether enough has gathered to be written."""
         return self._count >= BATCH_LINES or self._size >= BATCH_BYTES
 
-    def add(self, line: Line | Made) -> None:
+    def add(self, line: ExportLine | Made) -> None:
         """Take a line."""
         self._count += 1
         match line:

@@ -26,9 +26,9 @@ from parley.store.admin.admin import (
 )
 from parley.store.admin.export_format import (
     Context,
+    ExportLine,
     KeptReceipt,
     KeptTask,
-    Line,
     Push,
     Record,
     Said,
@@ -51,7 +51,7 @@ _READ = queries("shared", "upkeep.sql")
 _WRITE = queries("postgres", "upkeep.sql")
 
 
-class PostgresUpkeep:
+class PostgresAdmin:
     """The upkeep of the PostgreSQL store at ``url``, while replicas use it or not.
 
     Raises ``ValueError`` for what is no such URL.
@@ -190,18 +190,18 @@ class PostgresUpkeep:
         return suspended_of(find, which)
 
     @contextmanager
-    def reading(self) -> Iterator[PostgresSource]:
+    def reading(self) -> Iterator[PostgresExportSource]:
         """Read it, as of the moment when this begins."""
         with self._snapshot() as connection:
-            yield PostgresSource(connection, self._read_sql)
+            yield PostgresExportSource(connection, self._read_sql)
 
     @contextmanager
-    def writing(self) -> Iterator[PostgresTarget]:
+    def writing(self) -> Iterator[PostgresImportTarget]:
         """Write to it; its schema is brought up to date before."""
         self.migrate()
         with self._connected() as connection:
             try:
-                yield PostgresTarget(connection, self._write_sql)
+                yield PostgresImportTarget(connection, self._write_sql)
             except psycopg.errors.UniqueViolation:
                 raise StoreUnavailable(
                     f"{self.name}: a replica added the same at the same moment; do it again, and "
@@ -226,14 +226,14 @@ class PostgresUpkeep:
             yield connection
 
 
-class PostgresSource:
+class PostgresExportSource:
     """A PostgreSQL store to be read."""
 
     def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
         self._connection = connection
         self._sql = sql
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[ExportLine]:
         """Return all that it keeps."""
         return lines_of(self._rows)
 
@@ -246,7 +246,7 @@ class PostgresSource:
         execute(f"CLOSE {cursor}")
 
 
-class PostgresTarget:
+class PostgresImportTarget:
     """A PostgreSQL store to be written to."""
 
     def __init__(self, connection: Connection, sql: dict[str, str]) -> None:

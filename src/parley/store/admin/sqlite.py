@@ -27,9 +27,9 @@ from parley.store.admin.admin import (
 )
 from parley.store.admin.export_format import (
     Context,
+    ExportLine,
     KeptReceipt,
     KeptTask,
-    Line,
     Push,
     Record,
     Said,
@@ -59,7 +59,7 @@ _OWNERS = {
 BUSY_SECONDS = 5.0
 
 
-class SqliteUpkeep:
+class SqliteAdmin:
     """The upkeep of the SQLite file at ``path``.
 
     What only reads goes on beside the process that has the file open; what writes does not.
@@ -162,17 +162,17 @@ class SqliteUpkeep:
         return found
 
     @contextmanager
-    def reading(self) -> Iterator[SqliteSource]:
+    def reading(self) -> Iterator[SqliteExportSource]:
         """Read it, as of the moment when this begins."""
         with self._reading() as connection:
-            yield SqliteSource(connection)
+            yield SqliteExportSource(connection)
 
     @contextmanager
-    def writing(self) -> Iterator[SqliteTarget]:
+    def writing(self) -> Iterator[SqliteImportTarget]:
         """Write to it; its schema is brought up to date before."""
         with self._open() as file:
             try:
-                yield SqliteTarget(file)
+                yield SqliteImportTarget(file)
             except sqlite3.Error as error:
                 raise explain(error, self._path) from error
 
@@ -222,18 +222,18 @@ class SqliteUpkeep:
             raise explain(error, self._path) from error
 
 
-class SqliteSource:
+class SqliteExportSource:
     """A SQLite store to be read."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[ExportLine]:
         """Return all that it keeps."""
         return lines_of(lambda name: self._connection.execute(_READ[name]))
 
 
-class SqliteTarget:
+class SqliteImportTarget:
     """A SQLite store to be written to."""
 
     def __init__(self, file: SqliteFile) -> None:

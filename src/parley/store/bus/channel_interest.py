@@ -18,7 +18,7 @@ LATE = 0.25
 """How many seconds pass before a task is subscribed to that is followed, or worked on."""
 
 
-class Interest:
+class ChannelInterest:
     """The tasks that somebody cares about, of which the bus is not told yet.
 
     ``subscribe`` is called when it is to be, and when nobody cares any more about a task that was

@@ -195,7 +195,7 @@ def _logged(task_id: str, line: _Record) -> LoggedEvent:
     return record
 
 
-class Reader:
+class FrameReader:
     """Hands what frames say to those in this process who care. Never raises for what is in them."""
 
     def __init__(self, hints: LocalHints) -> None:

@@ -23,7 +23,7 @@ _GONE = 0
 """Stands for the place of a task that the store does not have."""
 
 
-class HintRelay:
+class BusPoller:
     """Passes hints on between a store, those in this process who care, and a bus.
 
     On a store that other replicas use too, it asks every ``poll`` seconds where all tasks stand
@@ -151,7 +151,7 @@ class HintRelay:
             return
         known = self._known
         missing = set(task_ids)
-        for place in await self._store.places(task_ids):
+        for place in await self._store.positions(task_ids):
             task_id = place.task_id
             missing.discard(task_id)
             now = hash(place) or 1

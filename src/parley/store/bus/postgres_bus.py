@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 from parley.store import jitter
-from parley.store.bus.frames import Outbox, Reader
+from parley.store.bus.frames import FrameReader, Outbox
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
@@ -62,7 +62,7 @@ class PostgresBus:
         self._tick = tick
         self._hints: LocalHints | None = None
         self._outbox = Outbox("")
-        self._reader: Reader | None = None
+        self._reader: FrameReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: set[Connection] = set()
         self._wake = asyncio.Event()
@@ -86,7 +86,7 @@ class PostgresBus:
         """Begin to connect, and wait a moment for it. A server that is not there is tried again."""
         self._hints = hints
         self._outbox = Outbox(replica)
-        self._reader = Reader(hints)
+        self._reader = FrameReader(hints)
         self._is_closing = False
         self._tried.clear()
         self._tasks = [

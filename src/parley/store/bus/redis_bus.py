@@ -16,9 +16,9 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import RedisError
 
 from parley.store import jitter
-from parley.store.bus.channel_interest import Interest
-from parley.store.bus.frames import Outbox, Reader
-from parley.store.bus.redis_connection import LONGEST_PAUSE, Line
+from parley.store.bus.channel_interest import ChannelInterest
+from parley.store.bus.frames import FrameReader, Outbox
+from parley.store.bus.redis_connection import LONGEST_PAUSE, RedisConnection
 from parley.store.bus.redis_url import Node, RedisAddress
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
@@ -49,9 +49,9 @@ class RedisBus:
         self._work = f"{self._address.prefix}work".encode()
         self._hints: LocalHints | None = None
         self._outbox = Outbox("")
-        self._reader: Reader | None = None
-        self._interest: Interest | None = None
-        self._links: dict[Node, Line] = {}
+        self._reader: FrameReader | None = None
+        self._interest: ChannelInterest | None = None
+        self._links: dict[Node, RedisConnection] = {}
         self._owners: list[Node] = []  # of a cluster's slots
         self._finding: asyncio.Task[None] | None = None
         self._find_again = asyncio.Event()
@@ -72,8 +72,8 @@ class RedisBus:
         """Begin to connect, and wait a moment for it. A server that is not there is tried again."""
         self._hints = hints
         self._outbox = Outbox(replica)
-        self._reader = Reader(hints)
-        self._interest = Interest(hints, self._subscribe)
+        self._reader = FrameReader(hints)
+        self._interest = ChannelInterest(hints, self._subscribe)
         self._tried.clear()
         if self._address.kind == "server":
             self._use([self._address.nodes[0]])
@@ -207,18 +207,18 @@ class RedisBus:
             return self._owners[key_slot(channel)]
         return next(iter(self._links), None)
 
-    def _link(self, channel: bytes) -> Line | None:
+    def _link(self, channel: bytes) -> RedisConnection | None:
         node = self._node(channel)
         return None if node is None else self._links.get(node)
 
-    def _use(self, nodes: Iterable[Node]) -> list[Line]:
+    def _use(self, nodes: Iterable[Node]) -> list[RedisConnection]:
         """Connect to these servers; return the links to others, which are no longer used."""
         before, self._links = self._links, {}
         for node in nodes:
             if node in before:
                 self._links[node] = before.pop(node)
             elif node not in self._links:
-                self._links[node] = Line(
+                self._links[node] = RedisConnection(
                     self._address,
                     node,
                     wanted=self._wanted,
@@ -248,7 +248,7 @@ class RedisBus:
                 async with asyncio.timeout(RENEWAL):
                     await self._find_again.wait()
 
-    async def _found(self) -> list[Line]:
+    async def _found(self) -> list[RedisConnection]:
         """Ask which servers there are, and use them; return the links that are no longer used."""
         if self._address.kind == "sentinel":
             return self._use([await self._address.master()])

@@ -27,7 +27,7 @@ READ_BYTES = 1 << 16
 LONGEST_PAUSE = 5.0
 
 
-class Line:
+class RedisConnection:
     """Two connections to one server, one that hears and one that tells; made anew when lost.
 
     ``wanted`` says which channels are to be heard from a server, ``wants`` whether one is to be

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from parley.store.events import LoggedEvent
-from parley.store.task_store import Place
+from parley.store.task_store import LogPosition
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Listener(Protocol):
         """A private record of the task was committed, here or elsewhere."""
         ...
 
-    def moved(self, place: Place) -> None:
+    def moved(self, place: LogPosition) -> None:
         """Somebody looked into the store: the log stands at ``place``."""
         ...
 
@@ -253,7 +253,7 @@ class LocalHints:
         if task_id in self._followers and any([record.sub == 0 for record in records]):
             self._followers[task_id].has_news(task_id)
 
-    def moved(self, place: Place) -> None:
+    def moved(self, place: LogPosition) -> None:
         """Pass on where a task's log stands: whoever does not know looks into the store."""
         for reader in self._readers.get(place.task_id, ()):
             reader.moved(place.seq)

@@ -308,7 +308,7 @@ class PostgresBatch(Batch):
             values["p_agent"] = texts([agent for _, agent, _ in self._put])
             values["p_config"] = blobs([encode(push.config) for push in self._put.values()])
             values["p_version"] = texts([push.version for push in self._put.values()])
-            values["p_holder"] = texts([push.holder for push in self._put.values()])
+            values["p_holder"] = texts([push.lease_owner for push in self._put.values()])
         if self._cursors:
             piece("cursors", w_task_id=texts([moved.task_id for moved in self._cursors]))
             values |= _pushes("w", list(self._cursors.values()))
@@ -356,7 +356,7 @@ def _heads(to: str, heads: Sequence[Head]) -> dict[str, Ints | Texts | Flags]:
         f"{to}_turn_open": flags([h.turn_open for h in heads]),
         f"{to}_waiting": ints([h.waiting for h in heads]),
         f"{to}_cancel_requested": flags([h.cancel_requested for h in heads]),
-        f"{to}_holder": texts([h.holder for h in heads]),
+        f"{to}_holder": texts([h.lease_owner for h in heads]),
         f"{to}_place": ints([h.place for h in heads]),
         f"{to}_state": texts([h.state.value for h in heads]),
         f"{to}_status_at": ints([h.status_at for h in heads]),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import psycopg
 
-from parley.store.lease import Lease, Touch
+from parley.store.lease import Lease, LivenessGate
 from parley.store.postgres.connection import Address, Link, explain
 from parley.store.postgres.migrations import lock_number
 
@@ -24,7 +24,7 @@ MOMENT = 2.0
 """How many seconds longer than two beats the database may be silent before that is trouble."""
 
 
-class Heart:
+class Heartbeat:
     """Beats from ``start`` to ``stop``. ``offset`` is how many ms the database's clock is ahead."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Heart:
         self._replica = replica
         self._lease = lease
         self._clock = clock
-        self._touch = Touch(lease)
+        self._touch = LivenessGate(lease)
         self._is_over = threading.Event()
         self._is_away = False
         self._heard = time.monotonic()

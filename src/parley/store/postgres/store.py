@@ -17,7 +17,7 @@ from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
 from parley.store.postgres.batch import PostgresBatch
 from parley.store.postgres.connection import Address, Link, Texts, explain, may_pass, texts
-from parley.store.postgres.heartbeat import Heart
+from parley.store.postgres.heartbeat import Heartbeat
 from parley.store.postgres.migrations import look, migrate, sql_for
 from parley.store.postgres.prune import (
     PRUNED_AT_ONCE,
@@ -26,23 +26,23 @@ from parley.store.postgres.prune import (
     prune_contexts,
     prune_receipts,
 )
-from parley.store.postgres.writer import Errand, Fence, PostgresDesk
+from parley.store.postgres.writer import BackgroundOperation, Fence, PostgresBatchWriter
 from parley.store.pushes import telling_of
 from parley.store.sql import queries
 from parley.store.sql_engine.batch import columns, head_of, pushes_of
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import Readers
+from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
     EVERYTHING,
-    DatabaseTaskStore,
+    SqlTaskStore,
     places_of,
     stored_in,
 )
 from parley.store.task_store import (
-    Adopted,
+    Claimed,
     Committed,
-    Place,
+    LogPosition,
     PrunedElsewhere,
     PushRecord,
     Replica,
@@ -50,7 +50,7 @@ from parley.store.task_store import (
     StoreUnavailable,
     TaskPage,
     TaskQuery,
-    Telling,
+    Undelivered,
 )
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ _SQL = queries("postgres")
 _STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
 
 
-class PostgresTaskStore(DatabaseTaskStore[Link]):
+class PostgresTaskStore(SqlTaskStore[Link]):
     """Keeps task logs in a PostgreSQL database, which other replicas use at the same time.
 
     ``url`` is one that libpq knows; its ``?schema=`` names the schema in which the tables lie
@@ -101,9 +101,9 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         self._patience = patience
         self._migrates = migrates
         self._clock = clock or steady_clock()
-        self._heart: Heart | None = None
+        self._heart: Heartbeat | None = None
         self._pruner: Pruner | None = None
-        self._pruning: Readers[Pruner] | None = None
+        self._pruning: ReaderPool[Pruner] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -116,7 +116,7 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         return True
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why the database cannot be reached just now, empty while it can be."""
         silence = self._heart.silence if self._heart is not None else 0
         return f"the store was not heard of for {silence:.0f} seconds" if silence else ""
@@ -135,17 +135,17 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         loop = asyncio.get_running_loop()
         self._replica = uuid4().hex
         desk = await asyncio.to_thread(self._prepare)
-        lender = Lender(loop)
+        lender = GilYielder(loop)
         self._writing = GroupWriter(desk, committed=committed, lender=lender)
         sources = [_Source(self._address, self._patience) for _ in range(READERS)]
-        self._reading = Readers(sources, lender=lender)
+        self._reading = ReaderPool(sources, lender=lender)
         self._pruner = Pruner(self._address, self._sql)
-        self._pruning = Readers([self._pruner], lender=lender)
+        self._pruning = ReaderPool([self._pruner], lender=lender)
         if self._heart is not None:
             self._heart.start()
         self._loop = loop
 
-    def _prepare(self) -> PostgresDesk:
+    def _prepare(self) -> PostgresBatchWriter:
         if self._migrates:
             migrate(self._address)
         else:
@@ -156,10 +156,10 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
                     f"of Parley needs {versions.known}: bring it up to date with `parley store "
                     "migrate`"
                 )
-        self._heart = heart = Heart(
+        self._heart = heart = Heartbeat(
             self._address, self._sql, replica=self._replica, lease=self._lease, clock=self._clock
         )
-        desk = PostgresDesk(
+        desk = PostgresBatchWriter(
             self._address,
             self._sql,
             replica=self._replica,
@@ -194,14 +194,14 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         """Return one page of tasks."""
         return await self._read(partial(_list, sql=self._sql, query=query))
 
-    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+    async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim tasks that nobody holds and that have work left, those first in line first."""
-        adopted: Sequence[Adopted] = await self._errand(
+        adopted: Sequence[Claimed] = await self._errand(
             partial(_adopt, agent=agent, limit=limit), _adopted
         )
         return adopted
 
-    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
         return places_of(await self._rows("places", (texts(task_ids),)))
 
@@ -250,17 +250,17 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
         sql, values = self._sql["remove_push"], (task_id, push_id)
         await self._errand(lambda desk: desk.link.execute(sql, values) and None)
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Take over the active push notification configurations of tasks that nobody holds."""
         found: Sequence[tuple[str, bool]] = await self._errand(
             partial(_adopt_pushes, agent=agent, limit=limit), _adopted_pushes
         )
         return found
 
-    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
         """Return whether nobody tells some webhook, and some of those that this replica tells."""
         values = {"agents": texts(agents), "replica": self._replica}
-        rows = await self._rows("telling", values | {"after": after, "limit": limit})
+        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
         found = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
         return telling_of(bool(rows[0][0]), found, limit)
 
@@ -290,10 +290,10 @@ class PostgresTaskStore(DatabaseTaskStore[Link]):
 
     async def _errand(
         self,
-        run: Callable[[PostgresDesk], Any],
-        recover: Callable[[PostgresDesk, Sequence[int]], Any] | None = None,
+        run: Callable[[PostgresBatchWriter], Any],
+        recover: Callable[[PostgresBatchWriter, Sequence[int]], Any] | None = None,
     ) -> Any:
-        return await self._do(Errand(run, recover))
+        return await self._do(BackgroundOperation(run, recover))
 
     async def _rows(
         self, name: str, values: Sequence[Any] | Mapping[str, Any]
@@ -390,23 +390,23 @@ def _move_push(
     return batch.move_push(task_id, push), ()
 
 
-def _own(desk: PostgresDesk) -> dict[str, Any]:
+def _own(desk: PostgresBatchWriter) -> dict[str, Any]:
     """Return what says which replica it is that does something."""
     return {"replica": desk.replica, "generation": desk.generation, "grp": desk.grp + 1}
 
 
-def _adopt(desk: PostgresDesk, agent: str, limit: int) -> list[Adopted]:
-    rows = desk.link.rows(desk.sql["adopt"], {**_own(desk), "agent": agent, "limit": limit})
+def _adopt(desk: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
+    rows = desk.link.rows(desk.sql["claim_batch"], {**_own(desk), "agent": agent, "limit": limit})
     return _taken(desk, rows)
 
 
-def _adopted(desk: PostgresDesk, keys: Sequence[int]) -> list[Adopted]:
+def _adopted(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[Claimed]:
     """Return what was adopted when the answer was lost."""
     rows = desk.link.rows(desk.sql["adopted"], (list(keys), desk.replica))
     return [] if not rows else _taken(desk, rows)
 
 
-def _taken(desk: PostgresDesk, rows: Sequence[Sequence[Any]]) -> list[Adopted]:
+def _taken(desk: PostgresBatchWriter, rows: Sequence[Sequence[Any]]) -> list[Claimed]:
     if not rows:
         raise Fence
     adopted = []
@@ -414,25 +414,25 @@ def _taken(desk: PostgresDesk, rows: Sequence[Sequence[Any]]) -> list[Adopted]:
         if version is not None:
             head = head_of(row)
             desk.know(head, version)
-            adopted.append(Adopted(head.task_id, head.epoch, head.place))
+            adopted.append(Claimed(head.task_id, head.epoch, head.place))
     return adopted
 
 
-def _compare_and_set(desk: PostgresDesk, values: dict[str, Any]) -> bool:
+def _compare_and_set(desk: PostgresBatchWriter, values: dict[str, Any]) -> bool:
     rows = desk.link.rows(desk.sql["compare_and_set"], {**_own(desk), **values})
     if not rows:
         raise Fence
     return bool(rows[0][0])
 
 
-def _adopt_pushes(desk: PostgresDesk, agent: str, limit: int) -> list[tuple[str, bool]]:
-    rows = desk.link.rows(desk.sql["adopt_pushes"], {**_own(desk), "agent": agent, "limit": limit})
+def _adopt_pushes(desk: PostgresBatchWriter, agent: str, limit: int) -> list[tuple[str, bool]]:
+    rows = desk.link.rows(desk.sql["claim_pushes"], {**_own(desk), "agent": agent, "limit": limit})
     if not rows:
         raise Fence
     return [(task_id, is_behind) for task_id, is_behind in rows if task_id is not None]
 
 
-def _adopted_pushes(desk: PostgresDesk, keys: Sequence[int]) -> list[tuple[str, bool]]:
+def _adopted_pushes(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[tuple[str, bool]]:
     """Return whose webhooks were adopted when the answer was lost."""
     rows = desk.link.rows(desk.sql["adopted_pushes"], (list(keys),))
     return [(task_id, True) for (task_id,) in rows]

@@ -46,7 +46,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 SLOTS = 16
 
 
-class Errand:
+class BackgroundOperation:
     """A job that is a statement of its own, not part of a group.
 
     ``run`` is given the desk and returns the result. ``recover`` is given the desk and what the
@@ -56,8 +56,8 @@ class Errand:
 
     def __init__(
         self,
-        run: Callable[[PostgresDesk], Any],
-        recover: Callable[[PostgresDesk, Sequence[int]], Any] | None = None,
+        run: Callable[[PostgresBatchWriter], Any],
+        recover: Callable[[PostgresBatchWriter, Sequence[int]], Any] | None = None,
     ) -> None:
         self.run = run
         self.recover = recover
@@ -78,7 +78,7 @@ class _Unsettled(msgspec.Struct, frozen=True):
     keep: Callable[[Sequence[int], Sequence[int]], tuple[list[Outcome], list[Job]]]
 
 
-class PostgresDesk:
+class PostgresBatchWriter:
     """Writes groups. ``now`` returns milliseconds; ``patience`` is how many seconds a job waits
     while the database is away.
     """
@@ -137,12 +137,14 @@ class PostgresDesk:
         first: list[Job] = []
         then: list[Job] = []
         for job in group:
-            is_later = job.is_locked or isinstance(job.stage, Errand) or job.task_id in later
+            is_later = (
+                job.is_locked or isinstance(job.stage, BackgroundOperation) or job.task_id in later
+            )
             (then if is_later else first).append(job)
         missed = self._part(first, outcomes, careful=False)
         run: list[Job] = []
         for job in (*missed, *then):
-            if isinstance(job.stage, Errand):
+            if isinstance(job.stage, BackgroundOperation):
                 self._carefully(run, outcomes)
                 run = []
                 self._part([job], outcomes, careful=True)
@@ -255,7 +257,7 @@ class PostgresDesk:
         Raises ``Fence`` and ``psycopg.Error``, after which nothing was written or ``_unsettled``
         says what may have been.
         """
-        if isinstance(jobs[0].stage, Errand):
+        if isinstance(jobs[0].stage, BackgroundOperation):
             return self._run(jobs[0], jobs[0].stage), []
         if not careful:
             return self._write(jobs, careful=False)
@@ -270,7 +272,7 @@ class PostgresDesk:
             raise
         return done
 
-    def _run(self, job: Job, errand: Errand) -> list[Outcome]:
+    def _run(self, job: Job, errand: BackgroundOperation) -> list[Outcome]:
         """Do a job that is a statement of its own."""
         grp = self.grp + 1
         if (recover := errand.recover) is not None:

@@ -201,7 +201,7 @@ def columns(scope: Scope) -> tuple[str, str, str]:
 def head_of(row: Sequence[Any]) -> Head:
     """Return the head that a query found, whose columns are in the order of ``heads``."""
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, *stored = rest
+    turn_open, waiting, cancel_requested, epoch, ended_at, lease_owner, place, *stored = rest
     messages, has_status_message, folded = stored
     return Head(
         key=key,
@@ -218,7 +218,7 @@ def head_of(row: Sequence[Any]) -> Head:
         cancel_requested=bool(cancel_requested),
         epoch=epoch,
         ended_at=ended_at,
-        holder=holder,
+        lease_owner=lease_owner,
         place=place,
         messages=messages,
         has_status_message=bool(has_status_message),
@@ -236,7 +236,7 @@ def pushes_of(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:
             cursor=cursor,
             state=PushState(state),
             note=note,
-            holder=holder,
+            lease_owner=lease_owner,
         )
-        for config, version, revision, cursor, state, note, holder in rows
+        for config, version, revision, cursor, state, note, lease_owner in rows
     ]

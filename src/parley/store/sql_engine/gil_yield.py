@@ -32,7 +32,7 @@ _IS_NEEDED = getattr(sys, "_is_gil_enabled", lambda: True)()
 _CAN_TELL = sys.platform != "win32"  # there, a thread's time is counted by 15 ms
 
 
-class Lender:
+class GilYielder:
     """Lends the interpreter while there is ``begin`` without ``end``. To be used on the loop."""
 
     __slots__ = ("_computed", "_interval", "_lent_at", "_loop", "_out", "_pause", "_timer", "_wait")

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from parley.store.events import LoggedEvent
 from parley.store.sql_engine import jobs as store_jobs
 from parley.store.sql_engine.batch import Job, WriterId
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.task_store import Committed
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ Outcome = tuple[Job, Any, Sequence[LoggedEvent], BaseException | None]
 """A job, its result, the records of which readers are told, and why it failed."""
 
 
-class Desk(Protocol):
+class BatchWriter(Protocol):
     """What writes a group. It is used by one thread only."""
 
     def write(self, group: Sequence[Job]) -> list[Outcome]:
@@ -53,7 +53,7 @@ class Desk(Protocol):
 class GroupWriter:
     """Does jobs in the order in which they were submitted, and tells of them on the loop."""
 
-    def __init__(self, desk: Desk, *, committed: Committed, lender: Lender) -> None:
+    def __init__(self, desk: BatchWriter, *, committed: Committed, lender: GilYielder) -> None:
         self.desk = desk
         self._committed = committed
         self._lender = lender

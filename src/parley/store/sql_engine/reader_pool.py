@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.task_store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _Work = tuple[Callable[[Any], Any], asyncio.Future[Any], float]
 
 
-class Source(Protocol[C_co]):
+class ReadConnection(Protocol[C_co]):
     """Where a thread reads."""
 
     name: str
@@ -40,10 +40,10 @@ class Source(Protocol[C_co]):
         ...
 
 
-class Readers(Generic[C]):
+class ReaderPool(Generic[C]):
     """Reads on threads, one for each source."""
 
-    def __init__(self, sources: Sequence[Source[C]], *, lender: Lender) -> None:
+    def __init__(self, sources: Sequence[ReadConnection[C]], *, lender: GilYielder) -> None:
         self._lender = lender
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
@@ -69,7 +69,7 @@ class Readers(Generic[C]):
             self._queue.put(None)
         await asyncio.gather(*self._ended)
 
-    def _run(self, source: Source[C], ended: asyncio.Future[None]) -> None:
+    def _run(self, source: ReadConnection[C], ended: asyncio.Future[None]) -> None:
         try:
             while (work := self._queue.get()) is not None:
                 function, future, asked_at = work

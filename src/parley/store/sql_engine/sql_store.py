@@ -16,12 +16,12 @@ from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
 from parley.store.sql_engine.batch import Job, Stage, WriterId, columns
 from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import Readers
+from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.task_store import (
     COUNTED,
     PAGE_BYTES,
     Append,
-    Place,
+    LogPosition,
     PushRecord,
     Receipt,
     Scope,
@@ -36,7 +36,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-class DatabaseTaskStore(ABC, Generic[C]):
+class SqlTaskStore(ABC, Generic[C]):
     """The part of a task store that is the same on every database.
 
     ``name`` is what people are told of where it is. The store is open while there is a ``_loop``.
@@ -47,7 +47,7 @@ class DatabaseTaskStore(ABC, Generic[C]):
         self._replica = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing: GroupWriter | None = None
-        self._reading: Readers[C] | None = None
+        self._reading: ReaderPool[C] | None = None
 
     @abstractmethod
     async def _rows(
@@ -100,7 +100,7 @@ class DatabaseTaskStore(ABC, Generic[C]):
         if not rows:
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
-        canceling, holder, *kept = rest
+        canceling, lease_owner, *kept = rest
         stored = stored_in(task_id, kept)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
@@ -111,7 +111,7 @@ class DatabaseTaskStore(ABC, Generic[C]):
             waiting=waiting,
             epoch=epoch,
             cancel_requested=bool(canceling),
-            holder=holder,
+            lease_owner=lease_owner,
             unsaved=stored.unsaved,
         )
 
@@ -162,12 +162,12 @@ class DatabaseTaskStore(ABC, Generic[C]):
         """Return how many tasks there are to adopt, by agent."""
         return {agent: count for agent, count in await self._rows("unclaimed", (COUNTED,))}
 
-    async def first_in_line(self, agent: str) -> int:
+    async def first_queued(self, agent: str) -> int:
         """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
-        rows = await self._rows("first_in_line", (agent,))
+        rows = await self._rows("first_queued", (agent,))
         return rows[0][0] if rows else 0
 
-    async def holding(self) -> Sequence[str]:
+    async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
         return [task_id for (task_id,) in await self._rows("holding", (self._replica,))]
 
@@ -243,20 +243,20 @@ class DatabaseTaskStore(ABC, Generic[C]):
         return StoreUnavailable(f"{self._name}: the store is closed")
 
 
-def places_of(rows: Sequence[Sequence[Any]]) -> list[Place]:
+def places_of(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:
     """Return the places that the query ``places`` found."""
     return [
-        Place(
+        LogPosition(
             task_id=task_id,
             seq=seq,
             sub=sub,
             epoch=epoch,
-            holder=holder,
+            lease_owner=lease_owner,
             waiting=waiting,
             cancel_requested=bool(canceling),
             ended=bool(has_ended),
         )
-        for task_id, seq, sub, epoch, holder, waiting, canceling, has_ended in rows
+        for task_id, seq, sub, epoch, lease_owner, waiting, canceling, has_ended in rows
     ]
 
 

@@ -102,7 +102,7 @@ class SqliteBatch(Batch):
     def put_push(self, head: Head, push: PushRecord) -> None:
         """Keep a push notification configuration, in place of that of its id."""
         config = encode(push.config)
-        rest = (push.version, push.cursor, push.state.value, push.note, push.holder)
+        rest = (push.version, push.cursor, push.state.value, push.note, push.lease_owner)
         name = (head.key, push.id, head.scope.agent, push.revision)
         self.add("put_push", (*name, config, *rest))
 
@@ -115,9 +115,9 @@ class SqliteBatch(Batch):
         """Note how far a webhook was told, if this replica still tells it."""
         pushes = self.pushes_of(task_id)
         kept = pushes.get(push.id)
-        if kept is None or (kept.revision, kept.holder) != (push.revision, self.replica):
+        if kept is None or (kept.revision, kept.lease_owner) != (push.revision, self.replica):
             return False
-        pushes[push.id] = msgspec.structs.replace(push, holder=self.replica)
+        pushes[push.id] = msgspec.structs.replace(push, lease_owner=self.replica)
         values = (push.cursor, push.state.value, push.note, self.replica)
         self.add("move_push", (*values, task_id, push.id, push.revision))
         return True
@@ -125,8 +125,8 @@ class SqliteBatch(Batch):
     def take_pushes(self, key: int, task_id: str) -> None:
         """Take over the active configurations of a task that nobody holds."""
         for push in list(self.pushes_of(task_id).values()):
-            if push.state is PushState.ACTIVE and not push.holder:
-                taken = msgspec.structs.replace(push, holder=self.replica)
+            if push.state is PushState.ACTIVE and not push.lease_owner:
+                taken = msgspec.structs.replace(push, lease_owner=self.replica)
                 self._pushes[task_id][push.id] = taken
         self.add("take_pushes", (self.replica, key))
 
@@ -172,7 +172,7 @@ class SqliteBatch(Batch):
                 counts[*columns(head.scope), state] += 1
                 name = (head.key, task_id, *columns(head.scope), head.context_id, *status)
                 place = (head.seq, head.sub, head.turn, *_work(head)[:3], head.epoch)
-                rest = (head.ended_at, head.holder, head.place, *_stored(head))
+                rest = (head.ended_at, head.lease_owner, head.place, *_stored(head))
                 added.append((*name, *place, *rest))
                 continue
             has_moved_on = head.state is not before.state
@@ -207,7 +207,7 @@ def read_heads(array: str) -> list[Head]:
 
 def _work(head: Head) -> tuple[Any, ...]:
     """Return who holds the task, and what is left to do."""
-    return head.turn_open, head.waiting, head.cancel_requested, head.holder, head.place
+    return head.turn_open, head.waiting, head.cancel_requested, head.lease_owner, head.place
 
 
 def _stored(head: Head) -> tuple[Any, ...]:

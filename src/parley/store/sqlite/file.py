@@ -23,7 +23,7 @@ from typing import Any
 from parley.store.sql import migrations, queries
 from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
 from parley.store.sqlite.file_watch import REMEDY, FileWatch
-from parley.store.sqlite.lock_file import Held, LockFile
+from parley.store.sqlite.lock_file import LockFile, LockHeld
 from parley.store.sqlite.private_file import Unsafe, open_private
 from parley.store.task_store import StoreUnavailable
 
@@ -106,8 +106,12 @@ class SqliteFile:
 
     def lost(self) -> StoreUnavailable | None:
         """Return why nothing can be read or written, as ``watch`` found it last."""
-        trouble = self.watch.trouble
-        return StoreUnavailable(f"{self.path}: {trouble}; {REMEDY}") if trouble else None
+        unavailable_reason = self.watch.unavailable_reason
+        return (
+            StoreUnavailable(f"{self.path}: {unavailable_reason}; {REMEDY}")
+            if unavailable_reason
+            else None
+        )
 
 
 def _take_lock(path: Path) -> LockFile:
@@ -123,7 +127,7 @@ def _take_lock(path: Path) -> LockFile:
         raise StoreUnavailable(f"{path} is a directory; name a file in it")
     try:
         return LockFile(path.with_name(path.name + ".lock"))
-    except Held as held:
+    except LockHeld as held:
         raise StoreUnavailable(
             f"{path} is in use by process {held.pid}; stop that process, or give this server a "
             "database of its own"

@@ -23,7 +23,8 @@ class FileWatch:
     """Looks whether files were removed, moved or replaced since this was made.
 
     ``data`` and ``others`` say what each file is called; the first of ``data`` is the database, the
-    last its write-ahead log. ``trouble`` is what the last look found, empty when all is well; it is
+    last its write-ahead log. ``unavailable_reason`` is what the last look found, empty when all
+    is well; it is
     for everybody, so it names no path. When the very same files are there again, all is well again.
     A look is one system call for each file, and is to be made by one thread. Nothing is opened: to
     close a file of a SQLite database would drop this process's locks of it.
@@ -32,7 +33,7 @@ class FileWatch:
     """
 
     def __init__(self, data: Mapping[Path, str], others: Mapping[Path, str]) -> None:
-        self.trouble = ""
+        self.unavailable_reason = ""
         self.size = 0
         """How many bytes the write-ahead log had at the last look."""
         self._data = [_file(path, what) for path, what in data.items()]
@@ -45,15 +46,15 @@ class FileWatch:
         return self._data[0].identity
 
     def look(self) -> str:
-        """Look at all files; return ``trouble``."""
+        """Look at all files; return ``unavailable_reason``."""
         return self._look(self._all)
 
     def look_at_data(self) -> str:
-        """Look at the files that hold what was written; return ``trouble``.
+        """Look at the files that hold what was written; return ``unavailable_reason``.
 
         It says of other files what the last look at all of them did.
         """
-        return self._look(self._all if self.trouble else self._data)
+        return self._look(self._all if self.unavailable_reason else self._data)
 
     def _look(self, files: list[_File]) -> str:
         found = ""
@@ -81,11 +82,11 @@ class FileWatch:
                 self._data[0].path,
             )
         self._is_linked = links > 1
-        if found and not self.trouble:
+        if found and not self.unavailable_reason:
             logger.error("%s: %s; %s", self._data[0].path, found, REMEDY)
-        elif self.trouble and not found:
+        elif self.unavailable_reason and not found:
             logger.warning("%s: the files are there again", self._data[0].path)
-        self.trouble = found
+        self.unavailable_reason = found
         return found
 
 

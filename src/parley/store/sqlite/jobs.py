@@ -12,7 +12,7 @@ from parley.store.admin.admin import Suspended
 from parley.store.head import claimed
 from parley.store.sql_engine.jobs import Done
 from parley.store.sqlite.batch import SqliteBatch, read_heads
-from parley.store.task_store import Adopted, PushRecord, Scope
+from parley.store.task_store import Claimed, PushRecord, Scope
 
 PRUNED_AT_ONCE = 1_000_000
 """How many bytes one transaction removes, where each row counts 200 beside what it holds: so long
@@ -28,7 +28,7 @@ _STEPS = (10, 100, 1000, PRUNED_AT_ONCE // 200)
 _LAST_MARK = 2**31 - 1
 
 
-def adopt(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Adopted], Sequence[Any]]:
+def claim_batch(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Claimed], Sequence[Any]]:
     """Claim tasks that nobody holds. The result is which."""
     adopted = []
     [(found,)] = batch.read("adoptable", (agent, limit))
@@ -36,7 +36,7 @@ def adopt(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Adopted], Se
         head = batch.find(found_head)
         if head.is_unclaimed:
             claim = batch.put_head(claimed(head, head.task_id, batch.replica))
-            adopted.append(Adopted(head.task_id, claim.epoch, head.place))
+            adopted.append(Claimed(head.task_id, claim.epoch, head.place))
     return adopted, ()
 
 
@@ -78,7 +78,7 @@ def resume_pushes(batch: SqliteBatch, webhooks: Sequence[Suspended]) -> Done:
     return 0, ()
 
 
-def adopt_pushes(
+def claim_pushes(
     batch: SqliteBatch, agent: str, limit: int
 ) -> tuple[list[tuple[str, bool]], Sequence[Any]]:
     """Take over configurations that nobody holds. The result is whose, and whether behind."""

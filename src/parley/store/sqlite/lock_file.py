@@ -23,7 +23,7 @@ _LOCKED_BYTE = 1 << 30  # far behind the process id, which others must be able t
 _HELD_ERRORS = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another holds the lock. ``pid`` is its process, as far as it can be read."""
 
     def __init__(self, pid: str) -> None:
@@ -34,8 +34,8 @@ class Held(Exception):
 class LockFile:
     """Holds the lock of a file from construction to ``release``. The file stays where it is.
 
-    Nothing but a lock file is ever written to. Raises ``Held`` when another has it, this process
-    included; ``Unsafe`` for a link and for a file that holds something else; ``OSError``.
+    Nothing but a lock file is ever written to. Raises ``LockHeld`` when another has it, this
+    process included; ``Unsafe`` for a link and for a file that holds something else; ``OSError``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class LockFile:
         except OSError as error:
             if error.errno not in _HELD_ERRORS:
                 raise
-            raise Held(self._read() or "unknown") from None
+            raise LockHeld(self._read() or "unknown") from None
         self._read()
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)

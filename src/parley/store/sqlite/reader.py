@@ -15,7 +15,7 @@ from parley.store.sqlite.file import SqliteFile, explain
 T = TypeVar("T")
 
 
-class SqliteSource:
+class SqliteReadConnection:
     """Where a thread reads."""
 
     def __init__(self, connection: sqlite3.Connection, file: SqliteFile) -> None:

@@ -18,30 +18,30 @@ from parley.store.admin.admin import PAGE, Suspended, Which
 from parley.store.events import now_ms
 from parley.store.pushes import telling_of
 from parley.store.sql_engine.batch import pushes_of
-from parley.store.sql_engine.gil_yield import Lender
+from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
-from parley.store.sql_engine.reader_pool import Readers
+from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
     EVERYTHING,
-    DatabaseTaskStore,
+    SqlTaskStore,
     places_of,
     stored_in,
 )
 from parley.store.sqlite import jobs
 from parley.store.sqlite.file import SQL, SqliteFile
 from parley.store.sqlite.operator import OperatorSocket, suspended_in
-from parley.store.sqlite.reader import SqliteSource
-from parley.store.sqlite.writer import SqliteDesk
+from parley.store.sqlite.reader import SqliteReadConnection
+from parley.store.sqlite.writer import SqliteBatchWriter
 from parley.store.task_store import (
-    Adopted,
+    Claimed,
     Committed,
-    Place,
+    LogPosition,
     PushRecord,
     Replica,
     Scope,
     TaskPage,
     TaskQuery,
-    Telling,
+    Undelivered,
 )
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ _FOUND = {state: _found_in([state]) for state in _STATES} | {"": _found_in(_STAT
 _FOUND_IN_CONTEXT = SQL["found"].replace("{found}", SQL["found_in_context"])
 
 
-class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
+class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
     """Keeps task logs in the SQLite file at ``path``, which one process at a time can have open.
 
     With ``synchronous="FULL"`` what was acknowledged survives a power cut, with ``"NORMAL"`` only
@@ -97,12 +97,12 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         return True
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why nothing can be kept just now: its files were removed or replaced, as last seen.
 
         They are looked at with each group that is written, and every second.
         """
-        return self._file.watch.trouble if self._file is not None else ""
+        return self._file.watch.unavailable_reason if self._file is not None else ""
 
     def now(self) -> int:
         """Return the present moment by the store's clock, in ms."""
@@ -119,12 +119,12 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         file = await asyncio.to_thread(
             SqliteFile, self._path, self._synchronous, self._busy_timeout, READERS
         )
-        lender = Lender(loop)
+        lender = GilYielder(loop)
         self._replica = uuid4().hex
-        desk = SqliteDesk(file, clock=self._clock, replica=self._replica)
+        desk = SqliteBatchWriter(file, clock=self._clock, replica=self._replica)
         self._writing = GroupWriter(desk, committed=committed, lender=lender)
-        sources = [SqliteSource(connection, file) for connection in file.readers]
-        self._reading = Readers(sources, lender=lender)
+        sources = [SqliteReadConnection(connection, file) for connection in file.readers]
+        self._reading = ReaderPool(sources, lender=lender)
         self._file, self._loop = file, loop
         self._operator = OperatorSocket(file.path, self._resume)
         await self._operator.open()
@@ -146,12 +146,14 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         """Return one page of tasks."""
         return await self._read(partial(_list, query=query))
 
-    async def adopt(self, agent: str, limit: int) -> Sequence[Adopted]:
+    async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
         """Claim tasks that nobody holds and that have work left, those first in line first."""
-        adopted: Sequence[Adopted] = await self._do(partial(jobs.adopt, agent=agent, limit=limit))
+        adopted: Sequence[Claimed] = await self._do(
+            partial(jobs.claim_batch, agent=agent, limit=limit)
+        )
         return adopted
 
-    async def places(self, task_ids: Sequence[str]) -> Sequence[Place]:
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
         names = msgspec.json.encode(list(task_ids)).decode()
         return places_of(msgspec.json.decode((await self._rows("places", (names,)))[0][0]))
@@ -196,17 +198,17 @@ class SqliteTaskStore(DatabaseTaskStore[sqlite3.Connection]):
         """Remove a push notification configuration, if it is there."""
         await self._do(partial(jobs.remove_push, task_id=task_id, push_id=push_id))
 
-    async def adopt_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
         """Take over the active push notification configurations of tasks that nobody holds."""
         found: Sequence[tuple[str, bool]] = await self._do(
-            partial(jobs.adopt_pushes, agent=agent, limit=limit)
+            partial(jobs.claim_pushes, agent=agent, limit=limit)
         )
         return found
 
-    async def telling(self, agents: Sequence[str], after: int, limit: int) -> Telling:
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
         """Return whether nobody tells some webhook, and some of those that this replica tells."""
         names = msgspec.json.encode(list(agents)).decode()
-        rows = await self._rows("telling", (names, self._replica, after, limit))
+        rows = await self._rows("undelivered", (names, self._replica, after, limit))
         found = [(task, task_id, revision) for task, task_id, revision in rows[1:]]
         return telling_of(bool(rows[0][0]), found, limit)
 

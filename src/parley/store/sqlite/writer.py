@@ -38,7 +38,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """How many seconds pass between tries to begin the write-ahead log anew."""
 
 
-class SqliteDesk:
+class SqliteBatchWriter:
     """Writes groups. ``clock`` returns milliseconds."""
 
     def __init__(self, file: SqliteFile, *, clock: Callable[[], int], replica: str) -> None:
@@ -69,7 +69,7 @@ class SqliteDesk:
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             watch.look()
-        if watch.size > WAL_BYTES and not watch.trouble:
+        if watch.size > WAL_BYTES and not watch.unavailable_reason:
             return min(LOOK_SECONDS, self._shorten(now))
         self._pause = 0.0
         return LOOK_SECONDS
@@ -108,7 +108,7 @@ class SqliteDesk:
         """
         watch = self._file.watch
         outcomes: list[Outcome] = [(job, None, (), None) for job in group]
-        is_fresh = not watch.trouble and time.monotonic() - self._seen_at < FRESH_SECONDS
+        is_fresh = not watch.unavailable_reason and time.monotonic() - self._seen_at < FRESH_SECONDS
         if is_fresh or not watch.look_at_data():
             outcomes = self._try(group)
             watch.look_at_data()

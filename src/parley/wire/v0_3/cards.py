@@ -75,9 +75,9 @@ def members_of(card: AgentCard, *, with_latest: bool = False) -> dict[str, Any]:
 def proto_members_of(card: AgentCard) -> dict[str, Any]:
     """Return a card as the members of the JSON of the proto of this version."""
     members = _bare(card)
-    for holder in (members, *members["skills"]):
-        if "securityRequirements" in holder:
-            holder["security"] = holder.pop("securityRequirements")
+    for lease_owner in (members, *members["skills"]):
+        if "securityRequirements" in lease_owner:
+            lease_owner["security"] = lease_owner.pop("securityRequirements")
     return members
 
 
@@ -217,12 +217,12 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _read_security(holder: Any) -> Any:
+def _read_security(lease_owner: Any) -> Any:
     """Return a card or a skill with its ``security`` as 1.0 has it."""
-    needs = holder.get("security") if isinstance(holder, dict) else None
+    needs = lease_owner.get("security") if isinstance(lease_owner, dict) else None
     if not isinstance(needs, list):
-        return holder
-    return {**holder, "securityRequirements": [_read_requirement(need) for need in needs]}
+        return lease_owner
+    return {**lease_owner, "securityRequirements": [_read_requirement(need) for need in needs]}
 
 
 def _read_requirement(need: Any) -> Any:

@@ -49,7 +49,7 @@ class Grpc:
     def _to_python(self) -> Grpc:
         return Grpc(self._messages, bytes_as_text=True)
 
-    def told_to(self, peer: str) -> Grpc:
+    def for_peer(self, peer: str) -> Grpc:
         """Return what speaks to a peer: most official SDKs read files as base64 text.
 
         Our own client has our name before that of its library.

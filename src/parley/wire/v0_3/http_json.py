@@ -55,7 +55,7 @@ class HttpJson:
     def _to_python(self) -> HttpJson:
         return HttpJson(to_python=True)
 
-    def told_to(self, peer: str) -> HttpJson:
+    def for_peer(self, peer: str) -> HttpJson:
         """Return what speaks to a peer; one of another name is told what the proto says."""
         return self._to_python if expects_text(peer) else self
 

@@ -39,7 +39,7 @@ class Grpc:
         self._structs = Structs(self._messages)
         self.pool = self._messages.pool
 
-    def told_to(self, peer: str) -> Grpc:
+    def for_peer(self, peer: str) -> Grpc:
         """Return the same for everybody."""
         return self
 

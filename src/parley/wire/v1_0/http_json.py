@@ -94,7 +94,7 @@ class HttpJson(Json):
     routes: Sequence[Route] = _routes()
     unnamed: Sequence[Route] = ()
 
-    def told_to(self, peer: str) -> HttpJson:
+    def for_peer(self, peer: str) -> HttpJson:
         """Return what speaks to any caller: this."""
         return self
 

@@ -167,7 +167,7 @@ WHERE agent = %(agent)s AND tenant = %(tenant)s AND owner = %(owner)s
     AND status_at >= %(first)s AND status_at <= %(last)s
     AND (%(state)s = '' OR state = %(state)s)
 
--- name: adopt
+-- name: claim_batch
 -- Claim an agent's tasks that nobody holds and that have work left. What another replica is about
 -- to take is passed over. No row at all says that this replica was buried.
 WITH me AS MATERIALIZED (
@@ -224,7 +224,7 @@ SELECT agents.agent, (
         LIMIT %s) first)
 FROM agents WHERE agents.agent IS NOT NULL;
 
--- name: first_in_line
+-- name: first_queued
 SELECT place FROM {schema}.tasks
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
     AND holder = '' AND agent = %s AND place > 0
@@ -341,7 +341,7 @@ WHERE t.task_id = %s ORDER BY p.id;
 DELETE FROM {schema}.pushes
 WHERE task = (SELECT key FROM {schema}.tasks WHERE task_id = %s) AND id = %s;
 
--- name: adopt_pushes
+-- name: claim_pushes
 -- Take over an agent's webhooks that nobody tells, of the oldest tasks that have any.
 WITH me AS MATERIALIZED (
     SELECT 1 FROM {schema}.replicas
@@ -370,7 +370,7 @@ FROM me LEFT JOIN (
     GROUP BY t.key, t.task_id) tasks ON true
 ORDER BY tasks.key;
 
--- name: telling
+-- name: undelivered
 -- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
 SELECT EXISTS (
     SELECT 1 FROM {schema}.pushes p

@@ -278,7 +278,7 @@ SELECT agents.agent, (
         LIMIT ?))
 FROM agents WHERE agents.agent IS NOT NULL;
 
--- name: first_in_line
+-- name: first_queued
 SELECT place FROM tasks INDEXED BY tasks_under_way
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
     AND holder = '' AND agent = ? AND place > 0
@@ -395,7 +395,7 @@ FROM pushes p INDEXED BY pushes_free JOIN tasks t ON t.key = p.task
 WHERE p.state = 'active' AND p.holder = '' AND p.agent = ?
 GROUP BY p.task ORDER BY p.task LIMIT ?;
 
--- name: telling
+-- name: undelivered
 -- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
 SELECT EXISTS (
     SELECT 1 FROM pushes p INDEXED BY pushes_free
