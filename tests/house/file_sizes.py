@@ -1,4 +1,4 @@
-"""How long files may be: 400 lines is the aim, 800 the limit.
+"""How long files may be: 400 lines is the aim, 600 where one thing needs it, 800 the limit.
 
 python tests/house/file_sizes.py
 """
@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-AIM, LIMIT = 400, 800
+AIM, LONG, LIMIT = 400, 600, 800
+
+ONE_THING = {
+    "src/parley/store/memory.py": "one store: every method works on the same dictionaries",
+}
+"""Files above 600 lines, each with the reason why a cut would make two that are one."""
 
 
 def lengths() -> dict[str, int]:
@@ -22,14 +27,20 @@ def lengths() -> dict[str, int]:
 
 
 def main() -> int:
-    """Name the files above the aim; return 1 when one is above the limit."""
-    long = {path: lines for path, lines in lengths().items() if lines > AIM}
-    for path, lines in long.items():
-        what = (
-            f"over the limit of {LIMIT}" if lines > LIMIT else f"longer than {AIM}; split it soon"
-        )
-        print(f"{path}: {lines} lines, {what}")
-    return int(any(lines > LIMIT for lines in long.values()))
+    """Name the files above the aim; return 1 when one is longer than it may be."""
+    refused = False
+    for path, lines in lengths().items():
+        if lines > LIMIT:
+            print(f"{path}: {lines} lines, over the limit of {LIMIT}")
+        elif lines > LONG and path.startswith("src/") and path not in ONE_THING:
+            print(f"{path}: {lines} lines; one above {LONG} is named with its reason in ONE_THING")
+        elif lines > AIM:
+            print(f"{path}: {lines} lines, above the aim of {AIM}")
+            continue
+        else:
+            continue
+        refused = True
+    return int(refused)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.file_sizes import LIMIT, ROOT, lengths
+from tests.house.file_sizes import LIMIT, LONG, ONE_THING, ROOT, lengths
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc", "v2"}
@@ -27,6 +27,11 @@ def test_every_room_uses_only_rooms_below_it() -> None:
 
 def test_no_file_is_longer_than_the_limit() -> None:
     assert {path: lines for path, lines in lengths().items() if lines > LIMIT} == {}
+
+
+def test_a_long_file_of_the_house_is_one_thing_and_says_why() -> None:
+    long = {p for p, lines in lengths().items() if lines > LONG and p.startswith("src/")}
+    assert long == ONE_THING.keys()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(ROOT / "src").as_posix())
