@@ -99,16 +99,16 @@ class Replica(Talk):
         assert isinstance(self.store, MortalStore)
         assert self.host._sweep is not None
         self.host._sweep.end()
-        self.executor.works = False
+        self.executor.runs_turns = False
         self.store.fall_silent()
 
     def die(self) -> None:
         """End as a process does that is killed: nothing is written, nothing is let go."""
         assert isinstance(self.store, MortalStore)
         self.store.die()
-        for lane in list(self.executor._active):
-            assert lane._main is not None
-            lane._main.cancel()
+        for runner in list(self.executor._active):
+            assert runner._main is not None
+            runner._main.cancel()
 
 
 class Fleet:
@@ -159,7 +159,7 @@ class Fleet:
 
 def where(turn: Any) -> str:
     """Return what the store calls the replica that a turn runs on."""
-    return str(turn.run.lane.executor.store.replica)
+    return str(turn.run.runner.store.replica)
 
 
 async def get(replica: Replica, task_id: str) -> Task:

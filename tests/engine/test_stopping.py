@@ -152,15 +152,15 @@ async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_fro
         await host.start()
         talk = Talk(host.services[""], host)
         senders = [asyncio.create_task(talk.send(word)) for word in ("first", "second")]
-        elsewhere = talk.executor.elsewhere
+        replies = talk.executor.remote_replies
         async with asyncio.timeout(10):
-            while not elsewhere._waits:
+            while not replies._waits:
                 await asyncio.sleep(0)
-        (wait,) = elsewhere._waits
+        (wait,) = replies._waits
         wait.reschedule(0)
         while not wait.expired():
             await asyncio.sleep(0)
-        elsewhere.close()  # as the server does when it ends, at this very moment
+        replies.close()  # as the server does when it ends, at this very moment
         await host.stop()
         await asyncio.gather(*senders)
 

@@ -26,9 +26,9 @@ BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_have_say"): AUTHOR,
     ("engine/service/extended_card.py", "of"): AUTHOR,
-    ("engine/turn/task_runner.py", "_function"): AUTHOR,
-    ("engine/turn/task_runner.py", "_do"): AUTHOR,
-    ("engine/turn/finish.py", "_outcome"): AUTHOR,
+    ("engine/turn/task_runner.py", "_call_function"): AUTHOR,
+    ("engine/turn/task_runner.py", "_run"): AUTHOR,
+    ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
@@ -63,8 +63,8 @@ BOUNDARIES = {
     ("store/bus/subscriptions.py", "work"): COMMITTED,
 }
 
-# What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+# What writes a traceback into the log. The last one is the step of a boundary beside it.
+LOGS = {"exception", "format_exc", "unforeseen", "_failed"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

@@ -163,19 +163,19 @@ class LogChecker:
         if before is None or head.epoch <= before.epoch or before.ended_at is not None:
             world.violated("E1", name, "a claim that raises no epoch")
         if before is not None and before.lease_owner not in ("", replica):
-            world.violated("E1", name, f"{replica} takes it from {before.holder}")
+            world.violated("E1", name, f"{replica} takes it from {before.lease_owner}")
 
     # -- what functions do ---------------------------------------------------------------------
 
     def _is_current(self, turn: Turn) -> bool:
-        lane = turn.run.lane
-        log = self.logs.get(lane.task_id)
-        return log is not None and lane.epoch == log.head.epoch and not turn.run.over
+        runner = turn.run.runner
+        log = self.logs.get(runner.task_id)
+        return log is not None and runner.epoch == log.head.epoch and not turn.run.finished
 
     def runs(self, turn: Turn, process: Process) -> None:
         """Look at a function that begins."""
-        lane = turn.run.lane
-        name = self._world.name("t", lane.task_id) if lane.is_named else "-"
+        runner = turn.run.runner
+        name = self._world.name("t", runner.task_id) if runner.has_id else "-"
         self._world.trace("runs", name, f"turn {turn.number}.{turn.attempt}", turn.text)
         if turn.attempt > self._world.plan.max_attempts + 20:
             self._world.violated("E3", name, f"attempt {turn.attempt}")

@@ -65,7 +65,7 @@ class BlockingTurn:
         async def called() -> T:
             task = asyncio.current_task()
             assert task is not None
-            if run.over:
+            if run.finished:
                 coroutine.close()
                 raise asyncio.CancelledError
             run.calls |= {task}
@@ -262,7 +262,7 @@ class BlockingTurn:
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""
         while True:
-            yield self._wait(self._turn.run.take())
+            yield self._wait(self._turn.run.next_message())
 
     def history(self, limit: int = 50) -> Sequence[Message]:
         """Return the last messages of this context, the oldest first."""
@@ -293,8 +293,7 @@ class BlockingTurn:
                 f"the function that updates {outer!r} updates {key!r}: "
                 + ("return it" if key == outer else "do one after the other")
             )
-        lane = self._turn.run.lane
-        context = lane.executor.context(lane)
+        context = self._turn._context
         updating: Future[R] = self._begin(context.update(key, function, default, call=here))
         updating.add_done_callback(lambda _: asked.put(None))
         try:

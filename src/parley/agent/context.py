@@ -6,10 +6,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from parley.engine.serialization import kept, read
+from parley.engine.turn.attempt import AttemptRunner
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
@@ -22,6 +24,24 @@ ValueName = tuple[Scope, str, str]
 
 Call = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
 """Calls a function with a value."""
+
+
+class AgentContexts:
+    """The contexts of one agent. Its turns in this process update a value one after another."""
+
+    def __init__(self, *, keep_history: bool) -> None:
+        self._keep_history = keep_history
+        self._locks: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, runner: AttemptRunner) -> AgentContext:
+        """Return the context of the runner's task."""
+        return AgentContext(
+            runner.store,
+            runner.scope,
+            runner.context_id,
+            keep_history=self._keep_history,
+            updating=self._locks,
+        )
 
 
 class AgentContext:

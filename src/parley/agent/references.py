@@ -71,9 +71,9 @@ async def reference(
     for function in (where, describe):
         if function is not None and not form_of(function).in_thread:
             raise TypeError(f"where and describe are plain functions of a task, not {function!r}")
-    run.referrals += 1
-    key = f"reference:{run.referrals}"
-    kept = run.recalled(key)
+    run.reference_count += 1
+    key = f"reference:{run.reference_count}"
+    kept = run.step_result(key)
     if kept is not None:
         tasks = list(await context.tasks(msgspec.json.decode(kept, type=list[str])))
     else:
@@ -81,7 +81,7 @@ async def reference(
     if len(tasks) < 2:
         return tasks[0] if tasks else None
     if kept is None:
-        await run.keep(key, msgspec.json.encode([task.id for task in tasks]))
+        await run.keep_result(key, msgspec.json.encode([task.id for task in tasks]))
     if describe is None:
         labels = [_label(task) for task in tasks]
     else:
@@ -108,7 +108,7 @@ async def _candidates(
 ) -> list[Task]:
     tasks: Sequence[Task] = await context.tasks(tasks_named(run.request.message))
     if not tasks:
-        own = run.lane.task_id
+        own = run.runner.task_id
         around = await context.others(own, MOST_CANDIDATES)
         # Ids rise with time: only what began before this task can be meant by its message.
         tasks = [task for task in around if task.id < own and task.state not in _OF_NO_USE]
@@ -120,7 +120,7 @@ async def _candidates(
 
 async def _of_each(run: Attempt, function: Callable[[Task], T], tasks: Sequence[Task]) -> list[T]:
     """Return what a function that the agent's author wrote says of tasks; it may take its time."""
-    found: list[T] = await run.lane.executor.in_thread(lambda: [function(task) for task in tasks])
+    found: list[T] = await run.runner.in_thread(lambda: [function(task) for task in tasks])
     return found
 
 
@@ -156,13 +156,13 @@ async def wait_for(run: Attempt, task: Task | str) -> Task:
     Raises ``TaskNotFoundError`` when there is none, ``ValueError`` for the task itself.
     """
     task_id = task if isinstance(task, str) else task.id
-    if task_id == run.lane.task_id:
+    if task_id == run.runner.task_id:
         raise ValueError("a task cannot wait for itself")
-    executor = run.lane.executor
+    store = run.runner.store
     while True:
         record = None
         if may_be_id(task_id):
-            record = await executor.store.load(task_id, scope=run.lane.scope)
+            record = await store.load(task_id, scope=run.runner.scope)
         if record is None:
             raise TaskNotFoundError(
                 f"there is no task {task_id[:100]!r} here for this caller",
@@ -171,7 +171,7 @@ async def wait_for(run: Attempt, task: Task | str) -> Task:
         if record.task.state.is_terminal:
             return record.task
         try:
-            events = follow(executor.store, executor.hints, task_id, record.seq)
+            events = follow(store, run.runner.hints, task_id, record.seq)
             async with aclosing(events):
                 async for _ in events:
                     pass

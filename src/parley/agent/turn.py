@@ -13,16 +13,18 @@ import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.context import AgentContext
+from parley.agent.context import AgentContext, AgentContexts
 from parley.engine.answer import Answer
 from parley.engine.content import accepts, checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
-from parley.engine.turn.attempt import Attempt, Failed, Rejected, log
+from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.engine.turn.output_filter import active
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.service import Caller
 from parley.model.tasks import Task, TaskState
+
+log = logging.getLogger("parley.agent")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,12 +39,13 @@ class Turn:
     began the task; ``latest`` is the one that this turn is about.
     """
 
-    def __init__(self, run: Attempt) -> None:
+    def __init__(self, run: Attempt, contexts: AgentContexts) -> None:
         self.run = run
+        self._contexts = contexts
 
     @property
     def _context(self) -> AgentContext:
-        return self.run.lane.executor.context(self.run.lane)
+        return self._contexts.of(self.run.runner)
 
     # -- what was asked ------------------------------------------------------------------------
 
@@ -123,18 +126,18 @@ class Turn:
     @property
     def task(self) -> Task | None:
         """The task as it stands, ``None`` while there is none."""
-        writer = self.run.lane.writer
+        writer = self.run.runner.writer
         return writer.fold.task if writer is not None else None
 
     @property
     def task_id(self) -> str:
         """The id that the task has, or will have if one is made."""
-        return self.run.lane.task_id
+        return self.run.runner.task_id
 
     @property
     def context_id(self) -> str:
         """The context that the message belongs to."""
-        return self.run.lane.context_id
+        return self.run.runner.context_id
 
     @property
     def number(self) -> int:
@@ -144,7 +147,7 @@ class Turn:
     @property
     def attempt(self) -> int:
         """Which attempt at this turn this is, from 1."""
-        return self.run.attempt
+        return self.run.number
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -222,7 +225,7 @@ class Turn:
                 both = {**(message.metadata or {}), **said}
                 message = msgspec.structs.replace(message, metadata=both)
         writer.status(TaskState.WORKING, message, metadata)
-        await writer.room()
+        await writer.drain()
 
     async def artifact(
         self,
@@ -251,7 +254,7 @@ class Turn:
                 metadata=check_metadata(metadata),
             )
         writer = self.run.write_artifact(artifact, last=True)
-        await writer.room()
+        await writer.drain()
         return artifact.artifact_id
 
     def stream(
@@ -295,7 +298,7 @@ class Turn:
         writer = self.run.writer()
         writer.status(TaskState.AUTH_REQUIRED, self.run.message(content))
         await writer.flush()
-        self.run.lane.answer()
+        self.run.runner.reply()
         result = await until
         self.run.writer().status(TaskState.WORKING)
         return result
@@ -331,18 +334,18 @@ class Turn:
         result that would not read back as it is: it says where, and is not remembered.
         """
         kind = _returned(function)
-        recalled = self.run.recalled(key)
+        recalled = self.run.step_result(key)
         if recalled is None:
             result: Any
             if inspect.iscoroutinefunction(function):
                 result = await function(*args, **kwargs)
             else:
-                result = await self.run.lane.executor.in_thread(function, *args, **kwargs)
+                result = await self.run.runner.in_thread(function, *args, **kwargs)
                 if isinstance(result, Awaitable):
                     result = await result
             what = f"step {key!r} returned a {type(result).__qualname__}"
             data = kept(result, kind, what=what, hint=", or declare what the function returns")
-            await self.run.keep(key, data)
+            await self.run.keep_result(key, data)
             return read(data, kind)
         return read(recalled, kind)
 
@@ -361,7 +364,7 @@ class Turn:
         itself; leave it when enough was said.
         """
         while True:
-            yield await self.run.take()
+            yield await self.run.next_message()
 
     # -- what the context remembers ------------------------------------------------------------
 

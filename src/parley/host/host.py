@@ -7,12 +7,15 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from parley.agent.agent import Agent, slug
+from parley.agent.context import AgentContexts
+from parley.agent.invoke import call
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
 from parley.engine.maintenance import Maintenance
@@ -141,12 +144,15 @@ class Host:
                 skills=agent.skills,
                 default_skill=agent.default_skill,
                 options=agent.options,
+                invoke=partial(
+                    call, contexts=AgentContexts(keep_history=agent.options.keep_history)
+                ),
                 threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
                 push=self.push,
-                tell=self.relay.work,
+                notify=self.relay.work,
                 extensions=agent.extensions,
                 hints=self.hints,
-                works=role != "api",
+                runs_turns=role != "api",
             )
             made[agent.key] = AgentService(
                 agent,
@@ -254,7 +260,7 @@ class Host:
     def _work(self, agent: str) -> None:
         executor = self.executors.get(agent)
         if executor is not None:
-            executor.adoption.go_on()
+            executor.claimer.wake()
 
     def drain(self) -> None:
         """Begin the end: accept nothing new, let turns end for a while, release the rest.

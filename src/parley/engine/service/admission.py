@@ -17,7 +17,7 @@ from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
-from parley.engine.turn.replay import facts_of
+from parley.engine.turn.replay import first_turn
 from parley.model.encoding import decode, encode
 from parley.model.errors import (
     ContentTypeNotSupportedError,
@@ -142,7 +142,7 @@ class Admission:
                 raise OverloadedError("the message is being taken in by another", retry_after=1)
             if not ticket.is_settled:
                 sending.ticket = ticket
-                ticket.forget = lambda: self._sends.pop(key, None)
+                ticket.on_settled = lambda: self._sends.pop(key, None)
             return Admitted(ticket, is_new=not ticket.is_logged)
         finally:
             if sending.ticket is None:
@@ -158,8 +158,8 @@ class Admission:
         if receipt.reply:
             return Repeated(reply=decode(receipt.reply, Message))
         began = receipt.turn == 1
-        elsewhere = self._executor.elsewhere
-        ticket = await elsewhere.ticket_of(receipt.task_id, "" if began else message_id)
+        replies = self._executor.remote_replies
+        ticket = await replies.handle_for(receipt.task_id, "" if began else message_id)
         return Repeated(task_id=receipt.task_id, began=began, ticket=ticket)
 
     async def _take_once(
@@ -182,7 +182,7 @@ class Admission:
         except DuplicateReceipt:
             return None
         if shared:
-            await ticket.begun()
+            await ticket.logged()
         return None if ticket.is_repeat else ticket
 
     async def _take(
@@ -197,7 +197,7 @@ class Admission:
         """Start the turn of a message, or log it for the task that it names."""
         push = self._push(request, context)
         if context.extensions:
-            profile = self._executor.outlet.profiles.of(context.extensions)
+            profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.listens:
                 request = await profile.receive(request, context)
         message = request.message
@@ -210,7 +210,7 @@ class Admission:
             )
         self._check_modes(request, skill)
         configuration = request.configuration
-        return self._executor.begin(
+        return self._executor.submit(
             Request(
                 message=message,
                 skill=skill,
@@ -262,7 +262,7 @@ class Admission:
         if len(agent.skills) == 1:
             return agent.default_skill
         first = await self._store.private_records(record.task.id, [Kind.TURN], limit=1)
-        return agent.skills.get(facts_of(first).skill, agent.default_skill)
+        return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
     async def _join(
         self,
@@ -291,7 +291,7 @@ class Admission:
         if record.task.state.is_terminal:
             raise ended(task_id)
         self._check_modes(request, await self._skill_of(record))
-        self._executor.check_room()
+        self._executor.check_capacity()
         entry = new_id()
         message = msgspec.structs.replace(message, context_id=record.task.context_id)
         received = Received(
@@ -309,13 +309,13 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
-            place=self._executor.place_for(record),
+            place=self._executor.queue_key(record),
             max_waiting=self._executor.options.max_waiting_messages,
         )
         ticket = self._executor.expect(task_id, entry)
         ticket.found = record
         try:
-            await self._executor.errand(self._deliver(append, ticket))
+            await self._executor.in_background(self._deliver(append, ticket))
         except TaskEnded:
             raise ended(task_id) from None
         except UnknownTask:
@@ -337,7 +337,7 @@ class Admission:
                 self._executor.push.watch(append.task_id, append.scope)
             self._executor.deliver(ticket)
         finally:
-            self._executor.expected.pop(ticket.entry, None)
+            self._executor.arriving.pop(ticket.entry, None)
 
 
 async def owned(

@@ -109,17 +109,17 @@ class AgentService:
             assert admitted.reply is not None
             return _trimmed(admitted.reply, history)
         if immediate and (ticket.entry or ticket.turn):
-            await ticket.begun()
+            await ticket.logged()
             if not ticket.done:
                 return _trimmed(await self._present(ticket.task_id), history)
         if not ticket.is_settled:
-            await ticket.progress()  # all that most replies need
+            await ticket.changed()  # all that most replies need
         ceiling = self._executor.options.blocking_timeout
         if context.patience is not None:
             ceiling = min(ceiling, context.patience)
-        if ticket.done or await ticket.answered(ceiling):
+        if ticket.done or await ticket.wait(ceiling):
             return _trimmed(ticket.reply, history)
-        return _trimmed(await self._executor.elsewhere.as_it_stands(ticket), history)
+        return _trimmed(await self._executor.remote_replies.current_task(ticket), history)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
@@ -156,8 +156,8 @@ class AgentService:
         # A new lane has not run yet, so this subscription misses nothing of the task; one that
         # stands in line may be in the log.
         with self._hints.subscribe(ticket.task_id) as live:
-            await ticket.begun()
-            new = live if admitted.is_new and not ticket.is_elsewhere else None
+            await ticket.logged()
+            new = live if admitted.is_new and not ticket.is_delegated else None
             if not ticket.is_logged:
                 if isinstance(ticket.reply, Message):
                     yield StreamItem(ticket.reply)
@@ -256,7 +256,7 @@ class AgentService:
 
     async def _turn_of(self, ticket: ReplyHandle) -> int:
         try:
-            return ticket.turn or await self._executor.elsewhere.turn_of(ticket)
+            return ticket.turn or await self._executor.remote_replies.turn_of(ticket)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
