@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
-from parley.engine.turn.next_turn import ATTEMPT_KEY
+from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
     InvalidParamsError,
     OverloadedError,

@@ -176,7 +176,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
             with suppress(asyncio.CancelledError):
                 await gate.wait()
 
-    async with nothing_is_left(path, besides="Lane._do"):
+    async with nothing_is_left(path, besides="TaskRunner._run"):
         host = host_of(agent, path)
         await host.start()
         await Talk(host.services[""], host).task("hello", return_immediately=True)

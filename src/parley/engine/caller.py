@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from parley.model.service import ANONYMOUS, Caller, caller_of
 from parley.store.events import KeptCaller
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 CLAIM_BYTES = 8192
 """How long the JSON of all claims that are kept of a caller may be."""

@@ -35,7 +35,7 @@ class Maintenance:
       delivering replica. An embedded store is polled only while tasks are queued or after an error.
     - ``SWEEP_SECONDS``: orphans (held by this replica, without a runner since the store failed),
       and overdue tasks.
-    - ``PRUNE_SECONDS``: tasks to cancel or to prune, in an asyncio task of its own: it may take long.
+    - ``PRUNE_SECONDS``: tasks to cancel or to prune, in a separate asyncio task: it may take long.
     """
 
     def __init__(

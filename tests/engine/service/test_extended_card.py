@@ -137,7 +137,7 @@ async def test_what_goes_wrong_stays_in_the_log(
         return made
 
     with (
-        caplog.at_level(logging.ERROR, "parley.agent"),
+        caplog.at_level(logging.ERROR, "parley.engine"),
         pytest.raises(InternalError) as raised,
     ):
         await card_of(agent_with(make), retries=0)

@@ -22,7 +22,7 @@ from parley.model.errors import (
 from parley.model.service import Caller
 from parley.model.uuid7 import new_id
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 Changes = AgentCard | Mapping[str, Any]
 """A whole card, or what it has that the public card has not: fields by their Python names."""

@@ -72,7 +72,7 @@ class TaskRunner:
     writer: TaskWriter | None = None
     predecessor: TaskWriter | None = None
     attempt: Attempt | None = None
-    epoch = 0
+    epoch = 0  # the fencing token of the claim; 0 before it
     successor_epoch = 0
     woken = False
     open_attempt_counts = True
@@ -545,15 +545,15 @@ class TaskRunner:
         elif isinstance(record.event, Received):
             self.wake()
 
-    def moved(self, place: LogPosition) -> None:
+    def moved(self, position: LogPosition) -> None:
         """Handle the log's position, as the store has it."""
-        if 0 < self.epoch < place.epoch:
+        if 0 < self.epoch < position.epoch:
             self._stop_fenced()
-        elif place.ended:
+        elif position.ended:
             return
-        elif place.cancel_requested:
+        elif position.cancel_requested:
             self.cancel()
-        elif place.waiting:
+        elif position.waiting:
             self.wake()
 
     def wake(self) -> None:
