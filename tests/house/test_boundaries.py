@@ -63,8 +63,8 @@ BOUNDARIES = {
     ("store/bus/subscriptions.py", "work"): COMMITTED,
 }
 
-# What writes a traceback into the log. The last one is the step of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed"}
+# What writes a traceback into the log. The last two are the steps of a boundary beside it.
+LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

@@ -15,7 +15,7 @@ from parley.engine.turn.attempt import AttemptRunner
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.store.task_store import Scope, TaskQuery, TaskStore
+from parley.store.task_store import Scope, TaskQuery
 
 R = TypeVar("R")
 
@@ -35,13 +35,7 @@ class AgentContexts:
 
     def of(self, runner: AttemptRunner) -> AgentContext:
         """Return the context of the runner's task."""
-        return AgentContext(
-            runner.store,
-            runner.scope,
-            runner.context_id,
-            keep_history=self._keep_history,
-            updating=self._locks,
-        )
+        return AgentContext(runner, keep_history=self._keep_history, updating=self._locks)
 
 
 class AgentContext:
@@ -49,16 +43,14 @@ class AgentContext:
 
     def __init__(
         self,
-        store: TaskStore,
-        scope: Scope,
-        context_id: str,
+        runner: AttemptRunner,
         *,
         keep_history: bool,
         updating: MutableMapping[ValueName, asyncio.Lock],
     ) -> None:
-        self._store = store
-        self._scope = scope
-        self._context_id = context_id
+        self._store = runner.store
+        self._scope = runner.scope
+        self._context_id = runner.context_id
         self._keeps_history = keep_history
         self._updating = updating
 

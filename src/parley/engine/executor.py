@@ -11,7 +11,8 @@ import contextlib
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from parley.engine.caller import kept, record_of
 from parley.engine.options import Options
@@ -32,6 +33,7 @@ from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
 from parley.model.service import ANONYMOUS, Caller
 from parley.model.uuid7 import new_id
+from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import CancelRequested
@@ -48,9 +50,6 @@ from parley.store.task_store import (
     TaskStore,
     UnknownTask,
 )
-
-if TYPE_CHECKING:
-    from parley.push.dispatcher import PushDispatcher
 
 log = logging.getLogger("parley.engine")
 
@@ -96,8 +95,8 @@ class AgentExecutor:
         threads: ThreadPool,
         push: PushDispatcher,
         notify: Callable[[str], None],
+        hints: LocalHints,
         extensions: Iterable[Extension] = (),
-        hints: LocalHints | None = None,
         runs_turns: bool = True,
     ) -> None:
         self.store = store
@@ -106,10 +105,11 @@ class AgentExecutor:
         self.default_skill = default_skill
         self.options = options
         self.invoke = invoke
-        self.in_thread = threads.call
+        self.in_thread: Callable[..., Awaitable[Any]] = threads.call
+        self.notify_work: Callable[[], None] = partial(notify, agent)
         self.push = push
         self.output_filters = OutputFilters(extensions, threads.call)
-        self.hints = hints or LocalHints()
+        self.hints = hints
         self.runs_turns = runs_turns
         self.queue = FairQueue()
         self.deadlines = Deadlines(store, options)
@@ -124,7 +124,6 @@ class AgentExecutor:
             exhausted=self.queue.clear,
             failed=self.unavailable,
         )
-        self._notify = notify
         self._threads = threads
         self._direct_reply_timer = SharedTimer(options.direct_reply_timeout)
         self._background: set[asyncio.Future[Any]] = set()
@@ -244,10 +243,6 @@ class AgentExecutor:
         if deadline is not None:
             heapq.heappush(self._queued_deadlines, (deadline, task_id))
         self.notify_work()
-
-    def notify_work(self) -> None:
-        """Wake the claimers of this agent, here and on other replicas."""
-        self._notify(self.agent)
 
     # -- messages to existing tasks ------------------------------------------------------------
 

@@ -107,10 +107,9 @@ class Waiters:
         else:
             log.error("task %s: the log could not be written: %s", task_id, error)
             refusal = unavailable(error)
-            self.refuse(refusal)
-            pending, self.pending = self.pending, {}
-            for handle in pending.values():
+            for handle in (*self.current, *self.pending.values()):
                 handle.refuse(refusal)
+            self.current, self.pending = [], {}
 
     def inherit(self, others: Waiters) -> None:
         """Take the handles of a runner that this one replaces."""

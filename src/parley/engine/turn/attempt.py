@@ -52,25 +52,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptRunner(Protocol):
-    """Gives an attempt its task: ids, log, messages and callers. ``TaskRunner`` implements it."""
+    """Gives an attempt its task: ids, log, messages and callers. ``TaskRunner`` implements it.
 
-    writer: TaskWriter | None
+    ``hints`` are wake-up notifications about logs in ``store``. ``in_thread`` calls a plain
+    function in one of the agent's threads.
+    """
+
+    store: TaskStore
+    hints: LocalHints
+    in_thread: Callable[..., Awaitable[Any]]
     scope: Scope
     context_id: str
+    writer: TaskWriter | None
 
     @property
     def task_id(self) -> str:
         """The task's id; for a message without a task, the id it would get."""
-        ...
-
-    @property
-    def store(self) -> TaskStore:
-        """The store that has the task's log."""
-        ...
-
-    @property
-    def hints(self) -> LocalHints:
-        """The wake-up notifications about logs in the store."""
         ...
 
     def create_task(self) -> TaskWriter:
@@ -91,10 +88,6 @@ class AttemptRunner(Protocol):
 
     def abort(self, error: A2AError) -> None:
         """Cancel the function, and end the turn with an error."""
-        ...
-
-    def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Call a plain function in one of the agent's threads."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from parley.engine.options import Options
 from parley.engine.replies.remote_replies import RemoteReplies
@@ -13,11 +13,9 @@ from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.deadlines import Deadlines
 from parley.engine.turn.output_filter import OutputFilters
 from parley.model.errors import A2AError
+from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.task_store import StoreError, TaskStore
-
-if TYPE_CHECKING:
-    from parley.push.dispatcher import PushDispatcher
 
 R = TypeVar("R", contravariant=True)
 
@@ -25,8 +23,10 @@ R = TypeVar("R", contravariant=True)
 class RunnerOwner(Protocol[R]):
     """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
 
-    ``invoke`` calls the author's function. ``arriving`` has the handles of messages that are being
-    appended to a log. ``may_have_orphans``: the replica may hold tasks that no runner runs.
+    ``invoke`` calls the author's function, ``in_thread`` a plain function in one of the agent's
+    threads, and ``notify_work`` wakes the claimers, here and on other replicas. ``arriving`` has
+    the handles of messages that are being appended to a log. ``may_have_orphans``: the replica may
+    hold tasks that no runner runs.
     """
 
     store: TaskStore
@@ -36,16 +36,14 @@ class RunnerOwner(Protocol[R]):
     default_skill: Skill
     runs_turns: bool
     invoke: Callable[[Attempt], Awaitable[object]]
+    in_thread: Callable[..., Awaitable[Any]]
+    notify_work: Callable[[], None]
     push: PushDispatcher
     deadlines: Deadlines
     output_filters: OutputFilters
     remote_replies: RemoteReplies
     arriving: dict[str, ReplyHandle]
     may_have_orphans: bool
-
-    def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Call a plain function in one of the agent's threads."""
-        ...
 
     def register(self, runner: R) -> None:
         """Make a runner known by its task."""
@@ -57,10 +55,6 @@ class RunnerOwner(Protocol[R]):
 
     def replace(self, runner: R) -> None:
         """Start another runner for the task of one whose function does not end."""
-        ...
-
-    def notify_work(self) -> None:
-        """Wake the claimers of this agent, here and on other replicas."""
         ...
 
     def unavailable(self, error: StoreError) -> A2AError:

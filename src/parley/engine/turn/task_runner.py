@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -35,7 +35,6 @@ from parley.model.errors import A2AError, InternalError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
-from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import CancelRequested, LoggedEvent, Received, TurnStarted
 from parley.store.fold import Fold
 from parley.store.task_store import (
@@ -47,7 +46,6 @@ from parley.store.task_store import (
     Scope,
     StoreError,
     TaskRecord,
-    TaskStore,
 )
 
 log = logging.getLogger("parley.engine")
@@ -103,6 +101,9 @@ class TaskRunner:
         task_id: str = "",
     ) -> None:
         self.executor = executor
+        self.store = executor.store
+        self.hints = executor.hints
+        self.in_thread = executor.in_thread
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
@@ -112,7 +113,7 @@ class TaskRunner:
     def task_id(self) -> str:
         """The task's id; for a message without a task, the id it would get."""
         if not self._task_id:
-            self._task_id = new_id(self.executor.store.now())
+            self._task_id = new_id(self.store.now())
         return self._task_id
 
     @property
@@ -169,19 +170,21 @@ class TaskRunner:
     async def _run_logged_turns(self) -> None:
         """Claim the task, and run its turns until there is nothing to do; then release it."""
         self._listen()
-        store = self.executor.store
-        if self.predecessor is not None:
-            await self._wait_for(self.predecessor)
+        if self.predecessor is not None:  # one of its appends may create the task
+            with contextlib.suppress(StoreError):
+                await self.predecessor.flush()
+                for handle in self.waiters.current:
+                    handle.mark_logged()
         if not self.epoch:
-            self.epoch = await store.claim(self.task_id)
+            self.epoch = await self.store.claim(self.task_id)
         while not self.abandoned:
             if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
             if self.writer is None:
-                record = await store.load(self.task_id)
+                record = await self.store.load(self.task_id)
             else:  # the writer has the task's content
-                record = await store.load(self.task_id, history=0, artifacts=False)
+                record = await self.store.load(self.task_id, history=0, artifacts=False)
             if record is None or record.task.state.is_terminal:
                 return
             if record.epoch != self.epoch:
@@ -191,24 +194,17 @@ class TaskRunner:
             if attempt is not None:
                 await self._run_turn(attempt)
             elif self.releasing or not self.woken:
-                if record.lease_owner == store.replica:
+                if record.lease_owner == self.store.replica:
                     await self._release_idle(record)
                 if self.releasing or not self.woken:
                     return
-
-    async def _wait_for(self, predecessor: TaskWriter) -> None:
-        """Wait for the appends of the runner that this one replaces: one may create the task."""
-        with contextlib.suppress(StoreError):
-            await predecessor.flush()
-            for handle in self.waiters.current:
-                handle.mark_logged()
 
     # -- the next attempt ----------------------------------------------------------------------
 
     async def _next_attempt(self, record: TaskRecord) -> Attempt | None:
         """Return the next attempt of a logged task, once its start is durable."""
         executor = self.executor
-        deadlines, store = executor.deadlines, executor.store
+        deadlines, store = executor.deadlines, self.store
         has_work = record.cancel_requested or record.turn_open or record.waiting > 0
         if not (has_work or deadlines.are_set):
             return None
@@ -346,7 +342,7 @@ class TaskRunner:
         value: object = None
         self._in_function = True
         if self.deadline is not None:
-            wait = max(0, self.deadline.at - self.executor.store.now()) / 1000
+            wait = max(0, self.deadline.at - self.store.now()) / 1000
             self._deadline_timer = asyncio.get_running_loop().call_later(wait, self._time_out)
         try:
             if self.abort_error is None:
@@ -385,7 +381,17 @@ class TaskRunner:
         """End the turn with the function's value or exception, and reply."""
         outcome = outcome_of(attempt, value, failure, has_task=self.writer is not None)
         if isinstance(outcome, TaskOutcome):
-            await self._end_task_with(attempt, outcome)
+            state, message = outcome.state, outcome.message
+            try:
+                if outcome.artifact is not None:
+                    attempt.write_artifact(outcome.artifact, last=True)
+                elif state is TaskState.COMPLETED:
+                    attempt.working()
+                else:
+                    attempt.writer()
+            except A2AError as error:
+                state, message = TaskState.FAILED, attempt.message(error.message)
+            await self._end_task(state, message)
             return
         attempt.finished = True
         request = attempt.request
@@ -411,22 +417,7 @@ class TaskRunner:
         """Store the receipt of a direct reply, and its part of the context's history."""
         exchange = (attempt.latest, reply) if self.executor.options.keep_history else ()
         receipt = replace(self.receipts[0], reply=encode(reply)) if self.receipts else None
-        await self.executor.store.keep(
-            self.scope, self.context_id, receipt=receipt, exchange=exchange
-        )
-
-    async def _end_task_with(self, attempt: Attempt, outcome: TaskOutcome) -> None:
-        state, message = outcome.state, outcome.message
-        try:
-            if outcome.artifact is not None:
-                attempt.write_artifact(outcome.artifact, last=True)
-            elif state is TaskState.COMPLETED:
-                attempt.working()
-            else:
-                attempt.writer()
-        except A2AError as error:
-            state, message = TaskState.FAILED, attempt.message(error.message)
-        await self._end_task(state, message)
+        await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
 
     async def _end_task(self, state: TaskState, message: Message | str | None = None) -> None:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
@@ -464,7 +455,7 @@ class TaskRunner:
     async def _release_turn(self, attempt: Attempt) -> None:
         """Release the lease during a turn; it is run again, and this attempt does not count."""
         attempt.finished = True
-        writer, executor = self.writer, self.executor
+        writer = self.writer
         if writer is None:
             self.waiters.refuse(shutting_down())
             return
@@ -473,22 +464,21 @@ class TaskRunner:
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, released=True))
         writer.release()
         await writer.flush()
-        executor.notify_work()
-        if executor.store.is_shared:
-            self.waiters.delegate(executor.remote_replies)
+        self.executor.notify_work()
+        if self.store.is_shared:
+            self.waiters.delegate(self.executor.remote_replies)
         else:
             self.waiters.resolve(writer.fold.task)
 
     async def _release_idle(self, record: TaskRecord) -> None:
         """Release the lease of a task of which no turn runs."""
-        writer, executor = self.writer, self.executor
-        seq = record.seq
+        writer, seq = self.writer, record.seq
         if writer is not None:
             if writer.fold.status.state.is_terminal:
                 return
             await writer.flush()
             seq = writer.seq
-        await executor.store.append(
+        await self.store.append(
             Append(
                 task_id=self.task_id,
                 events=(),
@@ -499,7 +489,7 @@ class TaskRunner:
             )
         )
         if record.turn_open or record.waiting or record.cancel_requested:
-            executor.notify_work()
+            self.executor.notify_work()
 
     # -- the next message ----------------------------------------------------------------------
 
@@ -518,7 +508,7 @@ class TaskRunner:
     async def _oldest_message(self) -> Received | None:
         """Return the oldest message in the log that no turn has taken."""
         skip = 0
-        while found := await self.executor.store.waiting_messages(self.task_id, skip=skip):
+        while found := await self.store.waiting_messages(self.task_id, skip=skip):
             received = found[0].event
             assert isinstance(received, Received)
             if not self.waiters.has_taken(received):
@@ -530,7 +520,7 @@ class TaskRunner:
 
     def _listen(self) -> None:
         if self._listening is None:
-            self._listening = self.executor.hints.listen(self.task_id, self)
+            self._listening = self.hints.listen(self.task_id, self)
             self._listening.__enter__()
 
     def _stop_listening(self) -> None:
@@ -564,20 +554,6 @@ class TaskRunner:
 
     # -- what the attempt uses (AttemptRunner) -------------------------------------------------
 
-    @property
-    def store(self) -> TaskStore:
-        """The store that has the task's log."""
-        return self.executor.store
-
-    @property
-    def hints(self) -> LocalHints:
-        """The wake-up notifications about logs in the store."""
-        return self.executor.hints
-
-    def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Call a plain function in one of the agent's threads."""
-        return self.executor.in_thread(function, *args, **kwargs)
-
     def create_task(self, request: Request | None = None) -> TaskWriter:
         """Write the task's first event, and return the writer.
 
@@ -594,17 +570,17 @@ class TaskRunner:
         if self._direct_reply_timer is not None:
             self._direct_reply_timer.cancel()
             self._direct_reply_timer = None
-        executor, at = self.executor, self.executor.store.now()
+        at = self.store.now()
         self.epoch = 1
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at)
         writer.output_filter = self._filter_of(request)
-        skills = len(executor.skills)
+        skills = len(self.executor.skills)
         writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
             receipts=first_turn_receipts(self.receipts, self.task_id),
             pushes=(self.push,) if self.push is not None else (),
         )
-        executor.register(self)
+        self.executor.register(self)
         self._listen()
         for handle in self.waiters.current:
             handle.turn = 1
@@ -612,7 +588,7 @@ class TaskRunner:
 
     def _open_writer(self, fold: Fold, seq: int, turn: int, since: int = 0) -> TaskWriter:
         return TaskWriter(
-            self.executor.store,
+            self.store,
             task_id=self.task_id,
             context_id=self.context_id,
             scope=self.scope,
@@ -622,7 +598,7 @@ class TaskRunner:
             epoch=self.epoch,
             since=since,
             on_created=None if seq else self._task_created,
-            on_error=self._log_stopped,
+            on_error=self._stop_function,
         )
 
     def _task_created(self) -> None:
@@ -692,10 +668,6 @@ class TaskRunner:
         self.wake()
         if self.writer is not None:
             self.writer.stop(Fenced(f"task {self.task_id} was taken over"))
-
-    def _log_stopped(self, error: StoreError) -> None:
-        """Stop the function: the store refused an append."""
-        self._stop_function()
 
     def _stop_function(self) -> None:
         """Cancel the function, and abandon it if it does not end within the grace period."""

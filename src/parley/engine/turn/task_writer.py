@@ -37,8 +37,8 @@ class TaskWriter:
 
     ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
     ``output_filter`` filters statuses and artifacts, and may refuse them. ``since`` is when a new
-    task begins (ms). ``on_created`` is called after the first commit, ``on_error`` when the log
-    stops.
+    task begins (ms). ``on_created`` is called after the first commit, ``on_error`` when
+    ``error`` is set.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TaskWriter:
         epoch: int = 1,
         since: int = 0,
         on_created: Callable[[], None] | None = None,
-        on_error: Callable[[StoreError], None] | None = None,
+        on_error: Callable[[], None] | None = None,
     ) -> None:
         self.task_id = task_id
         self.context_id = context_id
@@ -157,7 +157,7 @@ class TaskWriter:
     def _fail(self, error: StoreError) -> None:
         self.error = error
         if self._on_error is not None:
-            self._on_error(error)
+            self._on_error()
         self._wake()
 
     def _option(self, name: str, values: Sequence[Any]) -> None:
