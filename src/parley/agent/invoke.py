@@ -50,10 +50,7 @@ async def call(attempt: Attempt, contexts: AgentContexts) -> object:
 
 
 async def _stream(attempt: Attempt, values: Any) -> None:
-    async with (
-        aclosing(values),
-        ArtifactStream(attempt, name=attempt.request.skill.name) as out,
-    ):
+    async with aclosing(values), ArtifactStream(attempt, name=attempt.request.skill.name) as out:
         async for value in values:
             give(attempt, out, value)
             writer = attempt.runner.writer

@@ -150,8 +150,7 @@ class TaskRunner:
                 InternalError(f"the server failed; its log says why under {reference}")
             )
         finally:
-            if self._listening is not None:
-                self._stop_listening()
+            self._stop_listening()
             self.executor.remove(self)
             if self.writer is not None:
                 self.writer.detach()
@@ -203,8 +202,7 @@ class TaskRunner:
 
     async def _next_attempt(self, record: TaskRecord) -> Attempt | None:
         """Return the next attempt of a logged task, once its start is durable."""
-        executor = self.executor
-        deadlines, store = executor.deadlines, self.store
+        deadlines, store = self.executor.deadlines, self.store
         has_work = record.cancel_requested or record.turn_open or record.waiting > 0
         if not (has_work or deadlines.are_set):
             return None
@@ -224,7 +222,7 @@ class TaskRunner:
             if self.deadline is not None and self.deadline.at <= store.now():
                 await self._end_task(TaskState.FAILED, self.deadline.reason)
                 return None
-        if not executor.runs_turns:
+        if not self.executor.runs_turns:
             return None
         prepare = self._retry if record.turn_open else self._new_turn
         attempt = await prepare(record, self._records, self.writer)
@@ -259,9 +257,8 @@ class TaskRunner:
         attempts, released = attempts_of(record, records)
         options = self.executor.options
         if attempts > released and options.on_crash == "fail":
-            await self._end_task(
-                TaskState.FAILED, "The server stopped while it worked on this task."
-            )
+            reason = "The server stopped while it worked on this task."
+            await self._end_task(TaskState.FAILED, reason)
             return None
         if attempts and not self.open_attempt_counts:
             writer.write(TurnStarted(turn=record.turn, attempt=attempts, released=True))
@@ -288,10 +285,8 @@ class TaskRunner:
         number: int = 1,
         received: Received | None = None,
     ) -> Attempt:
-        executor = self.executor
-        request = request_of(
-            record, records, executor.skills, executor.default_skill, turn=turn, received=received
-        )
+        skills, default = self.executor.skills, self.executor.default_skill
+        request = request_of(record, records, skills, default, turn=turn, received=received)
         attempt = Attempt(self, request, turn=turn, number=number, latest=latest)
         attempt.replay(records)
         return attempt
