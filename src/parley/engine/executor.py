@@ -78,9 +78,9 @@ class AgentExecutor:
     """Owns every task runner of one agent in this process: starts, wakes, cancels and ends them.
 
     A message for which there is no capacity becomes an unclaimed task in the store. Any replica
-    with capacity claims it, as it claims the tasks of a dead replica. ``runs_turns`` is false for
-    an executor that only receives messages, and runs only turns that cannot have a task. ``notify``
-    is called with the agent's key when there are tasks to claim.
+    with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
+    ``runs_turns`` is false for an executor that leaves turns to others, except for those of skills
+    that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class AgentExecutor:
                 handle.mark_logged()
                 handle.delegate(self.remote_replies)
             else:
-                log.error("a task could not be put in line: %s", error)
+                log.error("a task could not be enqueued: %s", error)
                 handle.refuse(self.unavailable(StoreError(str(error))))
 
         appending = self._keep_in_background(asyncio.ensure_future(self.store.append(append)))
