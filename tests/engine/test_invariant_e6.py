@@ -207,7 +207,7 @@ async def test_e6_a_plain_caller_hook_runs_in_a_thread(binding: str, blocking: A
         return turn.caller.id
 
     async with (
-        serving(agent.asgi(caller=who), grpc=GrpcOptions(port=0)) as url,
+        serving(parley.asgi(agent, caller=who), grpc=GrpcOptions(port=0)) as url,
         parley.connect(url, binding=binding) as remote,
     ):
         assert str(await blocking.during(remote.send("hi"))) == "ada"

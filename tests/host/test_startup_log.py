@@ -23,6 +23,8 @@ from tests.house.file_sizes import ROOT
 
 APP = """
 import logging
+
+import parley
 from parley import Agent
 
 agent = Agent("Echo")
@@ -31,7 +33,7 @@ agent = Agent("Echo")
 async def say(text: str) -> str:
     return text
 
-app = agent.asgi(store="{store}")
+app = parley.asgi(agent, store="{store}")
 logging.basicConfig(level="INFO", format="%(name)s: %(message)s")
 """
 

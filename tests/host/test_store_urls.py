@@ -112,7 +112,7 @@ async def say(turn: Turn) -> str:
 def test_an_app_is_made_for_a_fleet():
     app = parley.asgi(agent, store=POSTGRES, bus=REDIS, role="api", lease=5, migrates=False)
     assert len(app.agents) == 1
-    app = agent.asgi(store=POSTGRES, bus="none", role="worker")
+    app = parley.asgi(agent, store=POSTGRES, bus="none", role="worker")
     assert not app.agents
 
 

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import msgspec
 
@@ -28,9 +28,6 @@ from parley.model.extensions import Extension, collected
 from parley.model.parts import Message
 from parley.model.service import Caller
 from parley.wire.versions import LATEST
-
-if TYPE_CHECKING:
-    from parley.server.app import App
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -389,15 +386,6 @@ class Agent:
             default_output_modes=self.output_modes,
             skills=tuple(skill.described for skill in self.skills.values()),
         )
-
-    def asgi(self, **options: Any) -> App:
-        """Return the agent as an ASGI app, for a server of your own or to mount under a prefix.
-
-        Takes the options of ``parley.asgi``.
-        """
-        from parley.host.host import asgi
-
-        return asgi(self, **options)
 
 
 def slug(name: str) -> str:
