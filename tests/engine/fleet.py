@@ -97,9 +97,8 @@ class Replica(Talk):
     def fall_silent(self) -> None:
         """Give no further sign of life, and look for no more work, but go on."""
         assert isinstance(self.store, MortalStore)
-        assert self.host._sweep is not None
-        self.host._sweep.end()
-        self.executor.runs_turns = False
+        self.host._maintenance.end()
+        self.executor.works = False
         self.store.fall_silent()
 
     def die(self) -> None:
@@ -133,8 +132,8 @@ class Fleet:
             drain=drain,
             bus=bus,
             role=role,
-            poll=poll,
-            webhooks=Egress.allowing(True),
+            poll_interval=poll,
+            egress=Egress.allowing(True),
         )
         await host.start()
         replica = Replica(host)
@@ -149,7 +148,7 @@ class Fleet:
     async def kill(self, replica: Replica) -> None:
         """End a replica as a process ends that is killed."""
         replica.die()
-        await replica.host.relay.stop()
+        await replica.host.poller.stop()
 
     async def close(self) -> None:
         """Stop all that are left."""

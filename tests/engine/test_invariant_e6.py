@@ -13,7 +13,7 @@ import pytest
 
 import parley
 from parley import Agent, CallContext, Caller, Message, Turn
-from parley.agent.agent import RoutedMessage
+from parley.engine.routing import RoutedMessage
 from parley.extensions import Extension
 from parley.model.extensions import method
 from parley.model.requests import GetExtendedAgentCardRequest, GetTaskRequest, SendMessageRequest

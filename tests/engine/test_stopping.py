@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from parley import Agent, Turn
-from parley.host.host import Host, asgi, placed
+from parley.host.app import asgi
+from parley.host.host import Host, placed
 from parley.security.egress import Egress
 from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
@@ -218,7 +219,7 @@ async def test_a_webhook_that_never_answers_is_given_up_when_its_grace_is_over(
 
         hook.answer = never
         async with nothing_is_left(path):
-            host = host_of(quick(), path, drain=1.0, webhooks=Egress.allowing(True))
+            host = host_of(quick(), path, drain=1.0, egress=Egress.allowing(True))
             await host.start()
             await Pushed(host).task("hello", f"{hook.url}/a")
             await asked.wait()
@@ -280,7 +281,7 @@ async def test_a_stop_that_is_cancelled_at_any_moment_closes_everything(
             return 200
 
         hook.answer = never
-        host = host_of(waiting(forever), path, drain=60.0, webhooks=Egress.allowing(True))
+        host = host_of(waiting(forever), path, drain=60.0, egress=Egress.allowing(True))
         await host.start()
         await Pushed(host).send("hello", f"{hook.url}/a", return_immediately=True)
         await began.wait()

@@ -8,7 +8,7 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskState, Turn
-from parley.host.host import serve
+from parley.host.app import serve
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.server.sockets import ListenError

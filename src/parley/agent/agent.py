@@ -5,15 +5,23 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
+from parley.engine.description import AgentDescription
+from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
-from parley.engine.service.extended_card import ExtendedCard, ExtendedCards
-from parley.engine.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
+from parley.engine.routing import RoutedMessage
+from parley.engine.skill import (
+    Replies,
+    Skill,
+    default_skill,
+    form_of,
+    modes_of,
+    strings_of,
+    takes_of,
+)
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
@@ -23,16 +31,10 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import Extension, collected
-from parley.model.parts import Message
-from parley.model.service import Caller
 from parley.wire.versions import LATEST
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-SKILL_KEY = "skill"
-"""The metadata key by which a message names the skill that it is for, by its id."""
 
 log = logging.getLogger("parley.agent")
 
@@ -40,19 +42,6 @@ ANYTHING = ("text/plain", "application/json", "*/*")
 
 OWN = (ResumableStreams(), IdempotentSend())
 """What every agent has."""
-
-
-class RoutedMessage(msgspec.Struct, frozen=True):
-    """What a router decides by. ``caller`` has all claims."""
-
-    message: Message
-    metadata: dict[str, Any]
-    caller: Caller
-
-    @property
-    def text(self) -> str:
-        """The message's text."""
-        return self.message.text
 
 
 class Agent:
@@ -153,7 +142,6 @@ class Agent:
         )
         self.key = key or slug(name)
         self.skills: dict[str, Skill] = {}
-        self._default: Skill | None = None
         self._router: Callable[[RoutedMessage], Any] | None = None
 
     def __repr__(self) -> str:
@@ -249,7 +237,6 @@ class Agent:
             )
         if default and any(skill.default for skill in self.skills.values()):
             raise ValueError(f"the agent {self.name!r} has a default skill already")
-        self._default = None
         documented = description if description is not None else inspect.getdoc(function) or ""
         self.skills[skill_id] = Skill(
             id=skill_id,
@@ -301,68 +288,33 @@ class Agent:
     def extended_card(self, source: ExtendedCard) -> None:
         self.extended_cards = ExtendedCards(source)
 
-    # -- which skill -----------------------------------------------------------------------------
-
-    def pick(self, message: Message, metadata: Mapping[str, Any] | None) -> Skill | None:
-        """Return the skill of a message, or nothing when the router is to be asked.
-
-        Raises ``InvalidParamsError`` when the message names a skill that there is none of.
-        """
-        wanted = (message.metadata or {}).get(SKILL_KEY)
-        if wanted is None and metadata:
-            wanted = metadata.get(SKILL_KEY)
-        if wanted is not None:
-            skill = self.skills.get(wanted) if isinstance(wanted, str) else None
-            if skill is None:
-                raise InvalidParamsError(
-                    f"this agent has no skill {str(wanted)[:100]!r}; "
-                    f"it has {', '.join(self.skills)}",
-                    violations=(
-                        FieldViolation(
-                            f"message.metadata.{SKILL_KEY}", f"one of {', '.join(self.skills)}"
-                        ),
-                    ),
-                )
-            return skill
-        return self.default_skill if self._router is None else None
-
-    async def route(
-        self,
-        message: Message,
-        metadata: Mapping[str, Any] | None,
-        caller: Caller,
-        in_thread: Callable[..., Awaitable[Any]],
-    ) -> Skill:
-        """Return the skill that the router chooses; ``in_thread`` calls one that could block."""
-        assert self._router is not None
-        asked = RoutedMessage(message, dict(metadata or {}), caller)
-        if form_of(self._router).in_thread:
-            chosen = await in_thread(self._router, asked)
-        else:
-            chosen = self._router(asked)
-        if inspect.isawaitable(chosen):
-            chosen = await chosen
-        if chosen is None:
-            return self.default_skill
-        if chosen not in self.skills:
-            raise RuntimeError(
-                f"the router of {self.name!r} chose {chosen!r}; there are {list(self.skills)}"
-            )
-        return self.skills[chosen]
-
     @property
     def default_skill(self) -> Skill:
-        """The skill of messages that name none: the one declared so, else the first."""
+        """The skill of messages that name none. Raises ``ValueError`` without a skill."""
         if not self.skills:
             raise ValueError(
                 f"the agent {self.name!r} has no skill; decorate a function with @agent.skill"
             )
-        if self._default is None:
-            first = next(iter(self.skills.values()))
-            self._default = next((s for s in self.skills.values() if s.default), first)
-        return self._default
+        return default_skill(self.skills)
 
-    # -- the card, the app -----------------------------------------------------------------------
+    # -- for the server ------------------------------------------------------------------------
+
+    def describe(self) -> AgentDescription:
+        """Return the agent as the engine runs it. Raises ``ValueError`` without a skill."""
+        return AgentDescription(
+            key=self.key,
+            card=self.card(()),
+            skills=dict(self.skills),
+            default_skill=self.default_skill,
+            router=self._router,
+            input_modes=self.input_modes,
+            extended_cards=self.extended_cards,
+            extensions=self.extensions,
+            options=self.options,
+            retention=self.retention,
+            input_timeout=self.input_timeout,
+            threads=self.threads,
+        )
 
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
         """Return the card of the agent: at an address that takes JSON-RPC, or at interfaces."""

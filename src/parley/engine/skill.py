@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -66,6 +66,12 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
             input_modes=self.input_modes,
             output_modes=self.output_modes,
         )
+
+
+def default_skill(skills: Mapping[str, Skill]) -> Skill:
+    """Return the skill of messages that name none: the one declared so, else the first."""
+    first = next(iter(skills.values()))
+    return next((skill for skill in skills.values() if skill.default), first)
 
 
 def form_of(function: Callable[..., Any]) -> Form:

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from parley.agent.agent import Agent
+from parley.engine.description import AgentDescription
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.host")
 
 _WORKERS = re.compile(r"(?:--workers(?:=|$)|-w=?)(\d*)")
 
 
-def note_start(store: TaskStore, agents: Sequence[Agent]) -> None:
+def log_startup(store: TaskStore, agents: Sequence[AgentDescription]) -> None:
     """Say when ended tasks are removed, and that several processes share no memory."""
     removed = removed_after(agents)
     if removed:
@@ -36,7 +36,7 @@ def note_start(store: TaskStore, agents: Sequence[Agent]) -> None:
         )
 
 
-def removed_after(agents: Sequence[Agent]) -> str:
+def removed_after(agents: Sequence[AgentDescription]) -> str:
     """Return when the tasks of agents are removed, in words; nothing where none are."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
@@ -49,7 +49,7 @@ def removed_after(agents: Sequence[Agent]) -> str:
         told = _span(spans[0])
     else:
         told = ", ".join(f"{_span(span)} ({', '.join(names[span])})" for span in spans)
-    return f"for {told}; Agent(keep_for=...) says how long they are kept, None for ever"
+    return f"for {told}; Agent(retention=...) says how long they are kept, None for ever"
 
 
 def several_workers(environ: Mapping[str, str] = os.environ) -> str:

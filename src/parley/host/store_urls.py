@@ -67,14 +67,14 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def open_store(
-    url: str | TaskStore, lease: float | None = None, *, migrates: bool = True
+    url: str | TaskStore, lease: float | None = None, *, migrate: bool = True
 ) -> TaskStore:
     """Return the store that a URL names: ``memory:``, ``sqlite:///path/to/tasks.db``, or
     ``postgresql://host/database``, which many replicas use at a time.
 
     After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
     absolute. ``lease`` is for how many seconds a replica that is not heard of keeps its tasks.
-    Without ``migrates`` a PostgreSQL store whose schema is older is refused when it is opened.
+    Without ``migrate`` a PostgreSQL store whose schema is older is refused when it is opened.
     What is a store already is returned as it is. Raises ``ValueError`` for anything else.
     """
     is_postgres = isinstance(url, str) and scheme_of(url) in POSTGRES
@@ -83,7 +83,7 @@ def open_store(
         raise ValueError(
             f"lease={lease:g} needs a store that many replicas use, postgresql://..., not {what}"
         )
-    if not migrates and not is_postgres:
+    if not migrate and not is_postgres:
         raise ValueError("only a postgresql:// store can be opened without bringing it up to date")
     if not isinstance(url, str):
         return url
@@ -92,7 +92,7 @@ def open_store(
         from parley.store.postgres.store import PostgresTaskStore
 
         wanted = Lease() if lease is None else Lease(lease)
-        return PostgresTaskStore(url, lease=wanted, migrates=migrates)
+        return PostgresTaskStore(url, lease=wanted, migrates=migrate)
     if url in ("memory:", "memory://"):
         return MemoryTaskStore()
     path = sqlite_path(url)

@@ -9,12 +9,13 @@ from typing import NoReturn
 
 import msgspec
 
-from parley.agent.agent import Agent
 from parley.engine.caller import kept, record_of
 from parley.engine.content import gives, media_type_of, takes
+from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
+from parley.engine.routing import RoutedMessage, route, skill_of
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
@@ -87,7 +88,7 @@ class Admission:
     however often and however simultaneously it comes; any other repeated id is a new message.
     """
 
-    def __init__(self, agent: Agent, executor: AgentExecutor, store: TaskStore) -> None:
+    def __init__(self, agent: AgentDescription, executor: AgentExecutor, store: TaskStore) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
@@ -203,11 +204,10 @@ class Admission:
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, shown)
-        skill = self._agent.pick(message, request.metadata)
+        skill = skill_of(self._agent, message, request.metadata)
         if skill is None:
-            skill = await self._agent.route(
-                message, request.metadata, context.caller, self._executor.in_thread
-            )
+            routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
+            skill = await route(self._agent, routed, self._executor.in_thread)
         self._check_modes(request, skill)
         configuration = request.configuration
         return self._executor.submit(

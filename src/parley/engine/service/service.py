@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
-from parley.agent.agent import Agent
+from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
+from parley.engine.extended_card import check_caller
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.service.admission import (
@@ -17,7 +18,6 @@ from parley.engine.service.admission import (
     not_found,
     owned,
 )
-from parley.engine.service.extended_card import check_caller
 from parley.engine.service.pagination import page_of_tasks, with_history
 from parley.engine.service.push_configs import PushConfigs
 from parley.model.cards import AgentCard
@@ -69,14 +69,14 @@ class AgentService:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentDescription,
         *,
         executor: AgentExecutor,
         store: TaskStore,
         hints: LocalHints,
         authenticates: bool = False,
     ) -> None:
-        self._agent = agent
+        self.agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
@@ -184,7 +184,7 @@ class AgentService:
         if record is None:
             raise not_found(repeated.task_id)
         after = 0
-        ends = not self._agent.options.stream_until_terminal
+        ends = not self.agent.options.stream_until_terminal
         if not repeated.began:
             yield StreamItem(record.task, record.seq)
             after = record.seq
@@ -240,7 +240,7 @@ class AgentService:
         live: Subscription | None = None,
     ) -> AsyncIterator[StreamItem]:
         """Yield events after a number; with a ticket, up to the end of its turn."""
-        ending = None if self._agent.options.stream_until_terminal else ticket
+        ending = None if self.agent.options.stream_until_terminal else ticket
         async with aclosing(self._batches(task_id, after, live)) as batches:
             async for batch in batches:
                 for record in batch:
@@ -343,7 +343,7 @@ class AgentService:
             raise self._executor.unavailable(error) from error
 
     def _scope(self, context: CallContext) -> Scope:
-        return Scope(self._agent.key, context.tenant, context.caller.owner)
+        return Scope(self.agent.key, context.tenant, context.caller.owner)
 
     # -- push notification configurations ------------------------------------------------------
 
@@ -377,10 +377,10 @@ class AgentService:
         self, request: GetExtendedAgentCardRequest, context: CallContext
     ) -> AgentCard:
         """Return the card for the caller, without interfaces: a server knows them (§3.1.11)."""
-        cards = self._agent.extended_cards
+        cards = self.agent.extended_cards
         check_caller(cards, context.caller, authenticates=self._authenticates)
         assert cards is not None
-        return await cards.of(self._agent.card(()), context.caller, self._executor.in_thread)
+        return await cards.of(self.agent.card, context.caller, self._executor.in_thread)
 
 
 def _trimmed(reply: Task | Message, length: int | None) -> Task | Message:
