@@ -103,7 +103,9 @@ async def serve(
 @pytest.fixture(scope="session")
 async def server(serve: Serve) -> Server:
     """Servers of the agents."""
-    return Server(*[await serve(partial(parley.asgi, agent)) for agent in (contract, plain, strict)])
+    return Server(
+        *[await serve(partial(parley.asgi, agent)) for agent in (contract, plain, strict)]
+    )
 
 
 @pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way))

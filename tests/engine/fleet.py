@@ -158,7 +158,7 @@ class Fleet:
 
 def where(turn: Any) -> str:
     """Return what the store calls the replica that a turn runs on."""
-    return str(turn.run.runner.store.replica)
+    return str(turn._attempt.lane.executor.store.replica)
 
 
 async def get(replica: Replica, task_id: str) -> Task:
