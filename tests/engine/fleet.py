@@ -98,7 +98,7 @@ class Replica(Talk):
         """Give no further sign of life, and look for no more work, but go on."""
         assert isinstance(self.store, MortalStore)
         self.host._maintenance.end()
-        self.executor.works = False
+        self.executor.runs_turns = False
         self.store.fall_silent()
 
     def die(self) -> None:
@@ -158,7 +158,7 @@ class Fleet:
 
 def where(turn: Any) -> str:
     """Return what the store calls the replica that a turn runs on."""
-    return str(turn._attempt.lane.executor.store.replica)
+    return str(turn._attempt.runner.store.replica)
 
 
 async def get(replica: Replica, task_id: str) -> Task:

@@ -68,7 +68,7 @@ class BlockingTurn(TurnFacts):
         async def called() -> T:
             task = asyncio.current_task()
             assert task is not None
-            if attempt.over:
+            if attempt.finished:
                 coroutine.close()
                 raise asyncio.CancelledError
             attempt.calls |= {task}
@@ -163,7 +163,7 @@ class BlockingTurn(TurnFacts):
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""
         while True:
-            yield self._wait(self._attempt.take())
+            yield self._wait(self._attempt.next_message())
 
     def history(self, limit: int = 50) -> Sequence[Message]:
         """Return the last messages of this context, the oldest first."""

@@ -12,17 +12,16 @@ import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.context import AgentContext
+from parley.agent.context import AgentContext, AgentContexts
 from parley.agent.turn_facts import TurnFacts
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
+from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
 from parley.model.parts import Artifact, Message
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
-
-log = logging.getLogger("parley.agent")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,9 +36,13 @@ class Turn(TurnFacts):
     is the message of this turn.
     """
 
+    def __init__(self, attempt: Attempt, contexts: AgentContexts) -> None:
+        super().__init__(attempt)
+        self._contexts = contexts
+
     @property
     def _context(self) -> AgentContext:
-        return self._attempt.lane.executor.context(self._attempt.lane)
+        return self._contexts.of(self._attempt.runner)
 
     # -- other tasks ---------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class Turn(TurnFacts):
                 metadata=check_metadata(metadata),
             )
         writer = self._attempt.write_artifact(artifact, last=True)
-        await writer.room()
+        await writer.drain()
         return artifact.artifact_id
 
     def stream(
@@ -183,7 +186,7 @@ class Turn(TurnFacts):
         writer = self._attempt.writer()
         writer.status(TaskState.AUTH_REQUIRED, self._attempt.message(content))
         await writer.flush()
-        self._attempt.lane.answer()
+        self._attempt.runner.reply()
         result = await until
         self._attempt.writer().status(TaskState.WORKING)
         return result
@@ -218,18 +221,18 @@ class Turn(TurnFacts):
         result would not read back as it is; nothing is logged then.
         """
         kind = _returned(function)
-        recalled = self._attempt.recalled(key)
+        recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
             if inspect.iscoroutinefunction(function):
                 result = await function(*args, **kwargs)
             else:
-                result = await self._attempt.lane.executor.in_thread(function, *args, **kwargs)
+                result = await self._attempt.runner.in_thread(function, *args, **kwargs)
                 if isinstance(result, Awaitable):
                     result = await result
             what = f"step {key!r} returned a {type(result).__qualname__}"
             data = kept(result, kind, what=what, hint=", or declare what the function returns")
-            await self._attempt.keep(key, data)
+            await self._attempt.keep_result(key, data)
             return read(data, kind)
         return read(recalled, kind)
 
@@ -240,7 +243,7 @@ class Turn(TurnFacts):
         itself.
         """
         while True:
-            yield await self._attempt.take()
+            yield await self._attempt.next_message()
 
     # -- the state of the context --------------------------------------------------------------
 

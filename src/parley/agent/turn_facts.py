@@ -97,18 +97,18 @@ class TurnFacts:
     @property
     def task(self) -> Task | None:
         """The current task, ``None`` if there is none yet."""
-        writer = self._attempt.lane.writer
+        writer = self._attempt.runner.writer
         return writer.fold.task if writer is not None else None
 
     @property
     def task_id(self) -> str:
         """The id of the task, also before it exists."""
-        return self._attempt.lane.task_id
+        return self._attempt.runner.task_id
 
     @property
     def context_id(self) -> str:
         """The id of the context that the message belongs to."""
-        return self._attempt.lane.context_id
+        return self._attempt.runner.context_id
 
     @property
     def number(self) -> int:
@@ -118,7 +118,7 @@ class TurnFacts:
     @property
     def attempt(self) -> int:
         """The number of this attempt at the turn, from 1."""
-        return self._attempt.attempt
+        return self._attempt.number
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

@@ -151,14 +151,14 @@ class Maintenance:
                 executor.may_have_orphans = True
             raise
 
-    async def _cancel_parked(self, agent: AgentDescription) -> None:
+    async def _cancel_unanswered(self, agent: AgentDescription) -> None:
         if agent.input_timeout is not None:
             before = self._before(agent.input_timeout)
             for task_id in await self._store.parked(agent.key, before, PRUNE_BATCH):
                 await self._executors[agent.key].cancel_unanswered(task_id)
 
     async def _prune(self, agent: AgentDescription) -> bool:
-        """Remove a few tasks that were kept long enough; return whether there may be more."""
+        """Prune one batch of old tasks; return whether there may be more."""
         if agent.retention is None:
             return False
         before = self._before(agent.retention)

@@ -9,9 +9,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Literal
 
 from parley.agent.agent import Agent, slug
+from parley.agent.context import AgentContexts
+from parley.agent.invoke import call
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -146,10 +149,11 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            tell=self.poller.work,
+            invoke=partial(call, contexts=AgentContexts(keep_history=agent.options.keep_history)),
+            notify=self.poller.work,
             extensions=agent.extensions,
             hints=self.hints,
-            works=self._runs_turns,
+            runs_turns=self._runs_turns,
         )
 
     # -- start ---------------------------------------------------------------------------------
@@ -207,7 +211,7 @@ class Host:
     def _claim(self, agent: str) -> None:
         executor = self.executors.get(agent)
         if executor is not None:
-            executor.adoption.go_on()
+            executor.claimer.wake()
 
     # -- serve ---------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from parley.engine.routing import RoutedMessage, route, skill_of
 from parley.engine.service.checks import cannot_join, check_modes, invalid, owned, too_many_pushes
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
-from parley.engine.turn.replay import facts_of
+from parley.engine.turn.replay import first_turn
 from parley.model.errors import (
     OverloadedError,
     PushNotificationNotSupportedError,
@@ -133,7 +133,7 @@ class Admission:
         if record.task.state.is_terminal:
             raise ended(task_id)
         check_modes(request, await self._skill_of(record), self._agent)
-        self._executor.check_room()
+        self._executor.check_capacity()
         entry = new_id()
         received = Received(
             entry=entry,
@@ -156,7 +156,7 @@ class Admission:
         handle = self._executor.expect(task_id, entry)
         handle.found = record
         try:
-            await self._executor.errand(self._deliver(append, handle))
+            await self._executor.in_background(self._deliver(append, handle))
         except TaskEnded:
             raise ended(task_id) from None
         except UnknownTask:
@@ -177,7 +177,7 @@ class Admission:
         if len(agent.skills) == 1:
             return agent.default_skill
         first = await self._store.private_records(record.task.id, [Kind.TURN], limit=1)
-        return agent.skills.get(facts_of(first).skill, agent.default_skill)
+        return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
     async def _deliver(self, append: Append, handle: ReplyHandle) -> None:
         try:
@@ -186,4 +186,4 @@ class Admission:
                 self._executor.push.watch(append.task_id, append.scope)
             self._executor.deliver(handle)
         finally:
-            self._executor.expected.pop(handle.entry, None)
+            self._executor.arriving.pop(handle.entry, None)

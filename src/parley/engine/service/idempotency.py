@@ -117,7 +117,7 @@ class IdempotentAdmission:
                 raise OverloadedError("the message is being taken in by another", retry_after=1)
             if not handle.is_settled:
                 pending.handle = handle
-                handle.forget = lambda: self._pending.pop(key, None)
+                handle.on_settled = lambda: self._pending.pop(key, None)
             return Admitted(handle, is_new=not handle.is_logged)
         finally:
             if pending.handle is None:
@@ -133,7 +133,7 @@ class IdempotentAdmission:
         except DuplicateReceipt:
             return None
         if self._store.is_shared:
-            await handle.begun()
+            await handle.logged()
         return None if handle.is_repeat else handle
 
     async def _repeated(self, scope: Scope, message_id: str, digest: bytes) -> Repeated | None:
@@ -145,7 +145,7 @@ class IdempotentAdmission:
         if receipt.reply:
             return Repeated(reply=decode(receipt.reply, Message))
         began = receipt.turn == 1
-        handle = await self._replies.ticket_of(receipt.task_id, "" if began else message_id)
+        handle = await self._replies.handle_for(receipt.task_id, "" if began else message_id)
         return Repeated(task_id=receipt.task_id, began=began, handle=handle)
 
 

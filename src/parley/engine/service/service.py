@@ -78,7 +78,7 @@ class AgentService:
         self._hints = hints
         self._authenticates = authenticates
         admission = Admission(agent, executor, store)
-        self._admission = IdempotentAdmission(admission, store, executor.elsewhere)
+        self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 
     # -- messages ------------------------------------------------------------------------------
@@ -106,17 +106,17 @@ class AgentService:
             assert admitted.reply is not None
             return admitted.reply
         if immediate and (handle.entry or handle.turn):
-            await handle.begun()
+            await handle.logged()
             if not handle.done:
                 return _with_history(await self._present(handle.task_id), length)
         if not handle.is_settled:
-            await handle.progress()  # all that most replies need
+            await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout
         if context.patience is not None:
             timeout = min(timeout, context.patience)
-        if handle.done or await handle.answered(timeout):
+        if handle.done or await handle.wait(timeout):
             return _with_history(handle.reply, length)
-        return _with_history(await self._executor.elsewhere.as_it_stands(handle), length)
+        return _with_history(await self._executor.remote_replies.current_task(handle), length)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
@@ -153,8 +153,8 @@ class AgentService:
         # A new task runner has written nothing yet, so this subscription misses no event; an
         # enqueued task may be in the log.
         with self._hints.subscribe(handle.task_id) as live:
-            await handle.begun()
-            new = live if admitted.is_new and not handle.is_elsewhere else None
+            await handle.logged()
+            new = live if admitted.is_new and not handle.is_delegated else None
             if not handle.is_logged:
                 if isinstance(handle.reply, Message):
                     yield StreamItem(handle.reply)
@@ -254,7 +254,7 @@ class AgentService:
 
     async def _turn_of(self, handle: ReplyHandle) -> int:
         try:
-            return handle.turn or await self._executor.elsewhere.turn_of(handle)
+            return handle.turn or await self._executor.remote_replies.turn_of(handle)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
