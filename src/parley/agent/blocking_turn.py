@@ -195,7 +195,7 @@ class BlockingTurn(TurnFacts):
                 + ("return it" if key == outer else "do one after the other")
             )
         context = self._turn._context
-        updating: Future[R] = self._begin(context.update(key, function, default, call=call_here))
+        updating: Future[R] = self._begin(context.update(key, function, default, apply=call_here))
         updating.add_done_callback(lambda _: calls.put(None))
         try:
             while (pending := calls.get()) is not None:
