@@ -48,7 +48,7 @@ class Admission:
         self._executor = executor
         self._store = store
 
-    async def admit(
+    async def begin_or_join(
         self,
         request: SendMessageRequest,
         context: CallContext,

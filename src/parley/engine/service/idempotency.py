@@ -86,12 +86,19 @@ class IdempotentAdmission:
         """
         check_request(request)
         if IDEMPOTENT_SEND not in context.extensions:
-            handle = await self._admission.admit(request, context, scope, (), logged, with_task)
+            handle = await self._admission.begin_or_join(
+                request, context, scope, (), logged, with_task
+            )
             return Admitted(handle)
         # With other replicas, the receipt is durable before the function runs.
         logged = logged or self._store.is_shared
         admit = partial(
-            self._admission.admit, request, context, scope, logged=logged, with_task=with_task
+            self._admission.begin_or_join,
+            request,
+            context,
+            scope,
+            logged=logged,
+            with_task=with_task,
         )
         return await self._admit_once(scope, request.message.message_id, _digest(request), admit)
 
