@@ -178,7 +178,7 @@ def measure(place: Path, sizes: tuple[int, ...], progress: Callable[[str], None]
 def one_store(
     name: str, url: str, place: Path, sizes: tuple[int, ...], progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    from parley.host.host import open_store
+    from parley.host.store_urls import open_store
 
     by_size: dict[int, dict[str, float]] = {}
     stored, fill_seconds = 0, 0.0

@@ -9,9 +9,10 @@ The card is at /agents/time/.well-known/agent-card.json and names the address it
 
 from fastapi import FastAPI
 
+import parley
 from time_agent import agent
 
-agents = agent.asgi()
+agents = parley.asgi(agent)
 app = FastAPI(lifespan=agents.lifespan)  # starts what the agent needs, and stops it
 app.mount("/agents/time", agents)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from parley.model.distribution import VERSION
 
 if TYPE_CHECKING:
-    from parley.agent.agent import Agent, RoutedMessage
+    from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
     from parley.client.connection import connect
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
-    from parley.host.host import asgi, serve
+    from parley.engine.routing import RoutedMessage
+    from parley.host.app import asgi, serve
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -73,7 +74,7 @@ _HOMES = {
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
     "Role": "parley.model.parts",
-    "RoutedMessage": "parley.agent.agent",
+    "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
@@ -82,10 +83,10 @@ _HOMES = {
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
-    "asgi": "parley.host.host",
+    "asgi": "parley.host.app",
     "connect": "parley.client.connection",
     "connect_sync": "parley.client.sync",
-    "serve": "parley.host.host",
+    "serve": "parley.host.app",
 }
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
-from parley.engine.turn.next_turn import ATTEMPT_KEY
+from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
     InvalidParamsError,
     OverloadedError,
@@ -231,7 +231,7 @@ async def test_messages_that_wait_when_the_task_ends_are_refused_and_leave_no_tr
     async with talk(agent) as caller:
         task = await caller.task("go", return_immediately=True)
         late = asyncio.create_task(caller.task("hello?", task_id=task.id))
-        await until(lambda: bool(caller.executor._lanes[task.id].senders.waiting))
+        await until(lambda: bool(caller.executor._runners[task.id].waiters.pending))
         go_on.set()
         with pytest.raises(UnsupportedOperationError, match="has ended"):
             await asyncio.wait_for(late, 5)
@@ -369,7 +369,7 @@ async def test_queued_tasks_wait_their_turn_and_can_be_canceled(talk: Any) -> No
         first = await caller.task("1", return_immediately=True)
         second = await caller.task("2", return_immediately=True)
         third = asyncio.create_task(caller.task("3"))
-        await until(lambda: caller.executor.line.count == 2)
+        await until(lambda: caller.executor.queue.backlog == 2)
         with pytest.raises(OverloadedError):
             await caller.task("4", return_immediately=True)
         with pytest.raises(OverloadedError):
@@ -759,9 +759,9 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
     async with talk(booking()) as caller:
         task = await caller.task("Book")
         sender = asyncio.create_task(caller.task("Rome", task_id=task.id))
-        lanes = caller.executor
+        executor = caller.executor
         async with asyncio.timeout(5):
-            while not lanes.expected:
+            while not executor.arriving:
                 await asyncio.sleep(0)
         sender.cancel()  # the message is on its way into the log
         async with asyncio.timeout(5):
@@ -769,7 +769,7 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
                 await asyncio.sleep(0.001)
         canceler = asyncio.create_task(cancel(caller, task.id))
         async with asyncio.timeout(5):
-            while not lanes._errands:
+            while not executor._background:
                 await asyncio.sleep(0)
         canceler.cancel()
         async with asyncio.timeout(5):
@@ -787,7 +787,7 @@ async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged
     async with talk(agent) as caller:
         running = asyncio.create_task(caller.task("1"))
         in_line = asyncio.create_task(caller.task("2"))
-        await until(lambda: caller.executor.line.count == 1)
+        await until(lambda: caller.executor.queue.backlog == 1)
     assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
     task = await asyncio.wait_for(in_line, 5)
     assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import parley
 from parley import Agent, Turn, asgi
 from parley.server.run import serving
 
@@ -36,7 +37,7 @@ async def test_a_message_is_sent_from_the_page_and_its_reply_shown(browser, path
 
 
 async def test_a_refusal_is_shown_with_the_field_that_is_wrong(browser):
-    async with serving(agent().asgi()) as url, browser.page(f"{url}/docs") as page:
+    async with serving(parley.asgi(agent())) as url, browser.page(f"{url}/docs") as page:
         await page.click("#ListTasks summary")
         await page.write("#ListTasks input[name=pageSize]", "9999")
         await page.click("#ListTasks button[type=submit]")
@@ -48,7 +49,7 @@ async def test_a_refusal_is_shown_with_the_field_that_is_wrong(browser):
 @pytest.mark.parametrize("dark", [False, True])
 async def test_nothing_overflows_a_narrow_screen(browser, dark):
     async with (
-        serving(agent().asgi()) as url,
+        serving(parley.asgi(agent())) as url,
         browser.page(f"{url}/docs", width=380, dark=dark) as page,
     ):
         await page.until("!document.querySelector('#rest').hidden")

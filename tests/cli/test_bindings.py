@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import parley
 from parley import Agent, Turn
 from parley.client.bindings.binding import is_spoken
 from parley.server.grpc.options import GrpcOptions
@@ -31,7 +32,7 @@ def served() -> Iterator[str]:
     grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
 
     async def serve() -> None:
-        async with serving(agent.asgi(store="memory:"), grpc=grpc) as address:
+        async with serving(parley.asgi(agent, store="memory:"), grpc=grpc) as address:
             addresses.append(address)
             ready.set()
             await asyncio.to_thread(over.wait)

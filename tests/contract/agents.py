@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from parley import AgentExtension, AgentSkill, Caller, Part, Task, Turn
-from parley.agent.agent import Agent, RoutedMessage
+from parley.agent.agent import Agent
+from parley.engine.routing import RoutedMessage
 from parley.extensions import TaskSearch
 from parley.model.errors import (
     A2AError,

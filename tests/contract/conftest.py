@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -102,7 +103,9 @@ async def serve(
 @pytest.fixture(scope="session")
 async def server(serve: Serve) -> Server:
     """Servers of the agents."""
-    return Server(*[await serve(agent.asgi) for agent in (contract, plain, strict)])
+    return Server(
+        *[await serve(partial(parley.asgi, agent)) for agent in (contract, plain, strict)]
+    )
 
 
 @pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
+import parley
 from parley import Message, Part, Role, TaskPushNotificationConfig, TaskState
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import TaskNotFoundError, UnauthenticatedError
@@ -32,7 +34,7 @@ HOOK = TaskPushNotificationConfig(id="hook", url="https://hooks.example.com/a2a"
 
 @pytest.fixture(scope="session")
 async def addresses(serve: Serve) -> Sequence[str]:
-    return await serve(private.asgi)
+    return await serve(partial(parley.asgi, private))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import parley
 from parley import Agent, Part
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
@@ -44,7 +45,7 @@ def said(text: str) -> str:
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    async with serving(echo.asgi(store="memory:")) as address:
+    async with serving(parley.asgi(echo, store="memory:")) as address:
         yield address
 
 
@@ -284,7 +285,7 @@ async def test_a_version_that_is_named_still_counts_for_tasks(url: str) -> None:
 
 async def test_a_server_of_1_0_alone_answers_tasks_without_a_version_as_1_0() -> None:
     settings = Settings(missing_version="1.0")
-    async with serving(echo.asgi(store="memory:", settings=settings)) as url:
+    async with serving(parley.asgi(echo, store="memory:", settings=settings)) as url:
         listed = await ask(url, "GET", "/tasks")
         assert (listed.status, listed.headers["a2a-version"]) == (200, "1.0")
 
@@ -318,7 +319,7 @@ async def waiting() -> AsyncIterator[tuple[str, str]]:
     async def ask_back(turn: Any) -> str:
         return str(await turn.ask("Which?"))
 
-    async with serving(agent.asgi(store="memory:")) as address:
+    async with serving(parley.asgi(agent, store="memory:")) as address:
         ids = [await a_task(address) for _ in range(2)]
         await post(address, Typed("", rpc("tasks/cancel", {"id": ids[1]})))
         yield address, ids[1]
@@ -430,7 +431,7 @@ async def test_an_envelope_that_is_refused_is_refused_in_one(url: str) -> None:
 
 @pytest.mark.parametrize("path", ["/sendMessage", "/tasks/send", "/v1/message:send"])
 async def test_an_envelope_is_refused_in_one_whatever_it_is_refused_for(path: str) -> None:
-    async with serving(strict.asgi()) as address:
+    async with serving(parley.asgi(strict)) as address:
         call = rpc("message/send", {"message": WITH_ID})
         response = await post(address, Typed("an envelope to a path", call, path))
     assert (response.status, response.error["code"], response.json["id"]) == (200, -32008, "req-1")
@@ -464,7 +465,7 @@ async def test_modes_of_older_cards_take_all_parts_of_their_kind(
     def read() -> str:
         return "read"
 
-    async with serving(agent.asgi(store="memory:")) as url:
+    async with serving(parley.asgi(agent, store="memory:")) as url:
         for part in (*taken, *refused):
             is_latest = "kind" not in part
             role = "ROLE_USER" if is_latest else "user"
@@ -486,7 +487,7 @@ async def test_modes_of_older_cards_stand_on_the_card_as_they_are_written() -> N
     def look() -> str:
         return ""
 
-    async with serving(agent.asgi(store="memory:")) as url:
+    async with serving(parley.asgi(agent, store="memory:")) as url:
         for headers in ({}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}):
             card = (await ask(url, "GET", "/.well-known/agent-card.json", headers=headers)).json
             assert card["defaultInputModes"] == ["text", "data"]
@@ -529,7 +530,7 @@ async def test_modes_that_older_callers_accept_are_kinds_of_parts(
             return "Hi"
         return {"n": 1} if "data" in offered[0] else Part(raw=b"x", media_type="image/png")
 
-    async with serving(agent.asgi(store="memory:")) as url:
+    async with serving(parley.asgi(agent, store="memory:")) as url:
         configuration = {"acceptedOutputModes": accepted}
         params = {"message": WITH_ID, "configuration": configuration}
         response = await post(url, Typed("", rpc("message/send", params)))

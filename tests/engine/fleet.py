@@ -97,18 +97,17 @@ class Replica(Talk):
     def fall_silent(self) -> None:
         """Give no further sign of life, and look for no more work, but go on."""
         assert isinstance(self.store, MortalStore)
-        assert self.host._sweep is not None
-        self.host._sweep.end()
-        self.executor.works = False
+        self.host._maintenance.end()
+        self.executor.runs_turns = False
         self.store.fall_silent()
 
     def die(self) -> None:
         """End as a process does that is killed: nothing is written, nothing is let go."""
         assert isinstance(self.store, MortalStore)
         self.store.die()
-        for lane in list(self.executor._active):
-            assert lane._main is not None
-            lane._main.cancel()
+        for runner in list(self.executor._active):
+            assert runner._main is not None
+            runner._main.cancel()
 
 
 class Fleet:
@@ -133,8 +132,8 @@ class Fleet:
             drain=drain,
             bus=bus,
             role=role,
-            poll=poll,
-            webhooks=Egress.allowing(True),
+            poll_interval=poll,
+            egress=Egress.allowing(True),
         )
         await host.start()
         replica = Replica(host)
@@ -149,7 +148,7 @@ class Fleet:
     async def kill(self, replica: Replica) -> None:
         """End a replica as a process ends that is killed."""
         replica.die()
-        await replica.host.relay.stop()
+        await replica.host.poller.stop()
 
     async def close(self) -> None:
         """Stop all that are left."""
@@ -159,7 +158,7 @@ class Fleet:
 
 def where(turn: Any) -> str:
     """Return what the store calls the replica that a turn runs on."""
-    return str(turn.run.lane.executor.store.replica)
+    return str(turn._attempt.runner.store.replica)
 
 
 async def get(replica: Replica, task_id: str) -> Task:

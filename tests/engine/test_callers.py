@@ -296,7 +296,7 @@ def test_claims_that_cannot_be_kept_are_left_out_and_named(
         "other": "not named",
     }
     caller = Caller(id="bob", claims=claims)
-    with caplog.at_level(logging.WARNING, "parley.agent"):
+    with caplog.at_level(logging.WARNING, "parley.engine"):
         found = kept(caller, ["big", "odd", "half", "fits", "too", "small", "missing"])
     assert list(found.claims) == ["fits", "small"]
     assert found.claims["small"] == claims["small"]

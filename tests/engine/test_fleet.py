@@ -131,12 +131,12 @@ async def test_a_sender_gets_the_task_as_its_own_turn_left_it_though_more_came_s
     first = await one.task("a0", task_id=task.id)
     second = await one.task("a1", task_id=task.id)
     last = await one.task("a2", task_id=task.id)
-    elsewhere = two.executor.elsewhere
+    replies = two.executor.remote_replies
     for turn, left in ((1, task), (2, first), (3, second), (4, last)):
-        ticket = await elsewhere.ticket_of(task.id)
-        ticket.turn = turn
-        assert await ticket.answered(5)
-        assert ticket.reply == left
+        handle = await replies.handle_for(task.id)
+        handle.turn = turn
+        assert await handle.wait(5)
+        assert handle.reply == left
 
 
 @pytest.mark.E2
@@ -146,7 +146,7 @@ async def test_a_message_that_no_turn_took_is_refused_on_every_replica(fleet: Fl
     task = await one.task("go", return_immediately=True)
     late = [asyncio.create_task(replica.task("hello?", task_id=task.id)) for replica in (one, two)]
     stream = asyncio.create_task(collect(two.stream("hello?", task_id=task.id)))
-    await until(lambda: two.executor.elsewhere.waiting == 1)
+    await until(lambda: two.executor.remote_replies.waiting == 1)
     record = None
     while record is None or record.waiting < 3:
         record = await one.store.load(task.id)
@@ -236,8 +236,8 @@ async def test_any_replica_cancels_a_running_turn(fleet: Fleet, lost: float) -> 
     one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
     sender = asyncio.create_task(one.task("go"))
     await until(lambda: bool(gate.runs))
-    (task_id,) = one.executor._lanes
-    assert not two.executor.knows(task_id)
+    (task_id,) = one.executor._runners
+    assert not two.executor.is_running(task_id)
     canceled = await cancel(two, task_id)
     assert canceled.state is TaskState.CANCELED
     assert (await asyncio.wait_for(sender, 20)).state is TaskState.CANCELED
@@ -309,12 +309,12 @@ async def test_what_a_full_replica_takes_in_is_run_by_one_that_has_room(
     await one.task("first", return_immediately=True)
     await until(lambda: len(gate.runs) == 1)
     blocked = asyncio.create_task(one.task("second"))
-    await until(lambda: one.executor.elsewhere.waiting == 1)
+    await until(lambda: one.executor.remote_replies.waiting == 1)
     two = await fleet.add(gate.agent)
     await until(lambda: len(gate.runs) == 2)
     assert gate.runs[1] == ("second", 1, two.name)
     streamed = asyncio.create_task(collect(one.stream("third")))
-    await until(lambda: one.executor.line.count >= 1)
+    await until(lambda: one.executor.queue.backlog >= 1)
     gate.open.set()
     assert (await asyncio.wait_for(blocked, 20)).text == "second"
     items = await asyncio.wait_for(streamed, 20)
@@ -327,7 +327,7 @@ async def test_an_api_replica_leaves_turns_to_workers(fleet: Fleet) -> None:
     gate = Gate()
     api = await fleet.add(gate.agent, role="api")
     sender = asyncio.create_task(api.task("go"))
-    await until(lambda: api.executor.elsewhere.waiting == 1)
+    await until(lambda: api.executor.remote_replies.waiting == 1)
     quick = await api.send("hi", metadata={"skill": "quick"})
     assert isinstance(quick, Message)
     assert quick.text == "quick hi"
@@ -342,7 +342,7 @@ async def test_an_api_replica_leaves_turns_to_workers(fleet: Fleet) -> None:
 async def test_the_line_of_all_replicas_is_bounded(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.engine.maintenance.LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("parley.engine.maintenance.POLL_SECONDS", 0.02)
     gate = Gate(max_running=1, max_queued=2)
     one, two = await fleet.add(gate.agent), await fleet.add(gate.agent)
     running = [await r.task(f"run {r.name}", return_immediately=True) for r in (one, two)]
@@ -350,7 +350,7 @@ async def test_the_line_of_all_replicas_is_bounded(
     waiting = [await one.task(f"wait {n}", return_immediately=True) for n in range(2)]
     with pytest.raises(OverloadedError):
         await one.task("too many", return_immediately=True)
-    await until(lambda: two.executor.line.count == 2)
+    await until(lambda: two.executor.queue.backlog == 2)
     with pytest.raises(OverloadedError) as caught:
         await two.task("too many", return_immediately=True)
     assert caught.value.retry_after
@@ -541,7 +541,7 @@ async def test_nothing_is_adopted_by_a_replica_that_drains(fleet: Fleet) -> None
     waiting = await one.task("second", return_immediately=True)
     await until(lambda: len(gate.runs) == 1)
     blocked = asyncio.create_task(one.service.send_message(one.request("third"), one.context))
-    await until(lambda: one.executor.elsewhere.waiting == 1)
+    await until(lambda: one.executor.remote_replies.waiting == 1)
     one.host.drain()
     with pytest.raises(OverloadedError, match="shutting down"):
         await one.task("late")

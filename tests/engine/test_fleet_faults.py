@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from parley import Agent, TaskState, Turn
-from parley.engine.turn.next_turn import ATTEMPT_KEY
+from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import OverloadedError, UnsupportedOperationError
 from parley.model.tasks import TaskStatusUpdateEvent
 from tests.engine.fleet import (
@@ -32,7 +32,7 @@ async def test_what_a_killed_replica_ran_is_run_again_by_another(mortal_fleet: F
     await until(lambda: bool(gate.runs))
     sender = asyncio.create_task(two.task("hello?", task_id=task.id))
     watcher = asyncio.create_task(events_of(two, task.id))
-    await until(lambda: two.executor.elsewhere.waiting == 1)
+    await until(lambda: two.executor.remote_replies.waiting == 1)
     await mortal_fleet.kill(one)
     await until(lambda: len(gate.runs) == 2)
     assert gate.runs[1] == ("go", 2, two.name)
@@ -177,9 +177,9 @@ async def test_what_a_store_that_failed_interrupted_is_taken_up_when_it_works(
     for n in range(3):  # more often than an attempt may fail by its own fault
         await until(lambda n=n: len(gate.runs) == n + 1)  # type: ignore[misc]
         store.is_down = True
-        (lane,) = one.executor._lanes.values()
-        assert lane.run is not None
-        lane.run.working().status(TaskState.WORKING)
+        (runner,) = one.executor._runners.values()
+        assert runner.attempt is not None
+        runner.attempt.working().status(TaskState.WORKING)
         await until(lambda: not one.executor.running)
         store.is_down = False
     with pytest.raises(OverloadedError, match="does not work"):
@@ -200,9 +200,9 @@ async def test_a_function_that_ends_with_its_event_loop_has_not_failed(
     one = await fleet.add(gate.agent)
     sender = asyncio.create_task(one.task("go"))
     await until(lambda: len(gate.runs) == 1)
-    (lane,) = one.executor._lanes.values()
-    assert lane._main is not None
-    lane._main.cancel()  # as asyncio does with all tasks when the loop is to end
+    (runner,) = one.executor._runners.values()
+    assert runner._main is not None
+    runner._main.cancel()  # as asyncio does with all tasks when the loop is to end
     await until(lambda: len(gate.runs) == 2)
     gate.open.set()
     final = await asyncio.wait_for(sender, 20)

@@ -13,7 +13,7 @@ import pytest
 
 import parley
 from parley import Agent, CallContext, Caller, Message, Turn
-from parley.agent.agent import RoutedMessage
+from parley.engine.routing import RoutedMessage
 from parley.extensions import Extension
 from parley.model.extensions import method
 from parley.model.requests import GetExtendedAgentCardRequest, GetTaskRequest, SendMessageRequest
@@ -207,7 +207,7 @@ async def test_e6_a_plain_caller_hook_runs_in_a_thread(binding: str, blocking: A
         return turn.caller.id
 
     async with (
-        serving(agent.asgi(caller=who), grpc=GrpcOptions(port=0)) as url,
+        serving(parley.asgi(agent, caller=who), grpc=GrpcOptions(port=0)) as url,
         parley.connect(url, binding=binding) as remote,
     ):
         assert str(await blocking.during(remote.send("hi"))) == "ada"

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from parley import Agent, Turn
-from parley.host.host import Host, asgi, placed
+from parley.host.app import asgi
+from parley.host.host import Host, placed
 from parley.security.egress import Egress
 from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
@@ -152,15 +153,15 @@ async def test_a_sender_whose_wait_has_just_expired_does_not_keep_the_server_fro
         await host.start()
         talk = Talk(host.services[""], host)
         senders = [asyncio.create_task(talk.send(word)) for word in ("first", "second")]
-        elsewhere = talk.executor.elsewhere
+        replies = talk.executor.remote_replies
         async with asyncio.timeout(10):
-            while not elsewhere._waits:
+            while not replies._waits:
                 await asyncio.sleep(0)
-        (wait,) = elsewhere._waits
+        (wait,) = replies._waits
         wait.reschedule(0)
         while not wait.expired():
             await asyncio.sleep(0)
-        elsewhere.close()  # as the server does when it ends, at this very moment
+        replies.close()  # as the server does when it ends, at this very moment
         await host.stop()
         await asyncio.gather(*senders)
 
@@ -176,7 +177,7 @@ async def test_an_agent_that_does_not_end_does_not_keep_the_server_from_closing(
             with suppress(asyncio.CancelledError):
                 await gate.wait()
 
-    async with nothing_is_left(path, besides="Lane._do"):
+    async with nothing_is_left(path, besides="TaskRunner._run"):
         host = host_of(agent, path)
         await host.start()
         await Talk(host.services[""], host).task("hello", return_immediately=True)
@@ -218,7 +219,7 @@ async def test_a_webhook_that_never_answers_is_given_up_when_its_grace_is_over(
 
         hook.answer = never
         async with nothing_is_left(path):
-            host = host_of(quick(), path, drain=1.0, webhooks=Egress.allowing(True))
+            host = host_of(quick(), path, drain=1.0, egress=Egress.allowing(True))
             await host.start()
             await Pushed(host).task("hello", f"{hook.url}/a")
             await asked.wait()
@@ -280,7 +281,7 @@ async def test_a_stop_that_is_cancelled_at_any_moment_closes_everything(
             return 200
 
         hook.answer = never
-        host = host_of(waiting(forever), path, drain=60.0, webhooks=Egress.allowing(True))
+        host = host_of(waiting(forever), path, drain=60.0, egress=Egress.allowing(True))
         await host.start()
         await Pushed(host).send("hello", f"{hook.url}/a", return_immediately=True)
         await began.wait()

@@ -39,7 +39,7 @@ def serve() -> Serve:
     async def serving(
         agent: parley.Agent, store: str = "memory:"
     ) -> AsyncIterator[parley.RemoteAgent]:
-        async with listening(agent.asgi(store=store)) as url, parley.connect(url) as remote:
+        async with listening(parley.asgi(agent, store=store)) as url, parley.connect(url) as remote:
             yield remote
 
     return serving

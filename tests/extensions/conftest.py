@@ -26,7 +26,7 @@ def serve() -> Serve:
         agent: parley.Agent, *, caller: Any = None, **options: Any
     ) -> AsyncIterator[parley.RemoteAgent]:
         async with (
-            serving(agent.asgi(caller=caller)) as url,
+            serving(parley.asgi(agent, caller=caller)) as url,
             parley.connect(url, **options) as remote,
         ):
             yield remote

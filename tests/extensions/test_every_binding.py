@@ -66,7 +66,7 @@ def stamping() -> Agent:
 
 @pytest.fixture(scope="module")
 async def address() -> AsyncIterator[str]:
-    async with serving(stamping().asgi(), grpc=GrpcOptions(port=0)) as url:
+    async with serving(parley.asgi(stamping()), grpc=GrpcOptions(port=0)) as url:
         yield url
 
 

@@ -67,7 +67,7 @@ async def test_a_method_is_called_like_those_of_the_specification(serve: Any, bi
 @pytest.mark.parametrize("body", [{"textt": 7, "text": 7}, {"states": ["NO_STATE"]}, []])
 async def test_the_parameters_of_a_method_are_validated(body: Any) -> None:
     headers = {"A2A-Extensions": TASK_SEARCH}
-    async with serving(diary().asgi()) as url:
+    async with serving(parley.asgi(diary())) as url:
         response = await post(url, call("tasks/search", body), headers)
         assert response.error["code"] == -32602
         data = json.dumps(body).encode()
@@ -76,7 +76,7 @@ async def test_the_parameters_of_a_method_are_validated(body: Any) -> None:
 
 
 async def test_a_method_without_its_extension_names_it() -> None:
-    async with serving(diary().asgi()) as url:
+    async with serving(parley.asgi(diary())) as url:
         response = await post(url, call("tasks/search", {}))
         assert response.error["code"] == -32008
         assert TASK_SEARCH in response.error["message"]
@@ -89,7 +89,7 @@ async def test_a_method_without_its_extension_names_it() -> None:
 
 async def test_a_method_needs_the_version_that_it_is_of() -> None:
     headers = {"Content-Type": "application/json", "A2A-Extensions": TASK_SEARCH}
-    async with serving(diary().asgi()) as url:
+    async with serving(parley.asgi(diary())) as url:
         unsaid = await ask(url, "POST", "/", call("tasks/search", {}), headers)
         assert unsaid.error["code"] == -32009
         old = await ask(
@@ -104,7 +104,7 @@ async def test_a_method_is_served_only_where_an_agent_has_it(serve: Any) -> None
     async with serve(agent) as remote:
         with pytest.raises(UnsupportedOperationError, match="does not declare"):
             await remote.call(SEARCH, SearchTasksRequest())
-    async with serving(agent.asgi()) as url:
+    async with serving(parley.asgi(agent)) as url:
         response = await post(url, call("tasks/search", {}), {"A2A-Extensions": TASK_SEARCH})
         assert response.error["code"] == -32601
 
@@ -120,7 +120,7 @@ async def test_methods_ask_for_the_same_credentials() -> None:
         return Caller(id="ada", authenticated=True)
 
     headers = {"A2A-Extensions": TASK_SEARCH}
-    async with serving(diary().asgi(caller=known)) as url:
+    async with serving(parley.asgi(diary(), caller=known)) as url:
         response = await post(url, call("tasks/search", {}), headers)
         assert (response.status, response.error["code"]) == (401, -32010)
         response = await post(
@@ -194,19 +194,19 @@ async def in_force(url: str, asked: str) -> set[str]:
 
 
 async def test_extensions_in_force_are_echoed_and_unknown_ones_ignored() -> None:
-    async with serving(diary().asgi()) as url:
+    async with serving(parley.asgi(diary())) as url:
         assert await in_force(url, "") == set()
         assert await in_force(url, f"urn:unknown, {TASK_SEARCH}") == {TASK_SEARCH}
 
 
 async def test_another_version_of_an_extension_is_another_extension() -> None:
-    async with serving(diary().asgi()) as url:
+    async with serving(parley.asgi(diary())) as url:
         assert await in_force(url, TASK_SEARCH.replace("v1", "v2")) == set()
         assert await in_force(url, TASK_SEARCH.removesuffix(":v1")) == set()
 
 
 async def test_an_extension_is_in_force_only_with_what_it_depends_on() -> None:
-    async with serving(diary(Counter()).asgi()) as url:
+    async with serving(parley.asgi(diary(Counter()))) as url:
         assert await in_force(url, Counter.uri) == set()
         assert await in_force(url, f"{Counter.uri},{TASK_SEARCH}") == {Counter.uri, TASK_SEARCH}
         response = await post(url, call("letters/count", {}), {"A2A-Extensions": Counter.uri})
@@ -215,7 +215,7 @@ async def test_an_extension_is_in_force_only_with_what_it_depends_on() -> None:
 
 
 async def test_a_required_extension_must_be_asked_for_with_what_it_depends_on() -> None:
-    async with serving(diary(Counter(required=True)).asgi()) as url:
+    async with serving(parley.asgi(diary(Counter(required=True)))) as url:
         for asked in ("", Counter.uri, TASK_SEARCH):
             response = await post(url, call(), {"A2A-Extensions": asked} if asked else {})
             assert response.error["code"] == -32008
@@ -321,7 +321,7 @@ async def test_nobody_finds_the_tasks_of_others() -> None:
     def by_header(scope: Any) -> Caller:
         return Caller(id=dict(scope["headers"])[b"x-caller"].decode(), authenticated=True)
 
-    async with serving(diary().asgi(caller=by_header)) as url:
+    async with serving(parley.asgi(diary(), caller=by_header)) as url:
         for name in ("ada", "bob"):
             async with parley.connect(
                 url, headers={"X-Caller": name}, extensions=[TaskSearch()]

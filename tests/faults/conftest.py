@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import parley
 from parley import Agent, Settings, Turn
 from parley.server.run import serving_in_thread
 from tests.faults.malformed import LIMIT
@@ -95,6 +96,6 @@ def _target() -> Agent:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server to be told anything."""
     store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
-    app = _target().asgi(store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
+    app = parley.asgi(_target(), store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
     with serving_in_thread(app) as url:
         yield url

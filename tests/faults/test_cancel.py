@@ -26,7 +26,7 @@ CANCELED, COMPLETED, FAILED = TaskState.CANCELED, TaskState.COMPLETED, TaskState
 @asynccontextmanager
 async def called(agent: Agent, tmp_path: Path) -> AsyncIterator[RemoteAgent]:
     """Serve an agent on a durable store, and call it without second tries."""
-    app = agent.asgi(store=f"sqlite:///{tmp_path / 'tasks.db'}", drain=0.5)
+    app = parley.asgi(agent, store=f"sqlite:///{tmp_path / 'tasks.db'}", drain=0.5)
     async with serving(app) as url, parley.connect(url, retries=0) as remote:
         async with asyncio.timeout(60):
             yield remote

@@ -203,7 +203,7 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
         return "hello"
 
     path = tmp_path / "tasks.db"
-    app = agent.asgi(store=SqliteTaskStore(path, busy_timeout=0.1))
+    app = parley.asgi(agent, store=SqliteTaskStore(path, busy_timeout=0.1))
     async with (
         serving(app) as url,
         parley.connect(url, retries=0, idempotent=False) as remote,
@@ -255,7 +255,7 @@ async def test_a_database_that_is_moved_away_is_noticed_and_loses_no_task(tmp_pa
         return "done"
 
     path, away = tmp_path / "tasks.db", tmp_path / "away.db"
-    app = agent.asgi(store=f"sqlite:///{path}")
+    app = parley.asgi(agent, store=f"sqlite:///{path}")
     async with serving(app) as url, parley.connect(url, retries=0, idempotent=False) as remote:
         started = await remote.send("go", return_immediately=True)
         assert isinstance(started, Task)

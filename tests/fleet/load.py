@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from parley import TaskState
-from parley.host.host import open_store
+from parley.host.store_urls import open_store
 from parley.store.task_store import TaskStore
 from tests.fleet.book import Book
 from tests.fleet.callers import CALLERS, LONG, Caller, World, client

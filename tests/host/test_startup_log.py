@@ -23,6 +23,8 @@ from tests.house.file_sizes import ROOT
 
 APP = """
 import logging
+
+import parley
 from parley import Agent
 
 agent = Agent("Echo")
@@ -31,7 +33,7 @@ agent = Agent("Echo")
 async def say(text: str) -> str:
     return text
 
-app = agent.asgi(store="{store}")
+app = parley.asgi(agent, store="{store}")
 logging.basicConfig(level="INFO", format="%(name)s: %(message)s")
 """
 
@@ -136,14 +138,14 @@ def test_gunicorns_workers_are_counted_as_it_was_told(
 async def test_how_long_ended_tasks_are_kept_is_said_in_one_line_when_a_server_starts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "parley.agent")
+    caplog.set_level(logging.INFO, "parley.host")
     host = Host(placed([echo(), echo(name="Time")]), MemoryTaskStore(), drain=0.0)
     await host.start()
     await host.stop()
     told = [r.getMessage() for r in caplog.records if "removed" in r.getMessage()]
     assert told == [
         "tasks are removed with all that is theirs when they have ended for 7 days; "
-        "Agent(keep_for=...) says how long they are kept, None for ever"
+        "Agent(retention=...) says how long they are kept, None for ever"
     ]
 
 

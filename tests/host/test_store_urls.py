@@ -28,7 +28,7 @@ def test_a_url_names_a_store():
 
 
 @pytest.mark.parametrize(
-    ("url", "lease", "migrates", "words"),
+    ("url", "lease", "migrate", "words"),
     [
         ("mysql://ada:secret@x", None, True, "'mysql://ada@x' names no store; use memory:, sqlite"),
         ("sqlite://tasks.db", None, True, "names no store"),
@@ -42,9 +42,9 @@ def test_a_url_names_a_store():
         (f"{POSTGRES}?schema=No", None, True, "a schema's name"),
     ],
 )
-def test_what_is_no_store_is_refused(url, lease, migrates, words):
+def test_what_is_no_store_is_refused(url, lease, migrate, words):
     with pytest.raises(ValueError, match=words) as refused:
-        open_store(url, lease, migrates=migrates)
+        open_store(url, lease, migrate=migrate)
     assert "secret" not in str(refused.value)
 
 
@@ -110,9 +110,9 @@ async def say(turn: Turn) -> str:
 
 
 def test_an_app_is_made_for_a_fleet():
-    app = parley.asgi(agent, store=POSTGRES, bus=REDIS, role="api", lease=5, migrates=False)
+    app = parley.asgi(agent, store=POSTGRES, bus=REDIS, role="api", lease=5, migrate=False)
     assert len(app.agents) == 1
-    app = agent.asgi(store=POSTGRES, bus="none", role="worker")
+    app = parley.asgi(agent, store=POSTGRES, bus="none", role="worker")
     assert not app.agents
 
 

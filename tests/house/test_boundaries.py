@@ -25,7 +25,7 @@ COMMAND = "the command: what was raised becomes a report and an exit status"
 BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_have_say"): AUTHOR,
-    ("engine/service/extended_card.py", "of"): AUTHOR,
+    ("engine/extended_card.py", "of"): AUTHOR,
     ("engine/turn/task_runner.py", "_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_do"): AUTHOR,
     ("engine/turn/finish.py", "_outcome"): AUTHOR,

@@ -169,7 +169,7 @@ def test_what_needs_another_extra_says_which(
     ("code", "extra"),
     [
         ("import parley.client.bindings.grpc", "grpc"),
-        ("from agent import agent; agent.asgi(store='postgresql://h/x')", "postgres"),
+        ("from agent import agent; parley.asgi(agent, store='postgresql://h/x')", "postgres"),
         (
             "from parley.host.store_urls import open_bus as o; o('redis://h', 'postgresql:')",
             "redis",

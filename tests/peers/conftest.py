@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import parley
 from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 
@@ -83,7 +84,7 @@ def official_server(official_servers: Callable[[str], str]) -> str:
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """The address of our server, with the agent that official clients talk to."""
     store = f"sqlite:///{tmp_path_factory.mktemp('official') / 'tasks.db'}"
-    app = agent.asgi(store=store, drain=0.5, allow_private_webhooks=True)
+    app = parley.asgi(agent, store=store, drain=0.5, allow_private_webhooks=True)
     async with serving(app, grpc=grpc_options(0)) as url:
         yield url
 

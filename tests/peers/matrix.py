@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import parley
 from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
 from parley.server.settings import Settings
@@ -64,7 +65,7 @@ def cells(peers: list[str] | None = None) -> Iterator[Cell]:
 @asynccontextmanager
 async def our_server(settings: Mapping[str, Any]) -> AsyncIterator[str]:
     """Our server with the agent of the matrix, and gRPC beside it; its address."""
-    app = agent.asgi(drain=0.5, settings=Settings(**settings))
+    app = parley.asgi(agent, drain=0.5, settings=Settings(**settings))
     async with serving(app, grpc=grpc_options(0)) as url:
         yield url
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import parley
 from parley import Caller
 from parley.server.run import serving
 from tests.contract.agents import contract
@@ -44,7 +45,7 @@ async def place() -> AsyncIterator[Place]:
         had.append((scope["client"][1], dict(scope["headers"])))
         return Caller()
 
-    async with serving(contract.asgi(caller=note, drain=0.0)) as url:
+    async with serving(parley.asgi(contract, caller=note, drain=0.0)) as url:
         yield Place(url, had)
 
 

@@ -124,8 +124,8 @@ async def pushing(
         placed(agent),
         store or MemoryTaskStore(),
         drain=drain,
-        webhooks=Egress.allowing(allowed),
-        pace=pace,
+        egress=Egress.allowing(allowed),
+        retry_policy=pace,
     )
     await host.start()
     try:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for webhooks that nobody tells without delay, and sweep only at the start."""
-    monkeypatch.setattr("parley.engine.maintenance.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("parley.engine.maintenance.POLL_SECONDS", 0.05)
     monkeypatch.setattr("parley.engine.maintenance.SWEEP_SECONDS", 10_000.0)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import parley
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
@@ -25,7 +26,7 @@ async def placed(app: App) -> AsyncIterator[Place]:
 @pytest.fixture(scope="session")
 async def place() -> AsyncIterator[Place]:
     """Where the agent is that the tests share."""
-    app = contract.asgi(caller=who, drain=0.0, allow_private_webhooks=True)
+    app = parley.asgi(contract, caller=who, drain=0.0, allow_private_webhooks=True)
     async with placed(app) as place:
         yield place
 

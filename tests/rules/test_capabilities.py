@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import parley
 from parley.model.errors import (
     PushNotificationNotSupportedError,
     UnsupportedOperationError,
@@ -35,7 +36,7 @@ async def test_streams_are_refused_where_the_card_does_not_declare_them(way):
 
 
 async def test_webhooks_are_refused_where_the_card_does_not_declare_them(way):
-    async with placed(plain.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(plain, drain=0.0)) as place:
         wire = Wire(place, *way)
         url = "https://hooks.example.com"
         config = "taskPushNotificationConfig"
@@ -60,7 +61,7 @@ PUSHES = ("Create", "Get", "List", "Delete")
 
 async def test_what_needs_a_capability_is_named_as_its_version_has_it(way):
     in_json = {"Create": "set", "Get": "get", "List": "list", "Delete": "delete"}
-    async with placed(plain.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(plain, drain=0.0)) as place:
         wire = Wire(place, *way)
         for verb in PUSHES:
             name = f"{verb}TaskPushNotificationConfig{'s' * (verb == 'List')}"
@@ -81,7 +82,7 @@ async def test_what_needs_a_capability_is_named_as_its_version_has_it(way):
 
 
 async def test_a_required_extension_is_asked_for_or_nothing_is_done(way):
-    async with placed(strict.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(strict, drain=0.0)) as place:
         wire = Wire(place, *way)
         refused = await wire.send("hello")
         assert refused.reason == "EXTENSION_SUPPORT_REQUIRED"

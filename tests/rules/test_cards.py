@@ -97,7 +97,7 @@ async def test_rule_18_the_address_of_a_grpc_interface_is_host_and_port(place):
 @pytest.mark.parametrize("version", ["", "1.0", "0.3"])
 async def test_rule_18_grpc_is_on_no_card_where_it_is_left_off(version):
     settings = Settings(grpc_on_card=False)
-    async with placed(plain.asgi(drain=0.0, settings=settings)) as place:
+    async with placed(parley.asgi(plain, drain=0.0, settings=settings)) as place:
         made = await card_at(place.url, **({"A2A-Version": version} if version else {}))
         assert made["name"]
         assert "GRPC" not in json.dumps(made)
@@ -122,7 +122,7 @@ async def test_rule_18_the_client_takes_an_address_with_and_without_a_scheme(pla
 
 
 async def test_rule_25_without_the_capability_an_extended_card_is_an_unsupported_operation(way):
-    async with placed(plain.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(plain, drain=0.0)) as place:
         refused = await Wire(place, *way).ask("GetExtendedAgentCard")
     assert refused.reason == "UNSUPPORTED_OPERATION"
 
@@ -175,7 +175,7 @@ async def test_rule_41_a_card_is_merged_and_exact_for_who_names_1_0(place):
 
 
 async def test_rule_41_a_server_can_be_told_to_have_exact_cards_alone():
-    async with serving(contract.asgi(settings=Settings(card="1.0"), drain=0.0)) as url:
+    async with serving(parley.asgi(contract, settings=Settings(card="1.0"), drain=0.0)) as url:
         assert is_exact(await card_at(url))
         assert (await card_at(url, **{"A2A-Version": "0.3"})).keys() >= OLD_MEMBERS
 

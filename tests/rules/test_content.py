@@ -46,7 +46,7 @@ async def test_rule_06_a_chunk_after_the_last_is_an_error_that_our_own_agent_hea
         except RuntimeError as error:
             heard.append(str(error))
 
-    async with placed(agent.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(agent, drain=0.0)) as place:
         task = await Wire(place, "JSONRPC", "1.0").task("go")
     assert "has its last chunk" in heard[0]
     assert [part["text"] for part in task["artifacts"][0]["parts"]] == ["all of it"]
@@ -222,7 +222,7 @@ async def test_rule_35_an_agent_cannot_say_one_and_what_is_stored_can_be_read(wa
     async def nan(turn: Turn) -> dict[str, float]:
         return {"n": float("nan")}
 
-    async with placed(agent.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(agent, drain=0.0)) as place:
         wire = Wire(place, *way)
         task = await wire.task("go")
         assert state_of(task) == "failed"

@@ -64,13 +64,13 @@ async def refusals(wire: Wire) -> dict[str, Any]:
 
 async def test_rule_07_errors_have_the_codes_and_the_statuses_of_the_table(wire):
     found = await refusals(wire)
-    async with placed(plain.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(plain, drain=0.0)) as place:
         webhook = wire.webhook("https://hooks.example.com")
         answer = await Wire(place, wire.binding, wire.version).ask(
             "CreateTaskPushNotificationConfig", webhook, task="t", config="c"
         )
         found["PUSH_NOTIFICATION_NOT_SUPPORTED"] = answer
-    async with placed(strict.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(strict, drain=0.0)) as place:
         answer = await Wire(place, wire.binding, wire.version).send("hello")
         found["EXTENSION_SUPPORT_REQUIRED"] = answer
     assert found.keys() == TABLE.keys()

@@ -39,7 +39,7 @@ async def test_rule_03_a_message_waits_for_its_task_up_to_a_ceiling(way, ceiling
         await go_on.wait()
         return "done"
 
-    async with placed(patient.asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(patient, drain=0.0)) as place:
         wire = Wire(place, *way)
         answer = asyncio.create_task(wire.task("hello"))
         async with asyncio.timeout(5):

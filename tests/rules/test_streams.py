@@ -101,7 +101,7 @@ def lasting() -> Agent:
 
 @pytest.mark.parametrize("way", NEW, ids="-".join)
 async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
-    async with placed(lasting().asgi(drain=0.0)) as place:
+    async with placed(parley.asgi(lasting(), drain=0.0)) as place:
         wire = Wire(place, *way)
         async with wire.streaming("go") as events:
             asked = await events.until("input-required")
@@ -114,7 +114,7 @@ async def test_rule_02_an_agent_may_keep_it_open_until_the_end(way):
 @pytest.mark.parametrize("way", OLD, ids="-".join)
 async def test_rule_02_in_0_3_it_ends_all_the_same_because_that_update_is_final(way):
     async with (
-        placed(lasting().asgi(drain=0.0)) as place,
+        placed(parley.asgi(lasting(), drain=0.0)) as place,
         Wire(place, *way).streaming("go") as events,
     ):
         told = await events.rest()

@@ -68,7 +68,7 @@ async def test_rule_14_what_only_1_0_has_is_refused_without_a_version_with_what_
 @pytest.mark.parametrize("way", NEW, ids="-".join)
 async def test_rule_14_a_setting_serves_it_as_1_0_instead(way):
     settings = Settings(missing_version="1.0")
-    async with placed(contract.asgi(settings=settings, drain=0.0)) as place:
+    async with placed(parley.asgi(contract, settings=settings, drain=0.0)) as place:
         answer = await nowhere(Wire(place, *way), None)
         assert answer.reason == "TASK_NOT_FOUND"
         assert answer.headers["a2a-version"] == "1.0"
@@ -119,7 +119,7 @@ async def test_rule_14_the_client_names_its_version_with_every_request(place, ve
         seen.extend(v.decode() for n, v in scope["headers"] if n == b"a2a-version")
         return parley.Caller()
 
-    async with placed(contract.asgi(caller=heard, drain=0.0)) as place:
+    async with placed(parley.asgi(contract, caller=heard, drain=0.0)) as place:
         for binding in ("JSONRPC", "HTTP+JSON", "GRPC"):
             async with parley.connect(place.url, binding=binding, version=version) as remote:
                 await remote.send("say hello")

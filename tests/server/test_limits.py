@@ -119,7 +119,7 @@ class Served:
 
 @asynccontextmanager
 async def serve(agent: Agent, way: dict[str, Any], **options: Any) -> AsyncIterator[Served]:
-    app = agent.asgi(caller=who, **options)
+    app = parley.asgi(agent, caller=who, **options)
     async with (
         asyncio.timeout(BOUND),
         AsyncExitStack() as stack,

@@ -8,7 +8,7 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskState, Turn
-from parley.host.host import serve
+from parley.host.app import serve
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.server.sockets import ListenError
@@ -76,7 +76,7 @@ BODY = b'{"message": {}}'
 async def test_a_worker_sends_everybody_elsewhere(
     logs: MemoryLogs, method: str, path: str, headers: dict[str, str], body: bytes
 ) -> None:
-    async with serving(agent.asgi(store=MemoryTaskStore(logs=logs), role="worker")) as url:
+    async with serving(parley.asgi(agent, store=MemoryTaskStore(logs=logs), role="worker")) as url:
         answer = await ask(url, method, path, body, headers)
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
         if method == "HEAD" or body == call("SendMessage", id=...):
@@ -94,7 +94,7 @@ async def test_a_worker_sends_everybody_elsewhere(
 
 
 async def test_a_worker_is_not_served_over_grpc(logs: MemoryLogs) -> None:
-    app = agent.asgi(store=MemoryTaskStore(logs=logs), role="worker")
+    app = parley.asgi(agent, store=MemoryTaskStore(logs=logs), role="worker")
     with pytest.raises(ListenError, match="no agent to serve over gRPC"):
         async with serving(app, grpc=GrpcOptions(port=0)):
             pass
@@ -107,7 +107,7 @@ async def test_without_a_worker_senders_have_their_task_in_time(
     logs: MemoryLogs, binding: str, version: str
 ) -> None:
     """And it waits in the store for one that comes."""
-    app = agent.asgi(store=MemoryTaskStore(logs=logs), role="api")
+    app = parley.asgi(agent, store=MemoryTaskStore(logs=logs), role="api")
     way = {"binding": binding, "version": version, "idempotent": False}
     async with (
         asyncio.timeout(BOUND),
@@ -127,7 +127,7 @@ async def test_without_a_worker_senders_have_their_task_in_time(
         assert isinstance(first, Task)
         assert first.state is TaskState.SUBMITTED
         assert (await remote.cancel(at_once.id)).state is TaskState.CANCELED
-        worker = agent.asgi(store=MemoryTaskStore(logs=logs), role="worker")
+        worker = parley.asgi(agent, store=MemoryTaskStore(logs=logs), role="worker")
         async with serving(worker):
             assert (await remote.wait(asked.id)).state is TaskState.COMPLETED
             rest = [event async for event in stream]

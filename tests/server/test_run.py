@@ -44,7 +44,7 @@ SERVER = textwrap.dedent(
         app_of(service, shutdown=shutdown),
         port=0,
         grace=60,
-        listening=lambda url: print(url, flush=True),
+        on_listening=lambda url: print(url, flush=True),
     )
     print("returned", flush=True)
     """
@@ -225,7 +225,7 @@ def run_briefly(app, **options):
 
     def work():
         try:
-            run(app, port=0, listening=listening, **options)
+            run(app, port=0, on_listening=listening, **options)
         except Enough:
             pass
         except BaseException as error:

@@ -168,14 +168,14 @@ class LogChecker:
     # -- what functions do ---------------------------------------------------------------------
 
     def _is_current(self, turn: Turn) -> bool:
-        lane = turn.run.lane
-        log = self.logs.get(lane.task_id)
-        return log is not None and lane.epoch == log.head.epoch and not turn.run.over
+        runner = turn._attempt.runner
+        log = self.logs.get(runner.task_id)
+        return log is not None and runner.epoch == log.head.epoch and not turn._attempt.finished
 
     def runs(self, turn: Turn, process: Process) -> None:
         """Look at a function that begins."""
-        lane = turn.run.lane
-        name = self._world.name("t", lane.task_id) if lane.is_named else "-"
+        runner = turn._attempt.runner
+        name = self._world.name("t", runner.task_id) if runner.has_id else "-"
         self._world.trace("runs", name, f"turn {turn.number}.{turn.attempt}", turn.text)
         if turn.attempt > self._world.plan.max_attempts + 20:
             self._world.violated("E3", name, f"attempt {turn.attempt}")

@@ -105,12 +105,12 @@ class ClaimsWhatIsHeld(Mutation):
 
 
 class LostWakeUp(Mutation):
-    """A lane does not hear of what the log has for it while its function runs."""
+    """A runner gets no wake-up from the log while its function runs."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        def wake(lane: TaskRunner) -> None:
-            lane.woken = True
+        def wake(runner: TaskRunner) -> None:
+            runner.woken = True
 
         with _instead(TaskRunner, "wake", wake):
             yield
@@ -125,19 +125,19 @@ class NobodyLooks(Mutation):
             yield
 
 
-class ForgetsToAdopt(Mutation):
-    """What there is to adopt is forgotten when there is no room for it at once."""
+class ForgetsToClaim(Mutation):
+    """Unclaimed tasks are forgotten if there is no capacity for them at once."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        go_on = Claimer.go_on
+        wake = Claimer.wake
 
-        def once(adoption: Claimer) -> None:
-            if not adoption.is_running:
-                go_on(adoption)
-            adoption.is_wanted = False
+        def once(claimer: Claimer) -> None:
+            if not claimer.is_running:
+                wake(claimer)
+            claimer.is_wanted = False
 
-        with _instead(Claimer, "go_on", once):
+        with _instead(Claimer, "wake", once):
             yield
 
 
@@ -146,13 +146,13 @@ class StepsAgain(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        recall = Attempt.recall
+        replay = Attempt.replay
 
-        def forget(run: Attempt, past: Any) -> None:
-            recall(run, past)
-            run.past.remembered.clear()
+        def forget(attempt: Attempt, records: Any) -> None:
+            replay(attempt, records)
+            attempt.journal.results.clear()
 
-        with _instead(Attempt, "recall", forget):
+        with _instead(Attempt, "replay", forget):
             yield
 
 
@@ -170,9 +170,9 @@ class DoublesArtifacts(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        def another(run: Attempt) -> str:
-            run.artifacts += 1
-            return f"{run.turn}.{run.attempt}.{run.artifacts}"
+        def another(attempt: Attempt) -> str:
+            attempt.artifact_count += 1
+            return f"{attempt.turn}.{attempt.number}.{attempt.artifact_count}"
 
         with _instead(Attempt, "next_artifact_id", another):
             yield
@@ -185,9 +185,9 @@ class RepliesOfAnothersTurn(Mutation):
     def applied(self) -> Iterator[None]:
         resolve = Waiters.resolve
 
-        def resolve_all(senders: Waiters, reply: Any) -> None:
-            senders.present += senders.waiting.values()
-            resolve(senders, reply)
+        def resolve_all(waiters: Waiters, reply: Any) -> None:
+            waiters.current += waiters.pending.values()
+            resolve(waiters, reply)
 
         with _instead(Waiters, "resolve", resolve_all):
             yield

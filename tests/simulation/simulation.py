@@ -136,8 +136,8 @@ class Simulation:
                 continue
             for executor in replica.host.executors.values():
                 if executor.running:
-                    lanes = [self.world.name("t", lane.task_id) for lane in executor._active]
-                    restless.append(f"{replica.name} still runs {', '.join(lanes)}")
+                    tasks = [self.world.name("t", runner.task_id) for runner in executor._active]
+                    restless.append(f"{replica.name} still runs {', '.join(tasks)}")
             for task_id in sorted(replica.host.hints.watched):
                 log = self.fleet.checker.logs.get(task_id)
                 if log is not None and log.pushes and log.head.ended_at is None:

@@ -93,7 +93,7 @@ def identify(scope: Any) -> Caller:
     return Caller(id="ada", authenticated=True)
 
 
-app = agent.asgi(store="memory:", caller=identify, settings=parley.Settings(max_parts=10))
+app = parley.asgi(agent, store="memory:", caller=identify, settings=parley.Settings(max_parts=10))
 both = parley.asgi({"/a": agent, "/b": agent}, url="https://example.com")
 
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
-import msgspec
-
+from parley.engine.description import AgentDescription
+from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
-from parley.engine.service.extended_card import ExtendedCard, ExtendedCards
-from parley.engine.skill import Replies, Skill, form_of, modes_of, strings_of, takes_of
+from parley.engine.routing import RoutedMessage
+from parley.engine.skill import (
+    Replies,
+    Skill,
+    default_skill,
+    form_of,
+    modes_of,
+    strings_of,
+    takes_of,
+)
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
@@ -23,65 +31,41 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.extensions import Extension, collected
-from parley.model.parts import Message
-from parley.model.service import Caller
 from parley.wire.versions import LATEST
-
-if TYPE_CHECKING:
-    from parley.server.app import App
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SKILL_KEY = "skill"
-"""The metadata key by which a message names the skill that it is for, by its id."""
-
 log = logging.getLogger("parley.agent")
 
-ANYTHING = ("text/plain", "application/json", "*/*")
+ANY_MODES = ("text/plain", "application/json", "*/*")
+"""The input modes on the card of an agent that declares none."""
 
-OWN = (ResumableStreams(), IdempotentSend())
-"""What every agent has."""
-
-
-class RoutedMessage(msgspec.Struct, frozen=True):
-    """What a router decides by. ``caller`` has all claims."""
-
-    message: Message
-    metadata: dict[str, Any]
-    caller: Caller
-
-    @property
-    def text(self) -> str:
-        """The message's text."""
-        return self.message.text
+BUILT_IN = (ResumableStreams(), IdempotentSend())
+"""The extensions of every agent."""
 
 
 class Agent:
-    """An agent, described for its card and given its skills.
+    """The card of an agent, its skills and its options.
 
     ``input_modes`` and ``output_modes`` are media types, or ``text``, ``file`` and ``data`` for all
-    parts of a kind. With input modes given (here or on a skill), a message with a part of another
-    type is refused (a file that names no type is not); without, everything is taken.
-    With output modes given, a caller who accepts none of them is refused; ``text/plain`` is what an
-    agent gives that says nothing else.
-    ``extensions`` are objects that take part in what is said, or declarations for the card alone.
-    ``extended_card`` is the card for callers who are known, a mapping of what it has beside the
-    public card, or a function of the caller that returns one of them (see ``extended_card``).
-    ``key`` is the name under which the agent's tasks are stored; it defaults to the slug of its
-    name, so give one before you rename an agent that has tasks.
-    ``retention`` is how long tasks are kept after they ended, ``None`` for ever.
-    ``input_timeout`` is how
-    long a task waits for its caller before it is canceled, ``None`` for ever.
-    ``keep_history`` keeps the conversation of each context for ``turn.history()``.
-    ``keep_claims`` names the claims of callers that are kept with their messages: ``turn.caller``
-    has these, and no others.
-    ``streaming`` gives callers events as they come, ``push_notifications`` lets them name webhooks,
-    which are told of their tasks.
-    The other options are those of ``Options``.
+    parts of a kind. Input modes, here or on a skill, refuse messages with a part of another type,
+    except for files without a type; without them every part is accepted. A caller who accepts none
+    of the output modes is refused.
+    ``extensions`` change messages and events, or are only declared on the card.
+    ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
+    the caller that returns one of them (see ``extended_card``).
+    The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
+    you rename an agent that has tasks.
+    ``retention`` is how long a task is kept after its end, ``input_timeout`` how long a task waits
+    for its caller before it is canceled. ``None`` is for ever.
+    ``keep_history`` stores the conversation of each context for ``turn.history()``.
+    ``keep_claims`` names the claims of callers that are stored with messages: ``turn.caller`` has
+    these and no others.
+    ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
+    ``Options`` documents the other options.
 
-    Raises ``ValueError`` for an option that makes no sense.
+    Raises ``ValueError`` for an invalid option.
     """
 
     def __init__(
@@ -156,13 +140,12 @@ class Agent:
         )
         self.key = key or slug(name)
         self.skills: dict[str, Skill] = {}
-        self._default: Skill | None = None
         self._router: Callable[[RoutedMessage], Any] | None = None
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, skills={list(self.skills)})"
 
-    # -- what an author writes -----------------------------------------------------------------
+    # -- skills --------------------------------------------------------------------------------
 
     @overload
     def skill(self, function: F, /) -> F: ...
@@ -201,12 +184,12 @@ class Agent:
     ) -> F | Callable[[F], F]:
         """Make a function a skill; use it as a decorator.
 
-        The id defaults to the function's name, the description to its docstring. ``replies``
-        settles how it answers: ``"message"`` always directly, ``"task"`` always with a task, which
-        is durable before the function runs. Without it the function decides by what it does.
-        ``default`` makes it the skill of messages that name none.
+        The id defaults to the function's name, the description to its docstring. ``replies`` fixes
+        the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
+        before the function runs. Without it, the behaviour of the function decides. ``default``
+        makes it the skill of messages that name none.
 
-        Raises ``ValueError`` and ``TypeError`` for what cannot work.
+        Raises ``ValueError`` and ``TypeError`` for an invalid skill.
         """
 
         def register(target: F) -> F:
@@ -239,8 +222,8 @@ class Agent:
     ) -> None:
         if not callable(function):
             raise TypeError(f"a skill is a function, not {function!r}")
-        called = getattr(function, "__name__", type(function).__name__)
-        skill_id = id or called
+        function_name = getattr(function, "__name__", type(function).__name__)
+        skill_id = id or function_name
         if skill_id in self.skills:
             raise ValueError(f"the agent {self.name!r} has a skill {skill_id!r} already")
         if replies not in (None, "message", "task"):
@@ -252,12 +235,12 @@ class Agent:
             )
         if default and any(skill.default for skill in self.skills.values()):
             raise ValueError(f"the agent {self.name!r} has a default skill already")
-        self._default = None
-        documented = description if description is not None else inspect.getdoc(function) or ""
+        if description is None:
+            description = inspect.getdoc(function)
         self.skills[skill_id] = Skill(
             id=skill_id,
-            name=name or called.replace("_", " ").strip().capitalize(),
-            description=documented or self.description or skill_id,
+            name=name or function_name.replace("_", " ").strip().capitalize(),
+            description=description or self.description or skill_id,
             replies=replies,
             default=default,
             function=function,
@@ -270,12 +253,12 @@ class Agent:
         )
 
     def router(self, function: F) -> F:
-        """Make a function choose the skill: it takes a ``RoutedMessage`` and returns a skill's id.
+        """Make a function the router: it takes a ``RoutedMessage`` and returns a skill's id.
 
-        It is asked for messages that name no skill in their metadata (``"skill"``). ``None`` means
+        It is called for messages that name no skill in their metadata (``"skill"``). ``None`` means
         the default skill. A plain ``def`` runs in a thread. Use it as a decorator.
 
-        Raises ``TypeError`` for what is no function, or yields.
+        Raises ``TypeError`` for a generator, and for anything but a function.
         """
         if not callable(function) or form_of(function).streams:
             raise TypeError(f"a router is a function that returns a skill's id, not {function!r}")
@@ -286,12 +269,11 @@ class Agent:
 
     @property
     def extended_card(self) -> Callable[[F], F]:
-        """Make a function give the card that callers see whom the agent knows; a decorator.
+        """A decorator: the function returns the extended card of a caller.
 
-        It takes the caller, or the caller and the public card, and returns an ``AgentCard``, or a
-        mapping of what is different: skills are added to the public ones, other fields replaced.
-        ``None`` means that there is no extended card for this caller. Such a card, or such a
-        mapping, can be set as well.
+        It takes the caller, or the caller and the public card. It returns an ``AgentCard``, or a
+        mapping of differences: skills are added to the public ones, other fields are replaced.
+        ``None`` means no extended card for this caller. A card or a mapping can be assigned too.
         """
 
         def register(function: F) -> F:
@@ -304,71 +286,36 @@ class Agent:
     def extended_card(self, source: ExtendedCard) -> None:
         self.extended_cards = ExtendedCards(source)
 
-    # -- which skill -----------------------------------------------------------------------------
-
-    def pick(self, message: Message, metadata: Mapping[str, Any] | None) -> Skill | None:
-        """Return the skill of a message, or nothing when the router is to be asked.
-
-        Raises ``InvalidParamsError`` when the message names a skill that there is none of.
-        """
-        wanted = (message.metadata or {}).get(SKILL_KEY)
-        if wanted is None and metadata:
-            wanted = metadata.get(SKILL_KEY)
-        if wanted is not None:
-            skill = self.skills.get(wanted) if isinstance(wanted, str) else None
-            if skill is None:
-                raise InvalidParamsError(
-                    f"this agent has no skill {str(wanted)[:100]!r}; "
-                    f"it has {', '.join(self.skills)}",
-                    violations=(
-                        FieldViolation(
-                            f"message.metadata.{SKILL_KEY}", f"one of {', '.join(self.skills)}"
-                        ),
-                    ),
-                )
-            return skill
-        return self.default_skill if self._router is None else None
-
-    async def route(
-        self,
-        message: Message,
-        metadata: Mapping[str, Any] | None,
-        caller: Caller,
-        in_thread: Callable[..., Awaitable[Any]],
-    ) -> Skill:
-        """Return the skill that the router chooses; ``in_thread`` calls one that could block."""
-        assert self._router is not None
-        asked = RoutedMessage(message, dict(metadata or {}), caller)
-        if form_of(self._router).in_thread:
-            chosen = await in_thread(self._router, asked)
-        else:
-            chosen = self._router(asked)
-        if inspect.isawaitable(chosen):
-            chosen = await chosen
-        if chosen is None:
-            return self.default_skill
-        if chosen not in self.skills:
-            raise RuntimeError(
-                f"the router of {self.name!r} chose {chosen!r}; there are {list(self.skills)}"
-            )
-        return self.skills[chosen]
-
     @property
     def default_skill(self) -> Skill:
-        """The skill of messages that name none: the one declared so, else the first."""
+        """The skill of messages that name none. Raises ``ValueError`` without a skill."""
         if not self.skills:
             raise ValueError(
                 f"the agent {self.name!r} has no skill; decorate a function with @agent.skill"
             )
-        if self._default is None:
-            first = next(iter(self.skills.values()))
-            self._default = next((s for s in self.skills.values() if s.default), first)
-        return self._default
+        return default_skill(self.skills)
 
-    # -- the card, the app -----------------------------------------------------------------------
+    # -- for the server ------------------------------------------------------------------------
+
+    def describe(self) -> AgentDescription:
+        """Return the agent as the engine runs it. Raises ``ValueError`` without a skill."""
+        return AgentDescription(
+            key=self.key,
+            card=self.card(()),
+            skills=dict(self.skills),
+            default_skill=self.default_skill,
+            router=self._router,
+            input_modes=self.input_modes,
+            extended_cards=self.extended_cards,
+            extensions=self.extensions,
+            options=self.options,
+            retention=self.retention,
+            input_timeout=self.input_timeout,
+            threads=self.threads,
+        )
 
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
-        """Return the card of the agent: at an address that takes JSON-RPC, or at interfaces."""
+        """Return the agent's card for a JSON-RPC address, or for interfaces."""
         if isinstance(at, str):
             at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version=LATEST),)
         return AgentCard(
@@ -385,28 +332,19 @@ class Agent:
                 extended_agent_card=self.extended_cards is not None,
                 extensions=tuple(extension.declared() for extension in self.extensions),
             ),
-            default_input_modes=self.input_modes or ANYTHING,
+            default_input_modes=self.input_modes or ANY_MODES,
             default_output_modes=self.output_modes,
             skills=tuple(skill.described for skill in self.skills.values()),
         )
 
-    def asgi(self, **options: Any) -> App:
-        """Return the agent as an ASGI app, for a server of your own or to mount under a prefix.
-
-        Takes the options of ``parley.asgi``.
-        """
-        from parley.host.host import asgi
-
-        return asgi(self, **options)
-
 
 def slug(name: str) -> str:
-    """Return a name as it can stand in a path."""
+    """Return a name as a path segment."""
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
 
 
 def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
-    extensions = collected([*OWN, *given])
+    extensions = collected([*BUILT_IN, *given])
     for extension in extensions:
         if extension.required and extension.is_data_alone:
             log.warning(

@@ -12,22 +12,22 @@ from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
 from parley.store.task_store import StoreError
 
-HOLD = 0.02
-"""Seconds for which the newest chunk is held back, so that the last one can be marked as such."""
+BUFFER_SECONDS = 0.02
+"""How long the newest chunk is buffered, so that the last one can be marked."""
 
 
 class ArtifactStream:
     """Writes an artifact chunk by chunk; an async context manager.
 
     Every chunk is an artifact update with ``append``, except the first, and the last carries
-    ``lastChunk``. To know the last, the newest chunk is held back until the next, for at most
-    20 ms; a stream that is left later than that closes with an empty chunk. A stream that is left
-    by an exception is not closed.
+    ``lastChunk``. To know the last, the stream buffers the newest chunk until the next one, for at
+    most 20 ms; a stream that is closed later ends with an empty chunk. An exception in the context
+    leaves the artifact without a last chunk.
     """
 
     def __init__(
         self,
-        run: Attempt,
+        attempt: Attempt,
         *,
         name: str = "",
         description: str = "",
@@ -35,20 +35,20 @@ class ArtifactStream:
         media_type: str = "",
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        self.artifact_id = artifact_id or run.next_artifact_id()
-        self._run = run
+        self.artifact_id = artifact_id or attempt.next_artifact_id()
+        self._attempt = attempt
         self._name = name
         self._description = description
         self._media_type = media_type
         self._metadata = metadata
         self._begun = False
-        self._held: tuple[Part, ...] | None = None
+        self._buffered: tuple[Part, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last: tuple[Part, ...] = ()
 
     async def __aenter__(self) -> Self:
-        self._run.streams += (self,)
+        self._attempt.streams += (self,)
         return self
 
     async def __aexit__(
@@ -57,20 +57,20 @@ class ArtifactStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._run.over:
+        if self._attempt.finished:
             self._stop()
         elif error is None:
             await self.close()
         else:
-            self.release()
+            self.write_buffered()
             self._stop()
 
     async def write(self, chunk: object) -> None:
-        """Add a chunk: text, bytes, data, a part or parts. Waits while the store is behind."""
+        """Add a chunk: text, bytes, data, a part or parts. Waits for the store (backpressure)."""
         self.put(chunk)
-        writer = self._run.lane.writer
+        writer = self._attempt.runner.writer
         if writer is not None and writer.is_full:
-            await writer.room()
+            await writer.drain()
 
     def put(self, chunk: object) -> None:
         """Add a chunk without waiting. Raises ``TurnOver``, ``UnusableValue``."""
@@ -81,54 +81,54 @@ class ArtifactStream:
             if isinstance(chunk, str)
             else to_parts(chunk, media_type=self._media_type)
         )
-        if self._run.over:
+        if self._attempt.finished:
             raise TurnOver("this turn has ended; what it says now would reach nobody")
-        self.release()
-        self._held = parts
+        self.write_buffered()
+        self._buffered = parts
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(HOLD, self._due)
+            self._timer = asyncio.get_running_loop().call_later(BUFFER_SECONDS, self._write_late)
 
     async def close(self) -> None:
         """Mark the last chunk and wait until the store has room. Idempotent."""
         if self._closed:
             return
         self.finish()
-        writer = self._run.lane.writer
+        writer = self._attempt.runner.writer
         if writer is not None and writer.is_full:
-            await writer.room()
+            await writer.drain()
 
     def finish(self) -> None:
         """Mark the last chunk."""
-        held, self._held = self._held, None
-        if held is None and self._begun:
-            held = (Part(raw=b"") if self._last[-1].raw is not None else Part(text=""),)
+        chunk, self._buffered = self._buffered, None
+        if chunk is None and self._begun:
+            chunk = (Part(raw=b"") if self._last[-1].raw is not None else Part(text=""),)
         self._stop()
-        if held is not None:
-            self._emit(held, last=True)
+        if chunk is not None:
+            self._emit(chunk, last=True)
 
-    def release(self) -> None:
-        """Write what is held back, because something else is to follow it."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._emit(held)
+    def write_buffered(self) -> None:
+        """Write the buffered chunk: another event is to follow it."""
+        chunk, self._buffered = self._buffered, None
+        if chunk is not None:
+            self._emit(chunk)
 
-    def _due(self) -> None:
+    def _write_late(self) -> None:
         self._timer = None
-        if not self._run.over:
+        if not self._attempt.finished:
             try:
-                self.release()
+                self.write_buffered()
             except A2AError as error:
-                self._run.lane.abort(error)
+                self._attempt.runner.abort(error)
             except StoreError:
-                pass  # the writer has stopped before, and the lane knows
+                pass  # the writer has stopped, and has told the runner
 
     def _stop(self) -> None:
         self._closed = True
-        self._held = None
+        self._buffered = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._run.streams = tuple(other for other in self._run.streams if other is not self)
+        self._attempt.streams = tuple(other for other in self._attempt.streams if other is not self)
 
     def _emit(self, parts: tuple[Part, ...], *, last: bool = False) -> None:
         self._last = parts
@@ -140,8 +140,8 @@ class ArtifactStream:
             parts=parts,
             metadata=None if begun else self._metadata,
         )
-        lane = self._run.lane
-        if begun and lane.writer is not None and not self._run.over:
-            self._run.write_chunk(lane.writer, artifact, append=True, last=last)
+        writer = self._attempt.runner.writer
+        if begun and writer is not None and not self._attempt.finished:
+            self._attempt.write_chunk(writer, artifact, append=True, last=last)
         else:
-            self._run.write_artifact(artifact, append=begun, last=last)
+            self._attempt.write_artifact(artifact, append=begun, last=last)

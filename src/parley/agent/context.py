@@ -1,4 +1,4 @@
-"""What an agent remembers of a context, for one caller (specification §3.4.1)."""
+"""The state and the history of a context, for one caller (specification §3.4.1)."""
 
 from __future__ import annotations
 
@@ -6,59 +6,71 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from parley.engine.serialization import kept, read
+from parley.engine.turn.attempt import AttemptRunner
 from parley.model.ids import RIGHT_ID, may_be_id
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.store.task_store import Scope, TaskQuery, TaskStore
+from parley.store.task_store import Scope, TaskQuery
 
 R = TypeVar("R")
 
 ValueName = tuple[Scope, str, str]
-"""Whose value it is, in which context, and under which key."""
+"""The scope, the context and the key of a value."""
 
-Call = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
-"""Calls a function with a value."""
+Apply = Callable[[Callable[[Any], Any], Any], Awaitable[Any]]
+"""Calls a function with a value, in the author's thread."""
+
+
+class AgentContexts:
+    """The contexts of one agent. Its turns in this process update a value one after another."""
+
+    def __init__(self, *, keep_history: bool) -> None:
+        self._keep_history = keep_history
+        self._locks: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, runner: AttemptRunner) -> AgentContext:
+        """Return the context of the runner's task."""
+        return AgentContext(runner, keep_history=self._keep_history, updating=self._locks)
 
 
 class AgentContext:
-    """State and history of one context. Another caller's context of the same id is another one."""
+    """The state and history of one context. Callers with the same context id share nothing."""
 
     def __init__(
         self,
-        store: TaskStore,
-        scope: Scope,
-        context_id: str,
+        runner: AttemptRunner,
         *,
         keep_history: bool,
         updating: MutableMapping[ValueName, asyncio.Lock],
     ) -> None:
-        self._store = store
-        self._scope = scope
-        self._context_id = context_id
-        self._keeps_history = keep_history
+        self._store = runner.store
+        self._scope = runner.scope
+        self._context_id = runner.context_id
+        self._keep_history = keep_history
         self._updating = updating
 
     async def history(self, limit: int) -> Sequence[Message]:
         """Return the last ``limit`` messages, the oldest first."""
-        if not self._keeps_history:
+        if not self._keep_history:
             raise RuntimeError(
                 "this agent keeps no history of its contexts; make it with "
-                "Agent(..., keeps_history=True)"
+                "Agent(..., keep_history=True)"
             )
         return await self._store.history(self._scope, self._context_id, limit)
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the value kept under ``key``."""
+        """Return the value of ``key``."""
         _check_key(key)
         value = await self._store.get_value(self._scope, self._context_id, key)
         return default if value is None else read(value)
 
     async def set(self, key: str, value: Any) -> None:
-        """Keep ``value`` under ``key``; ``None`` removes it."""
+        """Set the value of ``key``; ``None`` removes it."""
         _check_key(key)
         data = None if value is None else kept(value, what=f"what is remembered as {key!r}")
         await self._store.set_value(self._scope, self._context_id, key, data)
@@ -69,24 +81,24 @@ class AgentContext:
         function: Callable[[Any], R],
         default: Any = None,
         *,
-        call: Call | None = None,
+        apply: Apply | None = None,
     ) -> R:
-        """Set what is kept under ``key`` to what ``function`` makes of it; return that.
+        """Set the value of ``key`` to the result of ``function``, atomically, and return it.
 
-        ``call`` calls the function where that is not to be done here.
+        ``apply`` calls the function, if it may not run on the event loop.
         """
         _check_key(key)
         if inspect.iscoroutinefunction(function):
             raise TypeError(f"{_plain(key)}, not a coroutine function")
         first = None if default is None else kept(default, what=f"the default of {key!r}")
         lock = self._updating.setdefault((self._scope, self._context_id, key), asyncio.Lock())
-        # Turns of this process come one after the other; with other replicas it is optimistic.
+        # A lock orders the turns of this process; other replicas are met optimistically.
         async with lock:
             while True:
                 found = await self._store.get_value(self._scope, self._context_id, key)
                 known = first if found is None else found
                 value = None if known is None else read(known)
-                result: R = function(value) if call is None else await call(function, value)
+                result: R = function(value) if apply is None else await apply(function, value)
                 if inspect.isawaitable(result):
                     if inspect.iscoroutine(result):
                         result.close()
@@ -98,18 +110,19 @@ class AgentContext:
                     )
                 what = f"what is remembered as {key!r}"
                 data = None if result is None else kept(result, what=what)
-                where = (self._scope, self._context_id, key)
-                if await self._store.compare_and_set(*where, found, data):
+                if await self._store.compare_and_set(
+                    self._scope, self._context_id, key, found, data
+                ):
                     return result
 
     async def tasks(self, task_ids: Sequence[str]) -> tuple[Task, ...]:
-        """Return those of the tasks that the caller owns."""
+        """Return the tasks among these that the caller owns."""
         ids = [task_id for task_id in task_ids if may_be_id(task_id)]
         records = [await self._store.load(task_id, scope=self._scope) for task_id in ids]
         return tuple(record.task for record in records if record is not None)
 
     async def others(self, task_id: str, limit: int) -> tuple[Task, ...]:
-        """Return the context's tasks but one, the last updated first."""
+        """Return the context's tasks except one, the last updated first."""
         found: list[Task] = []
         query = TaskQuery(
             scope=self._scope, context_id=self._context_id, limit=limit + 1, artifacts=True

@@ -1,4 +1,4 @@
-"""Calling an author's function, whatever form it has."""
+"""Calls an author's function in any of its forms. The host hands ``call`` to the executor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.context import AgentContexts
 from parley.agent.turn import Turn
 from parley.engine.content import checked
 from parley.engine.skill import Form
@@ -17,78 +18,70 @@ from parley.engine.turn.attempt import Attempt
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
-if TYPE_CHECKING:
-    from parley.engine.executor import AgentExecutor
 
-
-async def call(run: Attempt, executor: AgentExecutor) -> object:
-    """Run the skill's function for this turn and return its value; what it yields is streamed."""
-    skill = run.request.skill
+async def call(attempt: Attempt, contexts: AgentContexts) -> object:
+    """Call the skill's function for an attempt and return its value; stream what it yields."""
+    skill = attempt.request.skill
     form = skill.form
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
-        turn = Turn(run)
+        turn = Turn(attempt, contexts)
         arguments = (BlockingTurn(turn) if form.in_thread else turn,)
     elif skill.takes == "text":
-        arguments = (run.request.message.text,)
+        arguments = (attempt.request.message.text,)
     value: Any
     if form is Form.COROUTINE:
         value = await skill.function(*arguments)
         if type(value) is str:
             return value
     elif form is Form.PLAIN:
-        value = await executor.in_thread(skill.function, *arguments)
+        value = await attempt.runner.in_thread(skill.function, *arguments)
         if inspect.isawaitable(value):
             value = await value
     else:
         value = skill.function(*arguments)
     if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
-        await _stream(run, value)
+        await _stream(attempt, value)
         return None
     if inspect.isgenerator(value):
-        await _stream_from_thread(run, executor, value)
+        await _stream_from_thread(attempt, value)
         return None
     return value
 
 
-async def _stream(run: Attempt, values: Any) -> None:
-    async with (
-        aclosing(values),
-        ArtifactStream(run, name=run.request.skill.name) as out,
-    ):
+async def _stream(attempt: Attempt, values: Any) -> None:
+    async with aclosing(values), ArtifactStream(attempt, name=attempt.request.skill.name) as out:
         async for value in values:
-            give(run, out, value)
-            writer = run.lane.writer
+            give(attempt, out, value)
+            writer = attempt.runner.writer
             if writer is not None and writer.is_full:
-                await writer.room()
+                await writer.drain()
 
 
-async def _stream_from_thread(
-    run: Attempt, executor: AgentExecutor, values: Iterator[object]
-) -> None:
+async def _stream_from_thread(attempt: Attempt, values: Iterator[object]) -> None:
     loop = asyncio.get_running_loop()
-    async with ArtifactStream(run, name=run.request.skill.name) as out:
+    async with ArtifactStream(attempt, name=attempt.request.skill.name) as out:
 
         async def give_one(value: object) -> None:
-            give(run, out, value)
-            writer = run.lane.writer
+            give(attempt, out, value)
+            writer = attempt.runner.writer
             if writer is not None and writer.is_full:
-                await writer.room()
+                await writer.drain()
 
         def iterate() -> None:
             for value in values:
                 asyncio.run_coroutine_threadsafe(give_one(value), loop).result()
 
-        await executor.in_thread(iterate)
+        await attempt.runner.in_thread(iterate)
 
 
-def give(run: Attempt, out: ArtifactStream, value: object) -> None:
+def give(attempt: Attempt, out: ArtifactStream, value: object) -> None:
     """Write what a generator yielded: a chunk, a whole artifact, or a message about progress."""
     if isinstance(value, Artifact):
-        run.write_artifact(checked(value), last=True)
+        attempt.write_artifact(checked(value), last=True)
     elif isinstance(value, Message):
-        run.writer().status(TaskState.WORKING, run.message(value))
+        attempt.writer().status(TaskState.WORKING, attempt.message(value))
     else:
-        if run.lane.writer is None:
-            run.working()  # what yields is a task, and its caller should know it now
+        if attempt.runner.writer is None:
+            attempt.working()  # a function that yields has a task, and its caller gets it now
         out.put(value)

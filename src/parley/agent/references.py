@@ -1,4 +1,4 @@
-"""Which earlier task a message means, and what became of it (specification §3.4.3)."""
+"""Find the earlier tasks and artifacts that a message refers to (specification §3.4.3)."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from parley.store.follow import TaskGone, follow
 
 T = TypeVar("T")
 
-MOST_CANDIDATES = 50
-_OF_NO_USE = (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED)
+MAX_CANDIDATES = 50
+_FAILED = (TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED)
 
 
 async def referenced_artifacts(
     context: AgentContext, message: Message, task_id: str
 ) -> tuple[Artifact, ...]:
-    """Return the artifacts that a message's parts refer to, as far as its caller owns them.
+    """Return the artifacts that a message's parts refer to and its caller owns.
 
-    A reference without a task is looked for in the tasks that the message refers to, and then in
-    the context, the last updated task first.
+    A reference without a task id is resolved in the tasks that the message refers to, then in the
+    context, the last updated task first.
     """
     named = artifacts_named(message)
     if not named:
         return ()
     tasks = await context.tasks(tasks_named(message))
-    around: Sequence[Task] | None = None
+    others: Sequence[Task] | None = None
     found = []
     for reference in named:
         known = [task for task in tasks if reference.task_id in ("", task.id)]
         artifact = _artifact(known, reference.artifact_id)
         if artifact is None and not reference.task_id:
-            if around is None:
-                around = await context.others(task_id, MOST_CANDIDATES)
-            artifact = _artifact(around, reference.artifact_id)
+            if others is None:
+                others = await context.others(task_id, MAX_CANDIDATES)
+            artifact = _artifact(others, reference.artifact_id)
         if artifact is not None:
             found.append(artifact)
     return tuple(found)
@@ -57,35 +57,35 @@ def _artifact(tasks: Sequence[Task], artifact_id: str) -> Artifact | None:
 
 
 async def reference(
-    run: Attempt,
+    attempt: Attempt,
     context: AgentContext,
     question: str,
     where: Callable[[Task], bool] | None,
     describe: Callable[[Task], str] | None,
 ) -> Task | None:
-    """Return the earlier task that the message which began this one means; ask when in doubt.
+    """Return the earlier task that the first message of this one means; ask when in doubt.
 
-    What there is to choose from is settled when the question is asked, so that runs after it, and
-    what happens in the context meanwhile, change nothing.
+    The candidates are logged when the question is asked: later attempts, and changes of the context
+    meanwhile, do not change them.
     """
     for function in (where, describe):
         if function is not None and not form_of(function).in_thread:
             raise TypeError(f"where and describe are plain functions of a task, not {function!r}")
-    run.referrals += 1
-    key = f"reference:{run.referrals}"
-    kept = run.recalled(key)
+    attempt.reference_count += 1
+    key = f"reference:{attempt.reference_count}"
+    kept = attempt.step_result(key)
     if kept is not None:
         tasks = list(await context.tasks(msgspec.json.decode(kept, type=list[str])))
     else:
-        tasks = await _candidates(run, context, where)
+        tasks = await _candidates(attempt, context, where)
     if len(tasks) < 2:
         return tasks[0] if tasks else None
     if kept is None:
-        await run.keep(key, msgspec.json.encode([task.id for task in tasks]))
+        await attempt.keep_result(key, msgspec.json.encode([task.id for task in tasks]))
     if describe is None:
         labels = [_label(task) for task in tasks]
     else:
-        labels = await _of_each(run, describe, tasks)
+        labels = await _of_each(attempt, describe, tasks)
     lines = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
     asked = Message(
         message_id=new_id(),
@@ -97,51 +97,53 @@ async def reference(
     while True:
         times += 1
         asked = msgspec.structs.replace(asked, message_id=new_id())
-        answer = await run.ask(TaskState.INPUT_REQUIRED, asked, f"{key}:{times}")
+        answer = await attempt.ask(TaskState.INPUT_REQUIRED, asked, f"{key}:{times}")
         chosen = _chosen(answer, tasks, labels)
         if chosen is not None:
             return chosen
 
 
 async def _candidates(
-    run: Attempt, context: AgentContext, where: Callable[[Task], bool] | None
+    attempt: Attempt, context: AgentContext, where: Callable[[Task], bool] | None
 ) -> list[Task]:
-    tasks: Sequence[Task] = await context.tasks(tasks_named(run.request.message))
+    tasks: Sequence[Task] = await context.tasks(tasks_named(attempt.request.message))
     if not tasks:
-        own = run.lane.task_id
-        around = await context.others(own, MOST_CANDIDATES)
-        # Ids rise with time: only what began before this task can be meant by its message.
-        tasks = [task for task in around if task.id < own and task.state not in _OF_NO_USE]
+        own = attempt.runner.task_id
+        earlier = await context.others(own, MAX_CANDIDATES)
+        # Ids rise with time: a message can only mean tasks that began before its own.
+        tasks = [task for task in earlier if task.id < own and task.state not in _FAILED]
     if where is None:
         return list(tasks)
-    is_meant = await _of_each(run, where, tasks)
+    is_meant = await _of_each(attempt, where, tasks)
     return [task for task, yes in zip(tasks, is_meant, strict=True) if yes]
 
 
-async def _of_each(run: Attempt, function: Callable[[Task], T], tasks: Sequence[Task]) -> list[T]:
-    """Return what a function that the agent's author wrote says of tasks; it may take its time."""
-    found: list[T] = await run.lane.executor.in_thread(lambda: [function(task) for task in tasks])
+async def _of_each(
+    attempt: Attempt, function: Callable[[Task], T], tasks: Sequence[Task]
+) -> list[T]:
+    """Return the result of an author's function for each task. It may block."""
+    found: list[T] = await attempt.runner.in_thread(lambda: [function(task) for task in tasks])
     return found
 
 
 def _label(task: Task) -> str:
     names = ", ".join(artifact.name for artifact in task.artifacts if artifact.name)
-    said = next((m.text for m in task.history if m.role is Role.USER and m.text), "")
-    line = " ".join(said.split())[:80]
+    text = next((m.text for m in task.history if m.role is Role.USER and m.text), "")
+    line = " ".join(text.split())[:80]
     return f"{line} ({names})" if line and names else line or names or task.id
 
 
 def _chosen(answer: Message, tasks: Sequence[Task], labels: Sequence[str]) -> Task | None:
-    """Return the task that an answer names: by reference, number, or words that fit it alone."""
+    """Return the task that an answer names: by reference, by number, or by words of its label."""
     named = [task for task in tasks if task.id in tasks_named(answer) or task.id in answer.text]
     if len(named) == 1:
         return named[0]
     number = re.fullmatch(r"\W*(\d{1,3})\W*", answer.text)
     if number:
-        place = int(number[1])
-        return tasks[place - 1] if 0 < place <= len(tasks) else None
-    said = _words(answer.text)
-    fits = [len(said & _words(label)) for label in labels]
+        position = int(number[1])
+        return tasks[position - 1] if 0 < position <= len(tasks) else None
+    words = _words(answer.text)
+    fits = [len(words & _words(label)) for label in labels]
     best = max(fits)
     return tasks[fits.index(best)] if best and fits.count(best) == 1 else None
 
@@ -150,19 +152,19 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.casefold()))
 
 
-async def wait_for(run: Attempt, task: Task | str) -> Task:
-    """Return another of the caller's tasks when it has ended.
+async def wait_for(attempt: Attempt, task: Task | str) -> Task:
+    """Wait until another of the caller's tasks ends, and return it.
 
     Raises ``TaskNotFoundError`` when there is none, ``ValueError`` for the task itself.
     """
     task_id = task if isinstance(task, str) else task.id
-    if task_id == run.lane.task_id:
+    if task_id == attempt.runner.task_id:
         raise ValueError("a task cannot wait for itself")
-    executor = run.lane.executor
+    store = attempt.runner.store
     while True:
         record = None
         if may_be_id(task_id):
-            record = await executor.store.load(task_id, scope=run.lane.scope)
+            record = await store.load(task_id, scope=attempt.runner.scope)
         if record is None:
             raise TaskNotFoundError(
                 f"there is no task {task_id[:100]!r} here for this caller",
@@ -171,9 +173,9 @@ async def wait_for(run: Attempt, task: Task | str) -> Task:
         if record.task.state.is_terminal:
             return record.task
         try:
-            events = follow(executor.store, executor.hints, task_id, record.seq)
+            events = follow(store, attempt.runner.hints, task_id, record.seq)
             async with aclosing(events):
                 async for _ in events:
                     pass
         except TaskGone:
-            continue  # and say so above
+            continue  # the next load reports it

@@ -1,4 +1,4 @@
-"""What a question of an agent is answered with."""
+"""The answer to a question that an agent asked (``turn.ask``)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from parley.model.parts import Message
 
 
 class Answer(Message, frozen=True, kw_only=True, dict=True):
-    """The message that answers a question.
-
-    It is equal to that message, and written as that message is.
-    """
+    """The message that answers a question. It compares and serializes like that message."""
 
     @classmethod
     def of(cls, message: Message, *, replayed: bool) -> Self:
-        """Return a message as an answer."""
+        """Return an answer made of a message."""
         answer = cls(**{name: getattr(message, name) for name in message.__struct_fields__})
         answer.__dict__["replayed"] = replayed
         return answer
 
     @property
     def replayed(self) -> bool:
-        """Whether the answer was read from the log, for a run after the one that it began.
+        """True if an earlier attempt had the answer, and may have acted on it already.
 
-        It is false in the one run that begins with this answer. It is true in runs for the answers
-        to later questions, and in one that goes on after a crash, a deployment or a take-over. What
-        the first run did with the answer may then be done already, in part or as a whole.
+        It is false only in the attempt that the answer began. It is true in later turns, and after
+        a crash, a deployment or a claim by another replica.
         """
         return bool(self.__dict__.get("replayed", False))
 

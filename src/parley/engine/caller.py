@@ -1,4 +1,4 @@
-"""The caller of a turn: what the log keeps of one, and how one is read back."""
+"""Store the caller of a turn in the log, and read it back."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from msgspec.structs import replace
 from parley.model.service import ANONYMOUS, Caller, caller_of
 from parley.store.events import KeptCaller
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 CLAIM_BYTES = 8192
-"""How long the JSON of all claims that are kept of a caller may be."""
+"""The limit of the JSON of all stored claims of a caller."""
 
 
 def kept(caller: Caller, names: Collection[str]) -> Caller:
-    """Return a caller with the claims of these names alone, as they can be read back.
+    """Return a caller with only the named claims, as they are read back.
 
-    A claim that is no JSON, or is too long, is left out, and the log names it.
+    A claim that is not JSON or too long is dropped with a warning.
     """
     if not caller.claims:
         return caller
     claims: dict[str, object] = {}
-    room = CLAIM_BYTES
+    bytes_left = CLAIM_BYTES
     for name in names:
         if name not in caller.claims:
             continue
@@ -36,20 +36,20 @@ def kept(caller: Caller, names: Collection[str]) -> Caller:
             log.warning("the claim %r of a caller is not kept: it has no JSON form", name)
             continue
         size = len(name.encode()) + len(value)
-        if size > room:
+        if size > bytes_left:
             log.warning(
                 "the claim %r of a caller is not kept: all claims have %d bytes as JSON at most",
                 name,
                 CLAIM_BYTES,
             )
             continue
-        room -= size
+        bytes_left -= size
         claims[name] = claim
     return replace(caller, claims=claims)
 
 
 def record_of(caller: Caller) -> KeptCaller | None:
-    """Return what a record keeps of a caller, nothing of an anonymous one."""
+    """Return the record of a caller, ``None`` for an anonymous one."""
     if caller == ANONYMOUS:
         return None
     return KeptCaller(
@@ -61,17 +61,18 @@ def record_of(caller: Caller) -> KeptCaller | None:
 
 
 def caller_in(record: KeptCaller | None, owner: str) -> Caller:
-    """Return the caller that a record keeps, in a task that belongs to ``owner``.
+    """Return the caller in a record of a task that belongs to ``owner``.
 
-    Without a record it is the owner. One who had no issuer, and whose tasks were assigned to one
-    since, has that issuer.
+    Without a record it is the owner. If an operator has assigned the caller's tasks to an issuer
+    since, the caller has that issuer.
     """
-    theirs = caller_of(owner)
+    task_owner = caller_of(owner)
     if record is None:
-        return theirs
+        return task_owner
     issuer = record.issuer
-    if not issuer and (record.id, record.authenticated) == (theirs.id, theirs.authenticated):
-        issuer = theirs.issuer
+    same = (record.id, record.authenticated) == (task_owner.id, task_owner.authenticated)
+    if not issuer and same:
+        issuer = task_owner.issuer
     return Caller(
         id=record.id, issuer=issuer, authenticated=record.authenticated, claims=record.claims
     )

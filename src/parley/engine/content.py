@@ -1,4 +1,4 @@
-"""From what an author's function returns to what the protocol carries."""
+"""Convert the values of an author's function to parts, and match parts with media types."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from parley.model.parts import Artifact, Message, Part
 
 V = TypeVar("V", Part, Message, Artifact)
 
-PLAIN = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
+USABLE = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
 
 
 class UnusableValue(TypeError):
-    """A function gave something that has no form as a part."""
+    """A value that cannot be a part."""
 
     def __init__(self, value: object) -> None:
         super().__init__(
-            f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {PLAIN}"
+            f"{type(value).__module__}.{type(value).__qualname__} cannot be sent; use {USABLE}"
         )
 
 
 def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
     """Return ``value`` as one part.
 
-    Text becomes a text part; bytes and a path a file part, with the path's name and the media type
-    that its suffix suggests; any other structured value a data part.
+    A str becomes a text part, any other structured value a data part. Bytes and a path become a
+    file part, with the name of the path and the media type of its suffix.
 
     Raises ``UnusableValue`` for anything else, ``OSError`` when a path cannot be read.
     """
@@ -53,7 +53,7 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
 
 
 def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tuple[Part, ...]:
-    """Return ``value`` as parts: a list made only of parts is that list, else one part."""
+    """Return ``value`` as parts: the parts of a list, message or artifact, else one part."""
     if isinstance(value, list | tuple) and value and all(isinstance(item, Part) for item in value):
         return tuple([checked(part) for part in value])
     if isinstance(value, Message | Artifact):
@@ -64,7 +64,7 @@ def to_parts(value: object, *, media_type: str = "", filename: str = "") -> tupl
 def to_data(value: object) -> Any:
     """Return ``value`` as plain JSON data.
 
-    Raises ``UnusableValue`` when it has no such form, numbers that JSON lacks included.
+    Raises ``UnusableValue`` for a value that is not structured, ``ValueError`` for NaN or infinity.
     """
     dump = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
@@ -75,21 +75,21 @@ def to_data(value: object) -> Any:
         data = msgspec.to_builtins(value, str_keys=True)
     except (TypeError, RecursionError) as error:
         raise UnusableValue(value) from error
-    _refuse_numbers_that_json_lacks(data)
+    _refuse_non_finite(data)
     return data
 
 
 def checked(value: V) -> V:
-    """Return a value of the data model as the log would read it back.
+    """Return a part, message or artifact as the log will read it back.
 
-    Struct fields are not checked when an author makes one, and what cannot be read back must not
-    get into a log. Raises ``ValueError``, and ``TypeError`` for metadata that JSON lacks.
+    An author's structs are unchecked, and the log must be readable. Raises ``ValueError``, and
+    ``TypeError`` for metadata that is not JSON.
     """
     check_metadata(value.metadata)
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
         check_metadata(part.metadata)
         if part.data is not msgspec.UNSET:
-            _refuse_numbers_that_json_lacks(part.data)
+            _refuse_non_finite(part.data)
     try:
         return decode(encode(value), type(value))
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
@@ -103,7 +103,7 @@ def _is_structured(value: object) -> bool:
     )
 
 
-def _refuse_numbers_that_json_lacks(value: object) -> None:
+def _refuse_non_finite(value: object) -> None:
     pending: list[object] = [value]
     while pending:
         item = pending.pop()
@@ -120,17 +120,17 @@ def _guess(filename: str) -> str:
 
 
 KINDS = ("text", "file", "data")
-"""The kinds of parts, which older cards and callers write where a media type is due."""
+"""The kinds of parts. Older cards and clients write them instead of media types."""
 
 _KINDS = {"text": "text/*", "data": "application/json", "file": "*/*", "*": "*/*"}
 _PLAIN_TEXT = Part(text="", media_type="text/plain")
 
 
 def takes(modes: Iterable[str], part: Part) -> bool:
-    """Whether one of ``modes`` takes a part.
+    """Return whether one of ``modes`` matches a part.
 
-    A media type takes parts of that type, ``text``, ``file`` and ``data`` all parts of that kind.
-    ``text`` and ``data`` also take files that are text or JSON; ``file`` takes nothing but files.
+    A media type matches parts of that type; ``text``, ``file`` and ``data`` match all parts of that
+    kind. ``text`` and ``data`` also match files that are text or JSON; ``file`` matches only files.
     """
     kind = "text" if part.text is not None else "file" if part.is_file else "data"
     others = []
@@ -144,9 +144,9 @@ def takes(modes: Iterable[str], part: Part) -> bool:
 
 
 def accepts(modes: Iterable[str], media_type: str) -> bool:
-    """Whether one of ``modes`` and ``media_type`` have something in common.
+    """Return whether one of ``modes`` and ``media_type`` overlap.
 
-    Both may be ranges (``image/*``); parameters (``charset``) and case do not matter.
+    Both may be ranges (``image/*``). Parameters (``charset``) and case are ignored.
     """
     kind, _, subtype = _range(media_type).partition("/")
     for mode in modes:
@@ -169,9 +169,9 @@ def _name(mode: str) -> str:
 
 
 def gives(offered: Iterable[str], accepted: Sequence[str]) -> bool:
-    """Whether something of what is ``offered`` can be given to a caller who accepts ``accepted``.
+    """Return whether a caller who accepts ``accepted`` accepts one of the ``offered`` modes.
 
-    Who accepts nothing in particular accepts anything. Data can be given as text.
+    Without ``accepted``, everything is accepted. Data can be sent as text.
     """
     if not accepted:
         return True
@@ -183,14 +183,12 @@ _AS_TEXT = {"application/json": ("text/plain",)}
 
 
 def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part, ...], str]:
-    """Return parts in a form that is accepted, where they have one, and the type of one that has
-    none.
+    """Return parts in an accepted form, and the media type of a part that has none.
 
-    Data becomes the text of its JSON for those who accept text and no JSON; nothing else has
-    another form that says the same.
+    Data becomes JSON text for callers who accept text but not JSON. Other parts are unchanged.
     """
-    made: list[Part] = []
-    unwanted = ""
+    converted: list[Part] = []
+    unaccepted = ""
     for part in parts:
         if not takes(accepted, part):
             if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):
@@ -201,14 +199,14 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
                     media_type="text/plain",
                 )
             else:
-                unwanted = media_type_of(part)
-        made.append(part)
-    changed = any(now is not before for now, before in zip(made, parts, strict=True))
-    return (tuple(made) if changed else parts), unwanted
+                unaccepted = media_type_of(part)
+        converted.append(part)
+    changed = any(now is not before for now, before in zip(converted, parts, strict=True))
+    return (tuple(converted) if changed else parts), unaccepted
 
 
 def media_type_of(part: Part) -> str:
-    """Return the part's media type: its own, or the one that its kind implies."""
+    """Return the part's media type: its own, or the default of its kind."""
     if part.media_type:
         return part.media_type
     if part.text is not None:

@@ -1,4 +1,8 @@
-"""Runs the turns of one agent in this process."""
+"""Runs the turns of one agent in this process.
+
+``AgentService`` submits messages and cancellations; ``Maintenance`` reports unclaimed tasks. How an
+author's function is called is handed in (``invoke``): the engine imports nothing of ``agent/``.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,37 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
-from parley.agent.context import AgentContext, ValueName
 from parley.engine.caller import kept, record_of
 from parley.engine.options import Options
 from parley.engine.queue.claimer import Claimer
-from parley.engine.queue.deadlines import Deadlines
-from parley.engine.queue.enqueue import enqueue
 from parley.engine.queue.fair_queue import FairQueue
-from parley.engine.queue.shared_timer import SharedTimer
 from parley.engine.replies.remote_replies import RemoteReplies
-from parley.engine.replies.reply_handle import Named, ReplyHandle
+from parley.engine.replies.reply_handle import ReplyHandle, TaskReference
 from parley.engine.replies.waiters import shutting_down
+from parley.engine.shared_timer import SharedTimer
 from parley.engine.skill import Skill
 from parley.engine.thread_pool import ThreadPool
-from parley.engine.turn import release
 from parley.engine.turn.attempt import Attempt, Request
-from parley.engine.turn.output_filter import Outlet
+from parley.engine.turn.deadlines import Deadlines
+from parley.engine.turn.output_filter import OutputFilters
+from parley.engine.turn.replay import first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.extensions import Extension
 from parley.model.service import ANONYMOUS, Caller
+from parley.model.uuid7 import new_id
+from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import CancelRequested
 from parley.store.task_store import (
     Append,
     Claimed,
+    DuplicateReceipt,
     PushRecord,
     Receipt,
     Scope,
@@ -46,40 +51,36 @@ from parley.store.task_store import (
     UnknownTask,
 )
 
-if TYPE_CHECKING:
-    from parley.push.dispatcher import PushDispatcher
-
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 T = TypeVar("T")
 
 PARKED_BATCH = 10_000
-"""How many tasks that wait for their callers are looked through for those that had their time."""
+"""The largest number of parked tasks that are checked for their deadline at a time."""
 
 CANCEL_SECONDS = 20.0
-"""How long a caller waits for a cancellation, besides the grace that the function has: longer than
-it takes to find out that a replica is dead.
+"""How long a caller waits for a cancellation, besides the function's grace period: longer than it
+takes to detect a dead replica.
 """
 
 REPLY_SECONDS = 0.7
-"""How long senders wait for turns that a server let go when it ended, for another to finish them:
+"""How long callers wait, when the server ends, for another replica to finish their released turns:
 the server gives their requests a second.
 """
 
-
-HURRY_SECONDS = 1.0
-"""How long turns have to let go of their tasks when nobody waits for the end any longer, and how
-long what callers asked for has to be done.
+LAST_SECONDS = 1.0
+"""How long turns have to release their tasks when the shutdown was cancelled, and how long
+background operations have at the end.
 """
 
 
 class AgentExecutor:
-    """Owns every lane of one agent in this process: starts, wakes, cancels and ends them.
+    """Owns every task runner of one agent in this process: starts, wakes, cancels and ends them.
 
-    There is no queue here: a message for which there is no room is written down as a task that
-    nobody holds, and whoever has room adopts it, as it adopts what a dead replica left. ``works``
-    is false for an executor that takes messages in and runs no turns, but those that cannot have a
-    task. ``tell`` is called with the agent's key when there is something to adopt.
+    A message for which there is no capacity becomes an unclaimed task in the store. Any replica
+    with capacity claims it, as it claims the tasks of a dead replica, whose lease has expired.
+    ``runs_turns`` is false for an executor that leaves turns to others, except for those of skills
+    that cannot have a task. ``notify`` gets the agent's key when there are tasks to claim.
     """
 
     def __init__(
@@ -90,53 +91,66 @@ class AgentExecutor:
         skills: Mapping[str, Skill],
         default_skill: Skill,
         options: Options,
+        invoke: Callable[[Attempt], Awaitable[object]],
         threads: ThreadPool,
         push: PushDispatcher,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
+        hints: LocalHints,
         extensions: Iterable[Extension] = (),
-        hints: LocalHints | None = None,
-        works: bool = True,
+        runs_turns: bool = True,
     ) -> None:
         self.store = store
         self.agent = agent
         self.skills = skills
         self.default_skill = default_skill
         self.options = options
+        self.invoke = invoke
+        self.in_thread: Callable[..., Awaitable[Any]] = threads.call
+        self.notify_work: Callable[[], None] = partial(notify, agent)
         self.push = push
-        self.outlet = Outlet(extensions, self.in_thread)
-        self.hints = hints or LocalHints()
-        self.works = works
-        self.line = FairQueue()
+        self.output_filters = OutputFilters(extensions, threads.call)
+        self.hints = hints
+        self.runs_turns = runs_turns
+        self.queue = FairQueue()
         self.deadlines = Deadlines(store, options)
-        self.elsewhere = RemoteReplies(store, self.hints, self.unavailable)
+        self.remote_replies = RemoteReplies(store, self.hints, self.unavailable)
         self.closing = False
-        self.troubled = False
-        self.expected: dict[str, ReplyHandle] = {}
-        self._tell = tell
+        self.may_have_orphans = False
+        self.arriving: dict[str, ReplyHandle] = {}
+        self.claimer = Claimer(
+            capacity=self._capacity,
+            claim=lambda count: store.claim_batch(agent, count),
+            start=self._start_claimed,
+            exhausted=self.queue.clear,
+            failed=self.unavailable,
+        )
         self._threads = threads
-        self._moments = SharedTimer(options.direct_reply_timeout)
-        self._errands: set[asyncio.Future[Any]] = set()
-        self._lanes: dict[str, TaskRunner] = {}
+        self._direct_reply_timer = SharedTimer(options.direct_reply_timeout)
+        self._background: set[asyncio.Future[Any]] = set()
+        self._runners: dict[str, TaskRunner] = {}
         self._active: set[TaskRunner] = set()
         self._abandoned: set[TaskRunner] = set()
-        self._updating: WeakValueDictionary[ValueName, asyncio.Lock] = WeakValueDictionary()
-        self.adoption = Claimer(self)
-        self._at_rest: list[tuple[int, str]] = []
-        self._empty: asyncio.Event | None = None
+        self._queued_deadlines: list[tuple[int, str]] = []
+        self._idle: asyncio.Event | None = None
 
-    # -- new work ------------------------------------------------------------------------------
+    # -- new messages --------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
-        """How many turns run now."""
+        """The number of turns that run now."""
         return len(self._active)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether a further turn may run."""
-        return len(self._active) + self.adoption.reserved < self.options.max_running
+        return len(self._active) + self.claimer.reserved < self.options.max_running
 
-    def begin(
+    @property
+    def _may_start(self) -> bool:
+        """Whether a further turn starts here at once: there is capacity, and no queue."""
+        return self.runs_turns and not (self.queue.length or self.closing) and self.has_capacity
+
+    def submit(
         self,
         request: Request,
         *,
@@ -146,333 +160,354 @@ class AgentExecutor:
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
     ) -> ReplyHandle:
-        """Start the turn of a message that has no task yet, or put it in line.
+        """Start the turn of a message that has no task yet, or enqueue it.
 
-        ``logged`` makes its task durable before its function runs. ``push`` names a webhook, which
-        is told of the task from its first event on, or of the direct reply.
-        Raises ``OverloadedError`` when there is no room.
+        ``logged`` makes its task durable before its function runs. ``push`` is a webhook for the
+        task's events, or for the direct reply. Raises ``OverloadedError`` without capacity.
         """
-        self._refuse_when_closing()
+        self._check_open()
         is_direct = request.skill.replies == "message"
         if not self._may_start:
             if not is_direct:
-                self._refuse_when_full()
-                return enqueue(self, request, scope, context_id, receipts, push)
-            if not self.has_room:
+                self._check_queue()
+                return self._enqueue(request, scope, context_id, receipts, push)
+            if not self.has_capacity:
                 raise OverloadedError(
                     f"the agent runs {self.options.max_running} turns already", retry_after=1
                 )
-        lane = TaskRunner(self, context_id=context_id, scope=scope)
-        lane.receipts = receipts
+        runner = TaskRunner(self, context_id=context_id, scope=scope)
+        runner.receipts = receipts
         if push is not None:
-            lane.push = push
-        ticket = ReplyHandle(lane)
-        lane.senders.present.append(ticket)
-        run = Attempt(lane, request)
+            runner.push = push
+        handle = ReplyHandle(runner)
+        runner.waiters.current.append(handle)
+        attempt = Attempt(runner, request)
         if logged:
-            lane.log(request)
-        self._active.add(lane)
-        lane.start(lane.first(run, moments=None if is_direct else self._moments))
-        return ticket
+            runner.create_task(request)
+        self._active.add(runner)
+        runner.start(attempt, None if is_direct else self._direct_reply_timer)
+        return handle
 
-    def joined(self, task_id: str) -> None:
-        """Note that a task stands in line now, and tell everyone."""
-        self.line.count += 1
-        due = self.deadlines.of_task(task_id)
-        if due is not None:
-            heapq.heappush(self._at_rest, (due, task_id))
-        self.announce()
+    def _enqueue(
+        self,
+        request: Request,
+        scope: Scope,
+        context_id: str,
+        receipts: Sequence[Receipt],
+        push: PushRecord | None,
+    ) -> ReplyHandle:
+        """Append the task of a message without a lease, for any replica to claim."""
+        at, skills = self.store.now(), len(self.skills)
+        task_id = new_id(at)
+        append = Append(
+            task_id=task_id,
+            events=first_events(request, task_id, context_id, skills=skills, at=at, queued=True),
+            expected_seq=0,
+            turn=1,
+            scope=scope,
+            context_id=context_id,
+            turn_open=True,
+            release=True,
+            place=self.queue.next_key(scope),
+            receipts=first_turn_receipts(receipts, task_id),
+            pushes=(push,) if push is not None else (),
+        )
+        handle = ReplyHandle(TaskReference(task_id))
+        handle.turn = 1
 
-    def announce(self) -> None:
-        """Say that there is something to adopt, here and to other replicas."""
-        self._tell(self.agent)
+        def appended(done: asyncio.Future[int]) -> None:
+            self.queue.enqueuing -= 1
+            error = StoreError("the append was cancelled") if done.cancelled() else done.exception()
+            if isinstance(error, DuplicateReceipt):
+                handle.mark_repeat()
+                return
+            if push is not None:  # also after an error: the log may have the task all the same
+                self.push.watch(task_id, scope)
+            if error is None:
+                self._enqueued(task_id)
+                handle.mark_logged()
+                handle.delegate(self.remote_replies)
+            else:
+                log.error("a task could not be enqueued: %s", error)
+                handle.refuse(self.unavailable(StoreError(str(error))))
 
-    def expect(self, task_id: str, entry: str) -> ReplyHandle:
-        """Return the ticket of a message that is on its way into the log of a task.
+        appending = self._keep_in_background(asyncio.ensure_future(self.store.append(append)))
+        self.queue.enqueuing += 1
+        appending.add_done_callback(appended)
+        return handle
 
-        ``deliver`` follows when it is there; take the ticket out of ``expected`` when it is not.
-        """
-        ticket = self.expected[entry] = ReplyHandle(Named(task_id), entry=entry)
-        ticket.is_logged = True
-        return ticket
+    def _enqueued(self, task_id: str) -> None:
+        """Count a task that is queued now, and wake the claimers."""
+        self.queue.backlog += 1
+        deadline = self.deadlines.of_task(task_id)
+        if deadline is not None:
+            heapq.heappush(self._queued_deadlines, (deadline, task_id))
+        self.notify_work()
 
-    def place_for(self, record: TaskRecord) -> int:
-        """Return where a message to a task stands in line, if it does; 0 if it does not."""
-        if record.lease_owner or record.task.id in self._lanes or self._may_start:
-            return 0
-        return self.line.place_for(record.scope)
+    # -- messages to existing tasks ------------------------------------------------------------
 
-    @property
-    def _may_start(self) -> bool:
-        """Whether a further turn starts here at once: there is room for it, and no line."""
-        line = self.line
-        return self.works and not (line.count or line.joining or self.closing) and self.has_room
+    def check_capacity(self) -> None:
+        """Raise ``OverloadedError`` if a message to an existing task has to be refused."""
+        self._check_open()
+        self._check_queue()
 
-    def deliver(self, ticket: ReplyHandle) -> None:
-        """Say that an expected message is in the log, and see that a turn takes it."""
-        if self.expected.pop(ticket.entry, None) is None:
-            return  # a turn was quicker
-        lane = self._lanes.get(ticket.task_id)
-        if lane is None and self._may_start:
-            lane = self._start(ticket.task_id)
-        if lane is not None:
-            lane.senders.waiting[ticket.entry] = ticket
-            lane.wake()
-        else:
-            ticket.hand_over(self.elsewhere)
-            self.joined(ticket.task_id)
-
-    def _refuse_when_closing(self) -> None:
+    def _check_open(self) -> None:
         if self.closing:
             raise shutting_down()
 
-    def _refuse_when_full(self) -> None:
-        if self.line.length >= self.options.max_queued:
-            raise OverloadedError(f"{self.line.length} turns wait already", retry_after=1)
+    def _check_queue(self) -> None:
+        if self.queue.length >= self.options.max_queued:
+            raise OverloadedError(f"{self.queue.length} turns wait already", retry_after=1)
 
-    def check_room(self) -> None:
-        """Raise ``OverloadedError`` when a message to an existing task has no room."""
-        self._refuse_when_closing()
-        self._refuse_when_full()
+    def queue_key(self, record: TaskRecord) -> int:
+        """Return the queue key of a message to a task; 0 if its turn is not queued."""
+        if record.lease_owner or record.task.id in self._runners or self._may_start:
+            return 0
+        return self.queue.next_key(record.scope)
 
-    def _start(self, task_id: str, epoch: int = 0) -> TaskRunner:
-        """Start a lane for a task that is in the log, which it claims if it has no epoch."""
-        lane = self._lanes[task_id] = TaskRunner(self, task_id=task_id)
-        lane.epoch = epoch
-        self._active.add(lane)
-        lane.start(lane.more())
-        if self.closing:
-            lane.release()
-        return lane
+    def expect(self, task_id: str, entry: str) -> ReplyHandle:
+        """Return the handle of a message that is about to be appended to a task's log.
 
-    # -- what nobody holds ---------------------------------------------------------------------
+        Call ``deliver`` after the append; remove the handle from ``arriving`` if it fails.
+        """
+        handle = self.arriving[entry] = ReplyHandle(TaskReference(task_id), entry=entry)
+        handle.is_logged = True
+        return handle
 
-    async def look(self, count: int) -> None:
-        """Learn how many of the agent's tasks are to be adopted, as the store has it."""
+    def deliver(self, handle: ReplyHandle) -> None:
+        """Hand an appended message to the task's runner, or start or queue one."""
+        if self.arriving.pop(handle.entry, None) is None:
+            return  # a turn has taken it already
+        runner = self._runners.get(handle.task_id)
+        if runner is None and self._may_start:
+            runner = self._start(handle.task_id)
+        if runner is not None:
+            runner.waiters.pending[handle.entry] = handle
+            runner.wake()
+        else:
+            handle.delegate(self.remote_replies)
+            self._enqueued(handle.task_id)
+
+    # -- claimed and recovered tasks -----------------------------------------------------------
+
+    def _capacity(self) -> int:
+        """Return how many tasks may be claimed."""
+        if self.closing or not self.runs_turns:
+            return 0
+        return self.options.max_running - len(self._active)
+
+    async def update_backlog(self, count: int) -> None:
+        """Set the number of unclaimed tasks, as the store has it, and claim them."""
         if not count:
-            if not self.line.joining:
-                self.line.is_empty()
+            if not self.queue.enqueuing:
+                self.queue.clear()
             return
-        self.line.count = count
-        self.line.begins_at(await self.store.first_queued(self.agent))
-        self.adoption.go_on()
+        self.queue.backlog = count
+        self.queue.restart_at(await self.store.first_queued(self.agent))
+        self.claimer.wake()
 
-    def adopted(self, tasks: Sequence[Claimed]) -> None:
-        """Work on tasks that were adopted."""
+    def _start_claimed(self, tasks: Sequence[Claimed]) -> None:
         for task in tasks:
             if task.place:
-                self.line.count = max(0, self.line.count - 1)
-                self.line.served(task.place)
-            lane = self._lanes.get(task.task_id)
-            if lane is not None:
-                lane.successor = task.epoch  # it finds itself fenced, and another follows it
+                self.queue.backlog = max(0, self.queue.backlog - 1)
+                self.queue.advance(task.place)
+            runner = self._runners.get(task.task_id)
+            if runner is not None:
+                runner.successor_epoch = task.epoch  # the store fences it; another follows
             else:
                 self._start(task.task_id, task.epoch)
 
-    def resume(self, task_id: str) -> None:
-        """Take up a task at rest, if there is room."""
-        if task_id not in self._lanes and self.works and self.has_room and not self.closing:
-            self._start(task_id)
+    def _start(self, task_id: str, epoch: int = 0) -> TaskRunner:
+        """Start a runner for a logged task; without an ``epoch`` it claims the task first."""
+        runner = self._runners[task_id] = TaskRunner(self, task_id=task_id)
+        runner.epoch = epoch
+        self._active.add(runner)
+        runner.start()
+        if self.closing:
+            runner.release()
+        return runner
 
-    def take_up(self, task_id: str) -> None:
-        """Go on with a task that is held here and that no lane knows of; where there is no room for
-        it, let it go, for whoever has. The attempt that is open did not end by a fault of its own,
-        so it does not count.
+    def is_running(self, task_id: str) -> bool:
+        """Whether a runner has the task."""
+        return task_id in self._runners
+
+    def recover(self, task_id: str) -> None:
+        """Start a runner for an orphan: a task that this replica holds and no runner has.
+
+        Without capacity the task is released. The open attempt does not count: it failed through no
+        fault of its own.
         """
-        if task_id in self._lanes or self.closing:
+        if task_id in self._runners or self.closing:
             return
-        is_ours = self.works and self.has_room
-        lane = self._start(task_id)
-        lane.blameless = True
-        self.push.watch(task_id)  # its webhooks may be as forgotten as it was
-        if not is_ours:
-            lane.release()
+        keeps = self.runs_turns and self.has_capacity
+        runner = self._start(task_id)
+        runner.open_attempt_counts = False
+        self.push.watch(task_id)  # its webhooks may be orphans too
+        if not keeps:
+            runner.release()
 
-    def knows(self, task_id: str) -> bool:
-        """Whether there is a lane for a task."""
-        return task_id in self._lanes
+    async def expire_overdue(self) -> None:
+        """Start idle tasks whose deadline has passed, so that they fail. Raises ``StoreError``.
 
-    async def end_late(self) -> None:
-        """Take up tasks at rest that have had their time, so that they end. Raises ``StoreError``.
-
-        Those that stand in line are known to the replica that put them there, those that wait for
-        their callers to the store.
+        The replica that queued a task knows its deadline; the store knows the parked tasks.
         """
         now = self.store.now()
-        late = []
-        while self._at_rest and self._at_rest[0][0] <= now:
-            late.append(heapq.heappop(self._at_rest)[1])
+        overdue = []
+        while self._queued_deadlines and self._queued_deadlines[0][0] <= now:
+            overdue.append(heapq.heappop(self._queued_deadlines)[1])
         try:
-            places = await self.store.positions(late) if late else ()
+            positions = await self.store.positions(overdue) if overdue else ()
         except StoreError:
-            self._at_rest += [(now, task_id) for task_id in late]
-            heapq.heapify(self._at_rest)
+            self._queued_deadlines += [(now, task_id) for task_id in overdue]
+            heapq.heapify(self._queued_deadlines)
             raise
-        for place in places:
-            in_line = not (place.ended or place.lease_owner)
-            if in_line and not self.closing and place.task_id not in self._lanes:
-                self._start(place.task_id)
-        if self.options.task_timeout is not None and self.works:
+        for position in positions:
+            is_queued = not (position.ended or position.lease_owner)
+            if is_queued and not self.closing and position.task_id not in self._runners:
+                self._start(position.task_id)
+        if self.options.task_timeout is not None and self.runs_turns:
             for task_id in await self.store.parked(self.agent, now, PARKED_BATCH):
-                due = self.deadlines.of_task(task_id)
-                if due is not None and due <= now:
-                    self.resume(task_id)
+                deadline = self.deadlines.of_task(task_id)
+                if deadline is None or deadline > now or task_id in self._runners:
+                    continue
+                if self.has_capacity and not self.closing:
+                    self._start(task_id)
 
-    # -- what lanes tell -----------------------------------------------------------------------
+    # -- what runners call (RunnerOwner) -------------------------------------------------------
 
-    def know(self, lane: TaskRunner) -> None:
-        """Know a lane by its task, from now on."""
-        self._lanes[lane.task_id] = lane
+    def register(self, runner: TaskRunner) -> None:
+        """Make a runner known by its task."""
+        self._runners[runner.task_id] = runner
 
-    def left(self, lane: TaskRunner) -> None:
-        """Forget a lane that has nothing more to do, and start what waited for its place."""
-        self._active.discard(lane)
-        self._abandoned.discard(lane)
-        if lane.is_named and self._lanes.get(lane.task_id) is lane:
-            del self._lanes[lane.task_id]
-            if lane.successor > lane.epoch:
-                self._start(lane.task_id, lane.successor)
+    def remove(self, runner: TaskRunner) -> None:
+        """Forget a runner that has ended, and use its capacity."""
+        self._active.discard(runner)
+        self._abandoned.discard(runner)
+        if runner.has_id and self._runners.get(runner.task_id) is runner:
+            del self._runners[runner.task_id]
+            if runner.successor_epoch > runner.epoch:
+                self._start(runner.task_id, runner.successor_epoch)
         if self.closing:
-            if self._empty is not None and not self._active:
-                self._empty.set()
-        elif self.adoption.is_wanted or self.line.count:
-            self.adoption.go_on()
+            if self._idle is not None and not self._active:
+                self._idle.set()
+        elif self.claimer.is_wanted or self.queue.backlog:
+            self.claimer.wake()
 
-    def replace(self, lane: TaskRunner) -> None:
-        """Put a fresh lane in the place of one whose function does not end."""
-        self._active.discard(lane)
-        self._abandoned.add(lane)
-        if lane.writer is None:
+    def replace(self, runner: TaskRunner) -> None:
+        """Start another runner for the task of one whose function does not end."""
+        self._active.discard(runner)
+        self._abandoned.add(runner)
+        if runner.writer is None:
             return
-        fresh = self._start(lane.task_id, lane.successor if lane.successor > lane.epoch else 0)
-        fresh.before = lane.writer
-        fresh.senders.inherit(lane.senders)
-        fresh.cancel_asked = lane.cancel_asked
+        epoch = runner.successor_epoch if runner.successor_epoch > runner.epoch else 0
+        successor = self._start(runner.task_id, epoch)
+        successor.predecessor = runner.writer
+        successor.waiters.inherit(runner.waiters)
+        successor.cancel_requested = runner.cancel_requested
 
     def unavailable(self, error: StoreError) -> A2AError:
-        """Return what a sender is told when the log could not be written."""
-        self.troubled = True
+        """Return a caller's error for a store that failed."""
+        self.may_have_orphans = True
         return OverloadedError(
             "the server's task log does not work now; try again later", retry_after=5
         )
 
-    # -- cancelling ----------------------------------------------------------------------------
+    # -- background operations, cancellation ---------------------------------------------------
 
-    async def errand(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something for a caller that is to be done even if the caller goes away meanwhile."""
-        return await asyncio.shield(self.keep_going(asyncio.create_task(work)))
+    async def in_background(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a background operation: it completes even if the caller goes away."""
+        return await asyncio.shield(self._keep_in_background(asyncio.create_task(work)))
 
-    def keep_going(self, work: asyncio.Future[T]) -> asyncio.Future[T]:
-        """Hold on to something that is to be done, whoever waits for it."""
-        self._errands.add(work)
-        work.add_done_callback(self._done)
+    def _keep_in_background(self, work: asyncio.Future[T]) -> asyncio.Future[T]:
+        self._background.add(work)
+        work.add_done_callback(self._background_done)
         return work
 
-    def _done(self, errand: asyncio.Future[Any]) -> None:
-        self._errands.discard(errand)
-        if not errand.cancelled():
-            errand.exception()  # the caller may be gone: then nobody else looks at it
+    def _background_done(self, work: asyncio.Future[Any]) -> None:
+        self._background.discard(work)
+        if not work.cancelled():
+            work.exception()  # the caller, who would look at it, may be gone
 
     async def cancel(self, task_id: str, *, turn: int = 0, caller: Caller = ANONYMOUS) -> None:
-        """Log a cancellation, and wait until the task has ended, for a while (E4).
+        """Log a cancellation, and wait a while until the task has ended (E4).
 
-        ``caller`` is who wants it, if anybody does. Whoever holds the task sees it through, and
-        this executor when nobody does.
+        The runner of the task cancels it, on whichever replica; one is started if there is none.
         Raises ``TaskEnded``, ``UnknownTask``.
         """
-        self._refuse_when_closing()
-        await self.errand(self._ask_to_cancel(task_id, turn, caller))
-        await self.elsewhere.until_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
+        self._check_open()
+        await self.in_background(self._request_cancel(task_id, turn, caller))
+        await self.remote_replies.wait_ended(task_id, self.options.cancel_grace + CANCEL_SECONDS)
 
-    async def _ask_to_cancel(self, task_id: str, turn: int, caller: Caller) -> None:
+    async def _request_cancel(self, task_id: str, turn: int, caller: Caller) -> None:
         event = CancelRequested(caller=record_of(kept(caller, self.options.keep_claims)))
         await self.store.append(
             Append(task_id=task_id, events=(event,), expected_seq=None, turn=turn)
         )
-        lane = self._lanes.get(task_id)
-        if lane is not None:
-            lane.cancel()
+        runner = self._runners.get(task_id)
+        if runner is not None:
+            runner.cancel()
         elif not self.closing:
-            self._start(task_id)  # which takes no room: no function is run
+            self._start(task_id)  # it needs no capacity: no function is run
         else:
-            self._tell(self.agent)
+            self.notify_work()
 
-    async def give_up(self, task_id: str) -> None:
-        """Cancel a task whose caller never came back."""
+    async def cancel_unanswered(self, task_id: str) -> None:
+        """Cancel a task whose caller never answered."""
         with contextlib.suppress(TaskEnded, UnknownTask):
             await self.cancel(task_id)
 
-    # -- beginning and end ---------------------------------------------------------------------
+    # -- start and shutdown --------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take messages."""
+        """Accept messages."""
         self.closing = False
-        self.elsewhere.open()
+        self.remote_replies.open()
 
     def drain(self, grace: float) -> Coroutine[Any, Any, None]:
-        """Accept nothing more from now on; give turns ``grace`` seconds to end; release the rest.
+        """Accept nothing more; give turns ``grace`` seconds to end; release the others (E3).
 
-        Those who wait for turns that are not run here get the task as it stands: at once when the
-        store has no other replica to run them, else when the time is over (E3).
+        Callers that wait for turns of other replicas get the task as it is: at once if the store
+        has no other replica, else after ``grace``.
         """
         self.closing = True
-        return self._end(grace)
+        return self._drain(grace)
 
-    async def _end(self, grace: float) -> None:
+    async def _drain(self, grace: float) -> None:
         until = asyncio.get_running_loop().time() + grace
         if not self.store.is_shared:
-            self.elsewhere.close()
+            self.remote_replies.close()
         try:
-            await self.adoption.over(max(grace, self.options.cancel_grace))
-            await self._let_end(grace, self.options.cancel_grace)
-            await self._wait_elsewhere(until + REPLY_SECONDS)
+            await self.claimer.wait(max(grace, self.options.cancel_grace))
+            await self._end_runners(grace, self.options.cancel_grace)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(until + REPLY_SECONDS):
+                    await self.remote_replies.wait_idle()
         except asyncio.CancelledError:
-            await self._let_end(0, min(HURRY_SECONDS, self.options.cancel_grace))
+            await self._end_runners(0, min(LAST_SECONDS, self.options.cancel_grace))
             raise
         finally:
-            self.elsewhere.close()
+            self.remote_replies.close()
             self._threads.close()
-            self._moments.close()
-            await self.adoption.end()
-            await end(self._errands, grace=HURRY_SECONDS)
-            for lane in (*self._abandoned, *self._active):
-                release.give_up(lane)
+            self._direct_reply_timer.close()
+            await self.claimer.stop()
+            await end(self._background, grace=LAST_SECONDS)
+            for runner in (*self._abandoned, *self._active):
+                runner.cancel_main()
 
-    async def _let_end(self, grace: float, cancel_grace: float) -> None:
+    async def _end_runners(self, grace: float, cancel_grace: float) -> None:
         for seconds in (grace, cancel_grace):
             if not self._active:
                 return
-            self._empty = asyncio.Event()
+            self._idle = asyncio.Event()
             try:
                 async with asyncio.timeout(seconds):
-                    await self._empty.wait()
+                    await self._idle.wait()
             except TimeoutError:
-                for lane in list(self._active):
-                    lane.release()
+                for runner in list(self._active):
+                    runner.release()
         if self._active:
             log.warning("%d turns did not end when told to", len(self._active))
-            stuck = [lane.release_without_function() for lane in self._active]
+            stuck = [runner.release_stuck() for runner in self._active]
             for failure in await asyncio.gather(*stuck, return_exceptions=True):
                 if failure is not None:
-                    log.error("a turn could not be let go", exc_info=failure)
-
-    async def _wait_elsewhere(self, until: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self.elsewhere.until_idle()
-
-    # -- what runs need ------------------------------------------------------------------------
-
-    def context(self, lane: TaskRunner) -> AgentContext:
-        """Return what the agent remembers of the lane's context."""
-        return AgentContext(
-            self.store,
-            lane.scope,
-            lane.context_id,
-            keep_history=self.options.keep_history,
-            updating=self._updating,
-        )
-
-    async def in_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a plain function in one of the agent's threads."""
-        return await self._threads.call(function, *args, **kwargs)
+                    log.error("a turn could not be released", exc_info=failure)

@@ -1,4 +1,4 @@
-"""Says so when a function blocks the event loop (E6)."""
+"""Warns when a function blocks the event loop (E6)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import threading
 import time
 import traceback
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 BEAT_SECONDS = 0.25
-PATIENCE_SECONDS = 1.0
+BLOCKED_SECONDS = 1.0
 
 
 class LoopWatchdog:
-    """Watches the event loop from a thread, and logs where it is stuck.
+    """Watches the event loop's heartbeat from a thread.
 
-    One warning a blockage, with the stack of the loop's thread.
+    Logs one warning for each time that the loop is blocked for ``threshold`` seconds, with the
+    stack of the loop's thread.
     """
 
-    def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
-        self._patience = patience
-        self._beat = time.monotonic()
+    def __init__(self, threshold: float = BLOCKED_SECONDS) -> None:
+        self._threshold = threshold
+        self._last_beat = time.monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._thread_id = 0
@@ -35,7 +36,7 @@ class LoopWatchdog:
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._stopped.clear()
-        self._alive()
+        self._beat()
         self._thread = threading.Thread(target=self._watch, name="parley-watchdog", daemon=True)
         self._thread.start()
 
@@ -48,27 +49,27 @@ class LoopWatchdog:
             self._thread.join()
             self._thread = None
 
-    def _alive(self) -> None:
-        self._beat = time.monotonic()
+    def _beat(self) -> None:
+        self._last_beat = time.monotonic()
         assert self._loop is not None
-        self._timer = self._loop.call_later(BEAT_SECONDS, self._alive)
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _watch(self) -> None:
-        told = False
+        warned = False
         now, used = time.monotonic(), time.process_time()
         while not self._stopped.wait(BEAT_SECONDS):
             before, used_before = now, used
             now, used = time.monotonic(), time.process_time()
-            if now - before > self._patience and used - used_before < (now - before) / 2:
-                continue  # it was the whole process that stood still, or the machine
-            late = now - self._beat
-            if late < self._patience:
-                told = False
-            elif not told:
-                told = True
-                self._tell(late)
+            if now - before > self._threshold and used - used_before < (now - before) / 2:
+                continue  # the whole process or machine was suspended, not the loop
+            late = now - self._last_beat
+            if late < self._threshold:
+                warned = False
+            elif not warned:
+                warned = True
+                self._warn(late)
 
-    def _tell(self, late: float) -> None:
+    def _warn(self, late: float) -> None:
         assert self._loop is not None
         frame = sys._current_frames().get(self._thread_id)
         if frame is None or self._loop.is_closed():

@@ -1,5 +1,5 @@
-"""Looks after the tasks that no lane looks after: those that nobody holds, that were forgotten,
-that wait too long, that were kept long enough.
+"""Periodic work on tasks without a runner: claims unclaimed ones, recovers orphans, expires overdue
+ones, cancels those whose caller never answered, and prunes old ones.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
-from parley.agent.agent import Agent
+from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.push.dispatcher import PushDispatcher
 from parley.store import jitter
 from parley.store.ending import end
 from parley.store.task_store import PrunedElsewhere, StoreError, TaskStore
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 SWEEP_SECONDS = 5.0
 PRUNE_SECONDS = 60.0
 PRUNE_BATCH = 500
 
 
 class Maintenance:
-    """Looks into the store for what no hint told of.
+    """Polls the store, because hints may be lost.
 
-    Every second or so for work that nobody holds, with one question for all agents, and another for
-    webhooks that nobody tells; every few for tasks that this replica holds and works on no longer,
-    since the store failed it, and for those whose time is over. An embedded store is asked for
-    work only while there is a line, or after trouble. Every minute for those to cancel or to
-    remove: that may take long, and is a task of its own, for which no work waits.
+    - ``POLL_SECONDS``: unclaimed tasks, in one query for all agents, and webhooks without a
+      delivering replica. An embedded store is polled only while tasks are queued or after an error.
+    - ``SWEEP_SECONDS``: orphans (held by this replica, without a runner since the store failed),
+      and overdue tasks.
+    - ``PRUNE_SECONDS``: tasks to cancel or to prune, in a separate asyncio task: it may take long.
     """
 
     def __init__(
         self,
         store: TaskStore,
-        agents: Sequence[Agent],
+        agents: Sequence[AgentDescription],
         executors: Mapping[str, AgentExecutor],
         push: PushDispatcher,
     ) -> None:
@@ -53,111 +53,112 @@ class Maintenance:
         self._fails = False
 
     async def start(self) -> None:
-        """Begin with what is there. Raises ``StoreError``."""
+        """Claim the unclaimed tasks of the store, and start polling. Raises ``StoreError``."""
         counts = await self._store.unclaimed()
         for agent in self._agents:
             found = counts.get(agent.key, 0)
             if found:
-                log.info("%s: %d unfinished tasks are taken up", agent.name, found)
-            await self._executors[agent.key].look(found)
-        self._running = [asyncio.create_task(work) for work in (self._run(), self._tidy())]
+                log.info("%s: claims %d unfinished tasks", agent.name, found)
+            await self._executors[agent.key].update_backlog(found)
+        self._running = [asyncio.create_task(work) for work in (self._poll(), self._clean_up())]
 
     def end(self) -> None:
-        """Look no further."""
+        """Stop polling."""
         for task in self._running:
             task.cancel()
 
     async def stop(self) -> None:
-        """Look no further, and wait for what is under way."""
+        """Stop polling, and wait until it has ended."""
         running, self._running = self._running, []
         await end(running)
 
-    async def _run(self) -> None:
+    async def _poll(self) -> None:
         sweep_at = 0.0
         while True:
-            # Not all replicas at the same moment.
-            await asyncio.sleep(min(LOOK_SECONDS, SWEEP_SECONDS) * jitter.uniform(0.8, 1.2))
+            # With jitter: replicas do not poll at the same time.
+            await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * jitter.uniform(0.8, 1.2))
             now = time.monotonic()
-            if self._has_to_look:
-                await self._try(self._look())
+            if self._has_to_poll:
+                await self._try(self._update_backlogs())
             if self._store.is_shared or self._store.has_operators:
                 await self._try(self._push.look())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
-                await self._try(self._find_forgotten())
+                await self._try(self._recover_orphans())
                 for executor in self._executors.values():
-                    await self._try(executor.end_late())
+                    await self._try(executor.expire_overdue())
 
-    async def _tidy(self) -> None:
-        """Cancel what has waited for its caller too long; remove what was kept long enough."""
-        pause = min(LOOK_SECONDS, SWEEP_SECONDS)
+    async def _clean_up(self) -> None:
+        """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
+        pause = min(POLL_SECONDS, SWEEP_SECONDS)
         while True:
             await asyncio.sleep(pause * jitter.uniform(0.8, 1.2))
             pause = PRUNE_SECONDS
             for agent in self._agents:
-                await self._try(self._cancel_parked(agent))
-            # In turns, so that an agent with much to remove does not keep others from theirs.
+                await self._try(self._cancel_unanswered(agent))
+            # Batch by batch, so that an agent with many old tasks does not delay the others.
             left = list(self._agents)
             while left:
                 left = [agent for agent in left if await self._try(self._prune(agent))]
 
     async def _try(self, work: Awaitable[T]) -> T | None:
-        """Do something that may fail, and say so in the server's log, once for each trouble."""
+        """Log a failure of ``work``; one of the store once, until the store works again."""
         try:
             return await work
         except PrunedElsewhere:
-            pass  # one replica at a time is enough
+            pass  # another replica prunes now
         except StoreError as error:
             if not self._fails:
                 log.error("the store does not work, tasks at rest wait until it does: %s", error)
             self._fails = True
         except Exception:
-            log.exception("looking after tasks failed")
+            log.exception("the maintenance of tasks failed")
         return None
 
     @property
-    def _has_to_look(self) -> bool:
+    def _has_to_poll(self) -> bool:
         return self._store.is_shared or any(
-            executor.line.count or executor.troubled for executor in self._executors.values()
+            executor.queue.backlog or executor.may_have_orphans
+            for executor in self._executors.values()
         )
 
-    async def _look(self) -> None:
+    async def _update_backlogs(self) -> None:
         counts = await self._store.unclaimed()
         self._fails = False
         for agent, executor in self._executors.items():
-            await executor.look(counts.get(agent, 0))
+            await executor.update_backlog(counts.get(agent, 0))
 
-    async def _find_forgotten(self) -> None:
-        """Take up the tasks that this replica holds and that no lane of it works on."""
+    async def _recover_orphans(self) -> None:
+        """Start runners for tasks that this replica holds and no runner has."""
         executors = self._executors.values()
-        if not (self._store.is_shared or any(executor.troubled for executor in executors)):
+        if not (self._store.is_shared or any(executor.may_have_orphans for executor in executors)):
             return
         held = await self._store.held_tasks()
-        if any(executor.adoption.is_running for executor in executors):
-            return  # it may hold some that it is not told of yet
+        if any(executor.claimer.is_running for executor in executors):
+            return  # its tasks may be held already, and get their runners soon
         for executor in executors:
-            executor.troubled = False
+            executor.may_have_orphans = False
         try:
             for task_id in held:
-                if any(executor.knows(task_id) for executor in executors):
+                if any(executor.is_running(task_id) for executor in executors):
                     continue
                 record = await self._store.load(task_id, history=0, artifacts=False)
                 if record is not None and record.scope.agent in self._executors:
-                    log.info("task %s is taken up again", task_id)
-                    self._executors[record.scope.agent].take_up(task_id)
+                    log.info("task %s is recovered", task_id)
+                    self._executors[record.scope.agent].recover(task_id)
         except StoreError:
             for executor in executors:
-                executor.troubled = True
+                executor.may_have_orphans = True
             raise
 
-    async def _cancel_parked(self, agent: Agent) -> None:
+    async def _cancel_unanswered(self, agent: AgentDescription) -> None:
         if agent.input_timeout is not None:
             before = self._before(agent.input_timeout)
             for task_id in await self._store.parked(agent.key, before, PRUNE_BATCH):
-                await self._executors[agent.key].give_up(task_id)
+                await self._executors[agent.key].cancel_unanswered(task_id)
 
-    async def _prune(self, agent: Agent) -> bool:
-        """Remove a few tasks that were kept long enough; return whether there may be more."""
+    async def _prune(self, agent: AgentDescription) -> bool:
+        """Prune one batch of old tasks; return whether there may be more."""
         if agent.retention is None:
             return False
         before = self._before(agent.retention)

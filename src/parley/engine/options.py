@@ -1,4 +1,4 @@
-"""How an agent's turns are run."""
+"""The options of an agent's turns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-_SECRETS = frozenset(
+_CREDENTIALS = frozenset(
     {
         "apikey",
         "assertion",
@@ -24,25 +24,25 @@ _SECRETS = frozenset(
         "setcookie",
     }
 )
-"""Claims that are never kept, beside those whose names end as those of tokens do."""
+"""Claims that are never stored, besides those whose names end like that of a token."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent's turns are run. Times are in seconds, but where they are timedeltas.
+    """The options of an agent's turns. Times are in seconds, unless they are timedeltas.
 
-    ``direct_reply_timeout``: how long a function may take to answer with a direct message.
-    ``blocking_timeout``: how long a blocking send waits before it answers with the task as it
-    stands.
-    ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
-    ``cancel_grace``: how long a function may take to end once it is told to.
-    ``on_crash``: whether a turn that a dead process left open is run again or failed.
-    ``max_attempts``: how often a turn is attempted in all.
-    ``max_running``: how many turns run at once in one process; ``max_queued``: how many more may
-    wait, in all of them. ``max_waiting_messages``: how many messages may wait on one task.
-    ``turn_timeout``: how old a turn may get, from its first attempt on; ``task_timeout``: how old a
-    task may, whether it is worked on, waits in line or waits for its caller. ``None`` is for ever.
-    A task fails when its time is over.
-    ``keep_claims``: the names of the caller's claims that are kept in the log, for ``turn.caller``.
+    - ``direct_reply_timeout``: a function that runs longer gets a task.
+    - ``blocking_timeout``: a blocking send that waits longer returns the current task.
+    - ``stream_until_terminal``: the stream of a message stays open when its task asks for input.
+    - ``cancel_grace``: the time that a function has to end after its cancellation.
+    - ``on_crash``: run a turn of a dead process again, or fail it.
+    - ``max_attempts``: the limit of attempts at one turn.
+    - ``max_running``: the limit of concurrent turns in one process.
+    - ``max_queued``: the limit of queued turns in all processes together.
+    - ``max_waiting_messages``: the limit of messages that wait on one task.
+    - ``turn_timeout``: the age at which a turn fails, from its first attempt on.
+    - ``task_timeout``: the age at which a task fails, in whichever state it is.
+    - ``keep_history``: store the conversation of each context.
+    - ``keep_claims``: the names of the caller's claims that the log stores, for ``turn.caller``.
     """
 
     direct_reply_timeout: float = 1.0
@@ -64,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is a number of seconds, 0 or more")
         if self.blocking_timeout <= 0:
-            raise ValueError("wait_ceiling is a number of seconds above 0")
+            raise ValueError("blocking_timeout is a number of seconds above 0")
         for name in ("max_attempts", "max_running", "max_waiting_messages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is 1 or more")
@@ -84,7 +84,7 @@ def _check_claim(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"keep_claims has names of claims, such as 'email', not {name!r}")
     word = re.sub(r"[^a-z]", "", re.split(r"[/:.]", name.lower())[-1])
-    if word in _SECRETS or word.endswith(("token", "tokens", "password", "secret")):
+    if word in _CREDENTIALS or word.endswith(("token", "tokens", "password", "secret")):
         raise ValueError(
             f"keep_claims names {name!r}, which is a credential; what is kept is written to the "
             "log and its exports: name claims that say who the caller is"

@@ -1,7 +1,6 @@
-"""What is kept as JSON for an author's function, and read back: the same value, of the same type.
+"""Serialize an author's values (steps, ``remember``) as JSON that reads back with the same type.
 
-What would come back as something else is refused when it is to be kept, not found out by a later
-run, on another day.
+A value that would read back as something else is refused when it is written.
 """
 
 from __future__ import annotations
@@ -17,6 +16,9 @@ from parley.model.encoding import from_wire, to_wire
 
 PLAIN = "dict with text for keys, list, str, int, float, bool or None"
 
+SURROGATE = "it holds text with half a surrogate pair, which is none"
+TOO_DEEP = "it is nested too deeply, or holds itself"
+
 ADVICE = {
     tuple: "a list",
     set: "a list",
@@ -26,69 +28,72 @@ ADVICE = {
 }
 
 
-class Unkept(TypeError):
-    """A value that would not read back as what it is."""
+class LossyValue(TypeError):
+    """A value that would not read back as it is."""
 
 
 def kept(value: object, kind: Any = Any, *, what: str, hint: str = "") -> bytes:
-    """Return a value as the JSON that ``read`` makes the same value of, of the same type.
+    """Return a value as JSON from which ``read`` makes an equal value of the same type.
 
-    ``kind`` is the type that it is read back as; without one (``Any``) only what JSON has reads
-    back as it was. ``what`` begins the words of an error: who keeps the value; ``hint`` ends those
-    that say what JSON has instead.
+    ``kind`` is the type to read back; ``Any`` accepts only plain JSON values. An error begins with
+    ``what``, which names the value; ``hint`` ends its advice.
 
-    Raises ``TypeError`` that says where the value has what would read back as something else.
+    Raises ``TypeError`` that says where the value would read back as something else.
     """
     try:
         if kind is Any:
             if not _is_plain(value):
                 _check(value, "", hint=hint)
             return msgspec.json.encode(value)
-        data = msgspec.json.encode(value, enc_hook=_written)
+        data = msgspec.json.encode(value, enc_hook=_encode)
         _compare(value, read(data, kind), "")
         return data
-    except Unkept as error:
-        raise Unkept(f"{what}: {error}") from None
+    except LossyValue as error:
+        raise LossyValue(f"{what}: {error}") from None
     except RecursionError:
-        raise Unkept(f"{what}: it is nested too deeply, or holds itself") from None
+        raise LossyValue(f"{what}: {TOO_DEEP}") from None
     except UnicodeEncodeError:
-        raise Unkept(f"{what}: it holds text with half a surrogate pair, which is none") from None
+        raise LossyValue(
+            f"{what}: it holds text with half a surrogate pair, which is none"
+        ) from None
     except (TypeError, ValueError, OverflowError) as error:  # msgspec's own among them
-        raise Unkept(f"{what}: it does not read back as {_named(kind)}: {error}") from None
+        raise LossyValue(f"{what}: it does not read back as {_named(kind)}: {error}") from None
 
 
 def read(data: bytes | msgspec.Raw, kind: Any = Any) -> Any:
-    """Return the value that ``kept`` made JSON of. What no JSON is read as is read as it comes."""
+    """Return the value that ``kept`` serialized; a plain JSON value if ``kind`` is unsupported."""
     try:
-        return msgspec.json.decode(data, type=kind, dec_hook=_read)
+        return msgspec.json.decode(data, type=kind, dec_hook=_decode)
     except TypeError:
         return msgspec.json.decode(data)
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return metadata as everybody will read it: tuples as the lists that JSON has.
+    """Return metadata as JSON carries it: tuples as lists.
 
-    Raises ``TypeError`` for what JSON lacks, and says where it is.
+    Raises ``TypeError`` that says where a value is not JSON.
     """
     if not metadata:
         return metadata
     try:
         _check(metadata, "", tuples=True)
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
-        return found
-    except Unkept as error:
-        raise Unkept(f"metadata: {error}") from None
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(metadata))
+        return plain
+    except LossyValue as error:
+        raise LossyValue(f"metadata: {error}") from None
     except RecursionError:
-        raise Unkept("metadata: it is nested too deeply, or holds itself") from None
+        raise LossyValue(f"metadata: {TOO_DEEP}") from None
     except UnicodeEncodeError:
-        raise Unkept("metadata: it holds text with half a surrogate pair, which is none") from None
+        raise LossyValue(
+            "metadata: it holds text with half a surrogate pair, which is none"
+        ) from None
 
 
 _ATOMS = frozenset({str, int, bool, type(None)})
 
 
 def _is_plain(value: object) -> bool:
-    """Whether ``_check`` would find nothing: without knowing where, which costs less."""
+    """Return whether ``_check`` would pass. It is faster, as it tracks no path."""
     kind = type(value)
     if isinstance(value, dict) and kind is dict:
         for key in value:
@@ -105,19 +110,19 @@ def _is_plain(value: object) -> bool:
 
 
 def _check(value: object, path: str, *, tuples: bool = False, hint: str = "") -> None:
-    """Raise ``Unkept`` unless a value is what JSON has, throughout."""
+    """Raise ``LossyValue`` unless a value is plain JSON throughout."""
     kind = type(value)
     if kind is str or kind is int or kind is bool or value is None:
         return
     if kind is float:
         assert isinstance(value, float)
         if not math.isfinite(value):
-            raise Unkept(f"JSON has no {value}{_at(path)}; use None, or text")
+            raise LossyValue(f"JSON has no {value}{_at(path)}; use None, or text")
     elif kind is dict:
         assert isinstance(value, dict)
         for key, item in value.items():
             if type(key) is not str:
-                raise Unkept(
+                raise LossyValue(
                     f"the key {key!r}{_at(path)} is no text, and JSON has no other keys; "
                     f"use {str(key)!r}{hint}"
                 )
@@ -127,13 +132,13 @@ def _check(value: object, path: str, *, tuples: bool = False, hint: str = "") ->
         for index, item in enumerate(value):
             _check(item, f"{path}[{index}]", tuples=tuples, hint=hint)
     else:
-        raise Unkept(
+        raise LossyValue(
             f"the {_named(kind)}{_at(path)} does not read back as one; use {_instead(value)}{hint}"
         )
 
 
 def _compare(value: Any, back: Any, path: str) -> None:
-    """Raise ``Unkept`` unless a value was read back as it was.
+    """Raise ``LossyValue`` unless a value reads back as it was.
 
     An ``int`` where a ``float`` is declared is that float.
     """
@@ -141,16 +146,16 @@ def _compare(value: Any, back: Any, path: str) -> None:
     if kind is int and type(back) is float and value == back:
         return
     if kind is float and not math.isfinite(value):
-        raise Unkept(f"JSON has no {value}{_at(path)}; use None, or text")
+        raise LossyValue(f"JSON has no {value}{_at(path)}; use None, or text")
     if kind is not type(back):
-        raise Unkept(
+        raise LossyValue(
             f"the {_named(kind)}{_at(path)} reads back as {_named(type(back))}; "
             f"declare the type that it has, or use {_named(type(back))}"
         )
     if isinstance(value, dict):
         keys = {key: type(key) for key in value}
         if keys != {key: type(key) for key in back}:
-            raise Unkept(f"the keys{_at(path)} read back as others; declare their type")
+            raise LossyValue(f"the keys{_at(path)} read back as others; declare their type")
         for key, item in value.items():
             _compare(item, back[key], _member(path, str(key)))
     elif isinstance(value, list | tuple) and len(value) == len(back):
@@ -166,21 +171,21 @@ def _compare(value: Any, back: Any, path: str) -> None:
         isinstance(value, set | frozenset)
         and sorted(map(repr, map(type, value))) != sorted(map(repr, map(type, back)))
     ):
-        raise Unkept(f"the {_named(kind)}{_at(path)} reads back as another")
+        raise LossyValue(f"the {_named(kind)}{_at(path)} reads back as another")
 
 
-def _written(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     return to_wire(value) if dump is None else dump(mode="json")
 
 
-def _read(kind: Any, value: Any) -> Any:
+def _decode(kind: Any, value: Any) -> Any:
     validate = getattr(kind, "model_validate", None)
     return from_wire(kind, value) if validate is None else validate(value)
 
 
 def _instead(value: object) -> str:
-    """Return what JSON has in the place of a value."""
+    """Return the advice for a value that is not JSON."""
     for other, advice in ADVICE.items():
         if type(value) is other:
             return advice

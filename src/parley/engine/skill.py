@@ -1,10 +1,10 @@
-"""A skill: one function of an agent, and what the card says about it (specification §4.4.5)."""
+"""A skill: a function of an agent, and its description on the card (specification §4.4.5)."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ Replies = Literal["message", "task"]
 
 
 class Form(Enum):
-    """How a function is to be run."""
+    """The form of a function, which decides how it is called."""
 
     COROUTINE = "async def"
     ASYNC_GENERATOR = "async generator"
@@ -26,19 +26,19 @@ class Form(Enum):
 
     @property
     def streams(self) -> bool:
-        """Whether the function yields."""
+        """True if the function yields."""
         return self is Form.ASYNC_GENERATOR or self is Form.GENERATOR
 
     @property
     def in_thread(self) -> bool:
-        """Whether the function would block the event loop."""
+        """True if the function would block the event loop."""
         return self is Form.PLAIN or self is Form.GENERATOR
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):
     """A function with its description.
 
-    ``takes`` says what the function is called with: the turn, the message's text, or nothing.
+    ``takes`` is the function's argument: the turn, the message's text, or nothing.
     """
 
     id: str
@@ -68,8 +68,14 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def default_skill(skills: Mapping[str, Skill]) -> Skill:
+    """Return the skill of messages that name none: the one declared so, else the first."""
+    first = next(iter(skills.values()))
+    return next((skill for skill in skills.values() if skill.default), first)
+
+
 def form_of(function: Callable[..., Any]) -> Form:
-    """Return how ``function`` is to be run."""
+    """Return the form of ``function``."""
     target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     target = inspect.unwrap(target)
     if inspect.isasyncgenfunction(target):
@@ -82,9 +88,9 @@ def form_of(function: Callable[..., Any]) -> Form:
 
 
 def takes_of(function: Callable[..., Any]) -> Literal["turn", "text", "nothing"]:
-    """Return what ``function`` wants to be called with.
+    """Return the argument that ``function`` takes.
 
-    Raises ``TypeError`` when it needs more than one argument.
+    Raises ``TypeError`` if it needs more than one.
     """
     parameters = [
         p
@@ -103,7 +109,7 @@ def takes_of(function: Callable[..., Any]) -> Literal["turn", "text", "nothing"]
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the function's annotations, as far as they can be resolved."""
+    """Return the function's annotations; those that cannot be resolved as written."""
     try:
         return typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
@@ -112,16 +118,16 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def strings_of(values: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return strings that an author gave. Raises ``TypeError`` for a single one."""
+    """Return ``values`` as a tuple. Raises ``TypeError`` for a single string."""
     if isinstance(values, str):
         raise TypeError(f"{what} is a list of strings, such as [{values!r}]")
     return tuple(values)
 
 
 def modes_of(values: Iterable[str]) -> tuple[str, ...]:
-    """Return media types, or kinds of parts, that an author gave.
+    """Return ``values`` as a tuple of media types and kinds of parts.
 
-    Raises ``ValueError`` for what is neither.
+    Raises ``ValueError`` for anything else.
     """
     modes = strings_of(values, "modes")
     for mode in modes:

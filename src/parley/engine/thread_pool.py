@@ -1,4 +1,4 @@
-"""Threads for plain functions."""
+"""Runs an author's plain functions in threads (E6)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 
 from parley.store.sql_engine.gil_yield import GilYielder
 
-LEND_SECONDS = 0.005
-"""How often a busy event loop lets threads have the interpreter; see ``log.lend``."""
+YIELD_SECONDS = 0.005
+"""How often a busy event loop yields the GIL to threads; see ``GilYielder``."""
 
 Job = tuple[asyncio.AbstractEventLoop, GilYielder, "asyncio.Future[Any]", Callable[[], Any]] | None
 
 
 class ThreadPool:
-    """Runs plain functions, at most ``limit`` at once; the rest wait in line.
+    """Runs plain functions, at most ``limit`` at once; the others wait in a queue.
 
-    The threads are daemons, unlike those of the standard library's pool: nobody can stop a
-    function that does not return, and it must not keep a server from ending. What it worked on is
-    taken up again by the next process.
+    The threads are daemons, unlike those of the standard library's pool: a function that does not
+    return cannot be stopped, and must not keep a server from ending. The next process runs its turn
+    again.
     """
 
     def __init__(self, limit: int, name: str) -> None:
@@ -33,20 +33,20 @@ class ThreadPool:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._started = 0
-        self._lender: GilYielder | None = None
+        self._yielder: GilYielder | None = None
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in a thread, in a copy of the caller's context, and return its result.
 
-        A cancelled call stops waiting; a function that has begun goes on by itself.
+        A cancelled call stops waiting; a function that has started runs to its end.
         """
         loop = asyncio.get_running_loop()
-        if self._lender is None:
-            self._lender = GilYielder(loop, interval=LEND_SECONDS)
+        if self._yielder is None:
+            self._yielder = GilYielder(loop, interval=YIELD_SECONDS)
         future: asyncio.Future[Any] = loop.create_future()
         call = functools.partial(copy_context().run, function, *args, **kwargs)
-        self._lender.begin()
-        self._jobs.put((loop, self._lender, future, call))
+        self._yielder.begin()
+        self._jobs.put((loop, self._yielder, future, call))
         if not self._idle.acquire(blocking=False) and self._started < self._limit:
             self._started += 1
             name = f"{self._name}-{self._started}"
@@ -54,17 +54,17 @@ class ThreadPool:
         return await future
 
     def close(self) -> None:
-        """Let idle threads end, and busy ones when their function returns."""
+        """End idle threads now, and busy ones when their function returns."""
         for _ in range(self._started):
             self._jobs.put(None)
         self._started = 0
         self._idle = threading.Semaphore(0)
-        self._lender = None
+        self._yielder = None
 
     def _work(self) -> None:
         idle = self._idle
         while (job := self._jobs.get()) is not None:
-            loop, lender, future, call = job
+            loop, yielder, future, call = job
             result: Any = None
             error: BaseException | None = None
             if not future.cancelled():
@@ -72,20 +72,20 @@ class ThreadPool:
                     result = call()
                 except BaseException as raised:
                     error = raised
-            with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
-                loop.call_soon_threadsafe(_settle, lender, future, result, error)
-            del job, future, call, result, error  # an idle thread holds nobody's values
+            with contextlib.suppress(RuntimeError):  # a closed loop: no call waits
+                loop.call_soon_threadsafe(_settle, yielder, future, result, error)
+            del job, future, call, result, error  # an idle thread keeps no values alive
             idle.release()
 
 
 def _settle(
-    lender: GilYielder, future: asyncio.Future[Any], result: Any, error: BaseException | None
+    yielder: GilYielder, future: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
-    lender.end()
+    yielder.end()
     if future.done():
         return
     if isinstance(error, StopIteration):
-        # A future takes no StopIteration: to a coroutine it would look like its own end.
+        # A future refuses StopIteration: in a coroutine it would look like a return.
         error = RuntimeError("the function raised StopIteration")
     if error is None:
         future.set_result(result)

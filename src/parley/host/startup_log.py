@@ -1,4 +1,4 @@
-"""What is said in the log when a server starts, in a line each, and could surprise later."""
+"""Log at startup what could surprise an operator later. ``Host.start`` calls it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from parley.agent.agent import Agent
+from parley.engine.description import AgentDescription
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.host")
 
 _WORKERS = re.compile(r"(?:--workers(?:=|$)|-w=?)(\d*)")
 
 
-def note_start(store: TaskStore, agents: Sequence[Agent]) -> None:
-    """Say when ended tasks are removed, and that several processes share no memory."""
+def log_startup(store: TaskStore, agents: Sequence[AgentDescription]) -> None:
+    """Log when ended tasks are pruned, and warn of several processes with ``memory:``."""
     removed = removed_after(agents)
     if removed:
         log.info("tasks are removed with all that is theirs when they have ended %s", removed)
-    if isinstance(store, MemoryTaskStore) and not store.is_shared and (why := several_workers()):
+    if (
+        isinstance(store, MemoryTaskStore)
+        and not store.is_shared
+        and (workers := several_workers())
+    ):
         log.warning(
             "this is one of several worker processes (%s), and memory: keeps tasks in each for "
             "itself: what one began, the others do not know; use one worker, or a store that "
             "processes share, postgresql://host/database",
-            why,
+            workers,
         )
 
 
-def removed_after(agents: Sequence[Agent]) -> str:
-    """Return when the tasks of agents are removed, in words; nothing where none are."""
+def removed_after(agents: Sequence[AgentDescription]) -> str:
+    """Return a text on when the agents' tasks are pruned, empty if they never are."""
     names: dict[timedelta, list[str]] = {}
     for agent in agents:
         if agent.retention is not None:
@@ -46,41 +50,40 @@ def removed_after(agents: Sequence[Agent]) -> str:
     if not spans:
         return ""
     if len(names[spans[0]]) == len(agents):
-        told = _span(spans[0])
+        times = _span(spans[0])
     else:
-        told = ", ".join(f"{_span(span)} ({', '.join(names[span])})" for span in spans)
-    return f"for {told}; Agent(keep_for=...) says how long they are kept, None for ever"
+        times = ", ".join(f"{_span(span)} ({', '.join(names[span])})" for span in spans)
+    return f"for {times}; Agent(retention=...) says how long they are kept, None for ever"
 
 
 def several_workers(environ: Mapping[str, str] = os.environ) -> str:
-    """Return by what this process is known to be one of several that serve the same app.
+    """Return the evidence that this is one of several processes that serve the same app.
 
-    Nothing where it is alone, or nobody can tell: what reloads on changes is one process behind
-    another.
+    Empty if it is the only one, or if that is unknown: a reloader is a second process too.
     """
     child = multiprocessing.parent_process() and multiprocessing.current_process()
-    # What uvicorn gave the process to do; there is no other way to know.
+    # uvicorn passes its configuration to the process; there is no other way to read it.
     config: Any = (getattr(child, "_kwargs", None) or {}).get("config")
     if type(config).__module__ == "uvicorn.config":
         is_alone = config.should_reload or config.workers < 2
         return "" if is_alone else f"uvicorn has {config.workers}"
     if environ.get("SERVER_SOFTWARE", "").startswith("gunicorn"):
-        given = [*shlex.split(environ.get("GUNICORN_CMD_ARGS", "")), *sys.argv[1:]]
-        count = _asked_for(given) or _number(environ.get("WEB_CONCURRENCY", ""))
+        arguments = [*shlex.split(environ.get("GUNICORN_CMD_ARGS", "")), *sys.argv[1:]]
+        count = _worker_count(arguments) or _number(environ.get("WEB_CONCURRENCY", ""))
         return f"gunicorn has {count}" if count > 1 else ""
-    if child and (count := _asked_for(sys.argv[1:])) > 1 and "--reload" not in sys.argv:
+    if child and (count := _worker_count(sys.argv[1:])) > 1 and "--reload" not in sys.argv:
         return f"--workers {count}"
     return ""
 
 
-def _asked_for(arguments: Sequence[str]) -> int:
-    """Return the number of workers that a command line asks for, 0 where it says nothing."""
-    found = 0
-    for argument, following in itertools.pairwise([*arguments, ""]):
+def _worker_count(arguments: Sequence[str]) -> int:
+    """Return the number of workers in a command line, 0 without one."""
+    count = 0
+    for argument, value in itertools.pairwise([*arguments, ""]):
         match = _WORKERS.fullmatch(argument)
         if match:
-            found = _number(match[1] or following)
-    return found
+            count = _number(match[1] or value)
+    return count
 
 
 def _number(text: str) -> int:

@@ -1,6 +1,6 @@
-"""From the URL of a store or a bus to the thing itself, or to words that say what is wrong with it.
+"""Open the store, the bus or the store administration that a URL names.
 
-No error says a password.
+No error shows a password.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ REDIS = (
 
 
 def scheme_of(url: str) -> str:
-    """Return what stands before the colon, in small letters."""
+    """Return the scheme of a URL, in lower case."""
     return url.partition(":")[0].lower()
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be shown: without a password."""
+    """Return a URL without its passwords."""
     try:
         parts = urlsplit(url)
-        user, at, place = parts.netloc.rpartition("@")
+        user, at, address = parts.netloc.rpartition("@")
         name = user.partition(":")[0]
         query = [
             (key, "..." if "pass" in key.lower() else value)
             for key, value in parse_qsl(parts.query, keep_blank_values=True)
         ]
-        shown = parts._replace(netloc=name + at + place)
+        shown = parts._replace(netloc=name + at + address)
         if parts.query:
             shown = shown._replace(query=urlencode(query, quote_via=quote, safe="./:"))
         return urlunsplit(shown) if parts.netloc else url
@@ -61,21 +61,21 @@ def shown(url: str) -> str:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Return the file that a URL names, ``None`` when it is not one of SQLite."""
+    """Return the file that a SQLite URL names, ``None`` for another URL."""
     path = url.removeprefix("sqlite:///")
     return Path(path) if path != url and path else None
 
 
 def open_store(
-    url: str | TaskStore, lease: float | None = None, *, migrates: bool = True
+    url: str | TaskStore, lease: float | None = None, *, migrate: bool = True
 ) -> TaskStore:
     """Return the store that a URL names: ``memory:``, ``sqlite:///path/to/tasks.db``, or
-    ``postgresql://host/database``, which many replicas use at a time.
+    ``postgresql://host/database``, which many replicas can share.
 
     After ``sqlite:///`` a path is relative to the working directory; a fourth slash makes it
-    absolute. ``lease`` is for how many seconds a replica that is not heard of keeps its tasks.
-    Without ``migrates`` a PostgreSQL store whose schema is older is refused when it is opened.
-    What is a store already is returned as it is. Raises ``ValueError`` for anything else.
+    absolute. ``lease`` is how many seconds a replica without a heartbeat keeps its tasks.
+    Without ``migrate``, opening a PostgreSQL store with an older schema fails.
+    A store is returned as it is. Raises ``ValueError`` for anything else.
     """
     is_postgres = isinstance(url, str) and scheme_of(url) in POSTGRES
     if lease is not None and not is_postgres:
@@ -83,7 +83,7 @@ def open_store(
         raise ValueError(
             f"lease={lease:g} needs a store that many replicas use, postgresql://..., not {what}"
         )
-    if not migrates and not is_postgres:
+    if not migrate and not is_postgres:
         raise ValueError("only a postgresql:// store can be opened without bringing it up to date")
     if not isinstance(url, str):
         return url
@@ -91,8 +91,8 @@ def open_store(
         _need("psycopg", "postgres", "a PostgreSQL store")
         from parley.store.postgres.store import PostgresTaskStore
 
-        wanted = Lease() if lease is None else Lease(lease)
-        return PostgresTaskStore(url, lease=wanted, migrates=migrates)
+        terms = Lease() if lease is None else Lease(lease)
+        return PostgresTaskStore(url, lease=terms, migrates=migrate)
     if url in ("memory:", "memory://"):
         return MemoryTaskStore()
     path = sqlite_path(url)
@@ -106,8 +106,8 @@ def open_store(
 def open_bus(url: str | None, store: str | TaskStore) -> Bus | None:
     """Return the bus that a URL names, for a store that a URL names.
 
-    ``None`` is the database of a PostgreSQL store; ``"none"`` is no bus: what others do is then
-    found by looking into the store. Raises ``ValueError``.
+    ``None`` is the database of a PostgreSQL store. ``"none"`` is no bus: replicas then poll the
+    store. Raises ``ValueError``.
     """
     if isinstance(store, str):
         is_shared = scheme_of(store) in POSTGRES
@@ -143,7 +143,7 @@ def _need(module: str, extra: str, what: str) -> None:
 
 
 def open_admin(url: str) -> StoreAdmin:
-    """Return the upkeep of the store that a URL names. Raises ``ValueError``."""
+    """Return the administration of the store that a URL names. Raises ``ValueError``."""
     if scheme_of(url) in POSTGRES:
         _need("psycopg", "postgres", "a PostgreSQL store")
         from parley.store.admin.postgres import PostgresAdmin

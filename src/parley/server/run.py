@@ -48,12 +48,12 @@ def run(
     grace: int = 12,
     access_log: bool = False,
     grpc: GrpcOptions | None = None,
-    listening: Callable[[str], None] | None = None,
+    on_listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve ``app`` until SIGINT or SIGTERM.
 
-    ``port`` 0 takes a free one; ``listening`` is told the address once requests are taken. gRPC is
-    served beside it where ``grpc`` says so. The
+    ``port`` 0 takes a free one; ``on_listening`` is called with the address once requests are
+    accepted. gRPC is served beside it where ``grpc`` says so. The
     first signal drains: streams end, and what is under way has ``grace`` seconds. The second one
     exits without waiting.
 
@@ -69,7 +69,7 @@ def run(
         grace=grace,
         kinds=1 if grpc is None else 2,
         access_log=access_log,
-        started=lambda: listening(address) if listening is not None else None,
+        started=lambda: on_listening(address) if on_listening is not None else None,
     )
 
     async def main() -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
+import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn, connect
 from parley.client.bindings.binding import BINDINGS, is_spoken
 from parley.model.errors import (
@@ -70,7 +71,7 @@ WAYS = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS
 @pytest.fixture(scope="module")
 async def address() -> AsyncIterator[str]:
     grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
-    async with serving(served.asgi(store="memory:"), grpc=grpc) as address:
+    async with serving(parley.asgi(served, store="memory:"), grpc=grpc) as address:
         yield address
 
 

@@ -1,4 +1,4 @@
-"""The line of an agent's tasks: places are fair to callers, however many stand in it."""
+"""The queue of an agent's tasks is fair to callers, however many tasks one of them has."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")
 
 
 class Served:
-    """A line with its tasks, taken in the order in which a store gives them."""
+    """A queue with its tasks, which are claimed in the order of their keys."""
 
     def __init__(self) -> None:
-        self.line = FairQueue()
+        self.queue = FairQueue()
         self.waiting: list[tuple[int, int, Scope]] = []
         self._number = count()
 
     def join(self, scope: Scope) -> None:
-        place = self.line.place_for(scope)
-        self.line.count += 1
-        heapq.heappush(self.waiting, (place, next(self._number), scope))
+        key = self.queue.next_key(scope)
+        self.queue.backlog += 1
+        heapq.heappush(self.waiting, (key, next(self._number), scope))
 
     def serve(self) -> Scope:
-        place, _, scope = heapq.heappop(self.waiting)
-        self.line.count -= 1
-        self.line.served(place)
+        key, _, scope = heapq.heappop(self.waiting)
+        self.queue.backlog -= 1
+        self.queue.advance(key)
         if not self.waiting:
-            self.line.is_empty()
+            self.queue.clear()
         return scope
 
 
-def test_a_caller_with_a_long_line_delays_another_by_one() -> None:
+def test_a_caller_with_a_long_queue_delays_another_by_one() -> None:
     served = Served()
     for _ in range(10_000):
         served.join(ADA)
@@ -51,9 +51,9 @@ CALLERS = [Scope("agent", tenant, owner) for tenant in ("", "t") for owner in ("
 
 @given(st.lists(st.one_of(st.sampled_from(CALLERS), st.none()), max_size=200))
 def test_nobody_waits_for_more_than_a_round_a_task(moves: list[Scope | None]) -> None:
-    """A caller's k-th task in line waits for at most k tasks of each other caller."""
+    """A caller's k-th queued task waits for at most k tasks of each other caller."""
     served = Served()
-    since: list[tuple[Scope, int, dict[Scope, int]]] = []  # joined: whose, its number in line, seen
+    since: list[tuple[Scope, int, dict[Scope, int]]] = []  # joined: whose, its number, seen
     for move in moves:
         if move is not None:
             ahead = sum(scope == move for _, _, scope in served.waiting)
@@ -72,29 +72,29 @@ def test_nobody_waits_for_more_than_a_round_a_task(moves: list[Scope | None]) ->
 
 @given(st.lists(st.sampled_from(CALLERS), min_size=1, max_size=60))
 def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
-    line = FairQueue()
+    queue = FairQueue()
     last: dict[Scope, int] = {}
     for caller in callers:
-        place = line.place_for(caller)
-        assert place > last.get(caller, 0)
-        last[caller] = place
+        key = queue.next_key(caller)
+        assert key > last.get(caller, 0)
+        last[caller] = key
 
 
-def test_a_replica_that_serves_nobody_learns_where_the_line_has_got_to() -> None:
-    line = FairQueue()
+def test_a_replica_that_serves_nobody_learns_where_the_queue_stands() -> None:
+    queue = FairQueue()
     for _ in range(5):
-        line.place_for(ADA)
-    line.begins_at(4000)
-    assert line.place_for(BOB) == 4000
-    assert line.place_for(ADA) == 4000
-    line.begins_at(0)  # only what was under way is left
-    assert line.place_for(BOB) == 4001
-    line.is_empty()
-    assert line.place_for(BOB) == 1
+        queue.next_key(ADA)
+    queue.restart_at(4000)
+    assert queue.next_key(BOB) == 4000
+    assert queue.next_key(ADA) == 4000
+    queue.restart_at(0)  # only what was under way is left
+    assert queue.next_key(BOB) == 4001
+    queue.clear()
+    assert queue.next_key(BOB) == 1
 
 
-def test_callers_whose_line_is_over_are_forgotten() -> None:
-    line = FairQueue()
+def test_callers_without_queued_tasks_are_forgotten() -> None:
+    queue = FairQueue()
     for n in range(100_000):
-        line.served(line.place_for(Scope("agent", "", str(n))))
-    assert len(line._last) < 5000
+        queue.advance(queue.next_key(Scope("agent", "", str(n))))
+    assert len(queue._last) < 5000

@@ -459,7 +459,7 @@ async def test_declared_input_modes_are_kept(talk: Any) -> None:
 async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
     from parley.engine.loop_watchdog import LoopWatchdog
 
-    dog = LoopWatchdog(patience=0.3)
+    dog = LoopWatchdog(threshold=0.3)
     dog.start()
     time.sleep(1.2)  # this is what must not be done, and the watchdog must say so
     await asyncio.sleep(0)
@@ -470,10 +470,10 @@ async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
 
 STANDS_STILL = """
 import asyncio
-from parley.engine.loop_watchdog import Watchdog
+from parley.engine.loop_watchdog import LoopWatchdog
 
 async def main():
-    Watchdog(patience=0.5).start()
+    LoopWatchdog(threshold=0.5).start()
     while True:
         print("alive", flush=True)
         await asyncio.sleep(0.05)

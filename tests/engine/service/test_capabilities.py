@@ -20,7 +20,7 @@ async def test_an_agent_without_streams_and_webhooks_answers_and_refuses_those()
         """Says it again."""
         return turn.text
 
-    async with serving(agent.asgi()) as url, parley.connect(url) as remote:
+    async with serving(parley.asgi(agent)) as url, parley.connect(url) as remote:
         capabilities = remote.card.capabilities
         assert (capabilities.streaming, capabilities.push_notifications) == (False, False)
         assert (await remote.send("hello")).text == "hello"

@@ -41,7 +41,10 @@ def by_header(scope: Any) -> Caller:
 
 
 async def card_of(agent: Agent, *, caller: Any = None, **options: Any) -> AgentCard:
-    async with serving(agent.asgi(caller=caller)) as url, parley.connect(url, **options) as remote:
+    async with (
+        serving(parley.asgi(agent, caller=caller)) as url,
+        parley.connect(url, **options) as remote,
+    ):
         return await remote.extended_card()
 
 
@@ -68,7 +71,7 @@ async def test_a_skill_of_the_same_id_takes_the_place_of_the_public_one() -> Non
 
 async def test_the_server_says_where_the_agent_is_unless_the_card_does() -> None:
     agent = agent_with({})
-    async with serving(agent.asgi()) as url, parley.connect(url) as remote:
+    async with serving(parley.asgi(agent)) as url, parley.connect(url) as remote:
         public = remote.card
         card = await remote.extended_card()
         assert card.supported_interfaces == public.supported_interfaces
@@ -137,7 +140,7 @@ async def test_what_goes_wrong_stays_in_the_log(
         return made
 
     with (
-        caplog.at_level(logging.ERROR, "parley.agent"),
+        caplog.at_level(logging.ERROR, "parley.engine"),
         pytest.raises(InternalError) as raised,
     ):
         await card_of(agent_with(make), retries=0)

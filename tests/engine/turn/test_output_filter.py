@@ -155,7 +155,7 @@ async def test_what_has_no_accepted_form_is_sent_with_a_warning(
         return Part(raw=b"png", media_type="image/png")
 
     async with talk(agent) as caller:
-        with caplog.at_level(logging.WARNING, "parley.agent"):
+        with caplog.at_level(logging.WARNING, "parley.engine"):
             task = await caller.task("Hi", accepted_output_modes=("image/png",))
     assert [a.parts[0].media_type for a in task.artifacts] == ["", "", "image/png"]
     assert [r.getMessage() for r in caplog.records] == [

@@ -6,6 +6,7 @@ Prints its address, then serves until its standard input closes.
 import asyncio
 import sys
 
+import parley
 from parley import Agent, Turn
 from parley.server.grpc.options import grpc_options
 from parley.server.run import serving
@@ -34,7 +35,7 @@ async def draft(turn: Turn) -> None:
 
 
 async def main() -> None:
-    async with serving(agent.asgi(), grpc=grpc_options(0)) as url:
+    async with serving(parley.asgi(agent), grpc=grpc_options(0)) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 

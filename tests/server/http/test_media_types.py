@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+import parley
 from parley import Agent, Settings, Turn
 from parley.server.http.media_types import answered_with
 from parley.server.run import serving
@@ -121,7 +122,7 @@ def agent() -> Agent:
 async def url() -> AsyncIterator[str]:
     """A server that asks who calls and takes short bodies."""
     settings = Settings(max_body_bytes=LARGE)
-    async with serving(agent().asgi(caller=who, drain=0.0, settings=settings)) as url:
+    async with serving(parley.asgi(agent(), caller=who, drain=0.0, settings=settings)) as url:
         yield url
 
 
@@ -129,7 +130,7 @@ async def url() -> AsyncIterator[str]:
 async def worker() -> AsyncIterator[str]:
     """A process that has no agent to ask."""
     store = MemoryTaskStore(logs=MemoryLogs())
-    async with serving(agent().asgi(store=store, role="worker")) as url:
+    async with serving(parley.asgi(agent(), store=store, role="worker")) as url:
         yield url
 
 

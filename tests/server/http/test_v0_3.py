@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import parley
 from parley import Agent, Turn
 from parley.server.run import serving
 from tests.server.raw_http import ask, connection, data_of
@@ -50,7 +51,7 @@ async def inquire(turn: Turn) -> str:
 
 @pytest.fixture(scope="module")
 async def clock() -> AsyncIterator[str]:
-    async with serving(agent.asgi()) as url:
+    async with serving(parley.asgi(agent)) as url:
         yield url
 
 

@@ -71,7 +71,7 @@ def _demo(port: int, *, once: bool) -> int:
     import asyncio
 
     from parley.cli.loading import load
-    from parley.host.host import asgi
+    from parley.host.app import asgi
 
     agents = load([f"{path}={folder() / file}" for path, file in AGENTS.items()])
     with tempfile.TemporaryDirectory(prefix="parley-demo-", ignore_cleanup_errors=True) as kept:

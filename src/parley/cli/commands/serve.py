@@ -234,7 +234,7 @@ def register(app: typer.Typer) -> None:
                     store,
                     url,
                     log_level.lower(),
-                    sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
+                    sharing=lambda: _sharing(bus, role, lease, migrate=not no_migrate),
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
@@ -278,7 +278,7 @@ def _serve(
     log_to_stderr(log_level)
     agents, tenants = load(targets), load_tenants(tenant_targets)
 
-    from parley.host.host import asgi
+    from parley.host.app import asgi
     from parley.host.store_urls import shown
     from parley.server.app import Settings
     from parley.server.grpc.options import grpc_options
@@ -307,7 +307,7 @@ def _serve(
             port=port,
             access_log=log_level == "debug",
             grpc=grpc,
-            listening=lambda address: say(
+            on_listening=lambda address: say(
                 banner(
                     agents,
                     url or address,
@@ -334,7 +334,7 @@ def _serve(
         ) from error
 
 
-def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, Any]:
+def _sharing(bus: str, role: str, lease: str, *, migrate: bool) -> dict[str, Any]:
     """Return the options for processes that share a store. Raises ``UsageFailure``."""
     if role not in ROLES:
         raise UsageFailure(f"--role: {role!r} is not one of {', '.join(ROLES)}")
@@ -342,7 +342,7 @@ def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, An
         seconds = parse_duration(lease) if lease else None
     except ValueError as error:
         raise UsageFailure(f"--lease: {error}") from None
-    return {"bus": bus or None, "role": role, "lease": seconds, "migrates": migrates}
+    return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrate}
 
 
 def banner(

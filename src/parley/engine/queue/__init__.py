@@ -1,1 +1,1 @@
-"""Which task is run next, and when a wait is over."""
+"""The queue of unclaimed tasks: their order, and claiming them. It knows no turns."""

@@ -1,76 +1,84 @@
-"""Taking over tasks that nobody works on, as far as there is room for them."""
+"""Claims an agent's unclaimed tasks: queued ones, and those of dead replicas."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 from parley.store.ending import end
-from parley.store.task_store import StoreError
+from parley.store.task_store import Claimed, StoreError
 
-if TYPE_CHECKING:
-    from parley.engine.executor import AgentExecutor
-
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 BATCH = 100
-"""How many tasks are adopted at once at most."""
+"""The largest number of tasks in one claim."""
 
 
 class Claimer:
-    """Adopts an agent's tasks, batch by batch, while there are any and its executor has room.
+    """Claims tasks batch by batch while there are any and the executor has capacity.
 
-    ``is_wanted`` says that there may be some. ``reserved`` is for how many there is a place kept
-    while the store is asked for them.
+    ``capacity`` says how many more turns may run; ``claim`` claims so many tasks in the store,
+    ``start`` runs them, ``exhausted`` is called when the store has no more, ``failed`` when the
+    store failed. ``is_wanted``: there may be unclaimed tasks. ``reserved`` is the capacity that a
+    claim in flight may use.
     """
 
-    def __init__(self, executor: AgentExecutor) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: Callable[[], int],
+        claim: Callable[[int], Awaitable[Sequence[Claimed]]],
+        start: Callable[[Sequence[Claimed]], None],
+        exhausted: Callable[[], None],
+        failed: Callable[[StoreError], object],
+    ) -> None:
         self.is_wanted = False
         self.reserved = 0
-        self._executor = executor
+        self._capacity = capacity
+        self._claim = claim
+        self._start = start
+        self._exhausted = exhausted
+        self._failed = failed
         self._running: asyncio.Task[None] | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether tasks are on their way here of which no lane knows yet."""
+        """Whether a claim is in flight: the store may count tasks as held that no runner has."""
         return self._running is not None
 
-    def go_on(self) -> None:
-        """Adopt what there is; called by whoever learns that there may be something."""
+    def wake(self) -> None:
+        """Claim what there is; whoever learns of unclaimed tasks calls this."""
         self.is_wanted = True
-        executor = self._executor
-        if executor.works and not executor.closing and self._running is None and executor.has_room:
+        if self._running is None and self._capacity() > 0:
             self._running = asyncio.create_task(self._run())
 
-    async def over(self, timeout: float) -> None:
-        """Wait until what is on its way has come, for so many seconds at most."""
+    async def wait(self, timeout: float) -> None:
+        """Wait until the claim in flight is done, for ``timeout`` seconds at most."""
         if self._running is not None:
             await asyncio.wait({self._running}, timeout=timeout)
 
-    async def end(self) -> None:
-        """Adopt nothing more. What is on its way is let go of when the store is closed."""
+    async def stop(self) -> None:
+        """Cancel the claim in flight; the store releases its tasks when it is closed."""
         if self._running is not None:
             await end([self._running])
 
     async def _run(self) -> None:
-        executor = self._executor
         try:
-            while self.is_wanted and executor.has_room and not executor.closing:
-                self.is_wanted = False  # until somebody says so again, meanwhile or later
-                room = executor.options.max_running - executor.running
-                self.reserved = wanted = min(room, BATCH)
-                tasks = await executor.store.claim_batch(executor.agent, wanted)
+            while self.is_wanted and (capacity := self._capacity()) > 0:
+                self.is_wanted = False  # until the next wake-up
+                self.reserved = wanted = min(capacity, BATCH)
+                tasks = await self._claim(wanted)
                 self.reserved = 0
-                executor.adopted(tasks)
+                self._start(tasks)
                 if len(tasks) == wanted:
                     self.is_wanted = True
                 elif not self.is_wanted:
-                    executor.line.is_empty()
+                    self._exhausted()
         except StoreError as error:
             self.is_wanted = True
-            executor.unavailable(error)
-            log.error("adopting tasks failed: %s", error)
+            self._failed(error)
+            log.error("claiming tasks failed: %s", error)
         finally:
             self.reserved = 0
             self._running = None

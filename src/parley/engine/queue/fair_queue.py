@@ -1,58 +1,58 @@
-"""The line of an agent's tasks that nobody works on yet: who stands where, and how many there are.
+"""The order of an agent's queued tasks, and their number.
 
-The tasks themselves are in the store; this is what one process knows of them.
+The tasks themselves are in the store; this is what one process knows of the queue.
 """
 
 from __future__ import annotations
 
 from parley.store.task_store import Scope
 
-_FORGOTTEN = 1024
-"""Callers are kept in mind up to so many before those are looked for whose line is over."""
+_MAX_IDLE_KEYS = 1024
+"""How many keys are kept before those of callers without queued tasks are dropped."""
 
 
 class FairQueue:
-    """Gives the places in line (start-time fair queueing).
+    """Gives queue keys by start-time fair queueing, so a busy caller does not starve the others.
 
-    Places are turns in a round: a caller's first message stands where the line has got to, each
-    further one a place behind the one before. So a caller who has a thousand in line keeps another
-    waiting for one of them. Callers are told apart by tenant and owner.
+    A key is a virtual start time: a caller's first task starts at the queue's present virtual time,
+    each further one after the one before. A caller with a thousand queued tasks delays another by
+    one of them. Callers are told apart by tenant and owner.
 
-    ``count`` is how many tasks are in line, as far as is known; those on their way into the store
-    are in ``joining``.
+    ``backlog`` is the number of queued tasks, as far as it is known; ``enqueuing`` counts those
+    whose append is in flight.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.joining = 0
+        self.backlog = 0
+        self.enqueuing = 0
         self._now = 0
         self._last: dict[tuple[str, str], int] = {}
 
     @property
     def length(self) -> int:
-        """How many tasks are in line, or about to be."""
-        return self.count + self.joining
+        """The number of tasks that are queued or about to be."""
+        return self.backlog + self.enqueuing
 
-    def place_for(self, scope: Scope) -> int:
-        """Return the place for a further message of a caller; it is 1 or more."""
+    def next_key(self, scope: Scope) -> int:
+        """Return the key of a further task of a caller; it is 1 or more."""
         caller = (scope.tenant, scope.owner)
-        place = self._last[caller] = max(self._last.get(caller, 0), self._now) + 1
-        if len(self._last) > _FORGOTTEN + 2 * self.length:
-            self._last = {who: at for who, at in self._last.items() if at > self._now}
-        return place
+        key = self._last[caller] = max(self._last.get(caller, 0), self._now) + 1
+        if len(self._last) > _MAX_IDLE_KEYS + 2 * self.length:
+            self._last = {who: last for who, last in self._last.items() if last > self._now}
+        return key
 
-    def served(self, place: int) -> None:
-        """Note that the task at ``place`` was taken; 0 is for one that did not stand in line."""
-        self._now = max(self._now, place)
+    def advance(self, key: int) -> None:
+        """Advance the virtual time: the task with ``key`` was claimed; 0 if it was not queued."""
+        self._now = max(self._now, key)
 
-    def begins_at(self, place: int) -> None:
-        """Note where the first in line stands, as the store has it; 0 when it did not say."""
-        if place:
-            self._now = place - 1
+    def restart_at(self, key: int) -> None:
+        """Set the virtual time to the first key in the store; 0 if the store has none."""
+        if key:
+            self._now = key - 1
 
-    def is_empty(self) -> None:
-        """Note that nobody is in line: places begin anew."""
-        self.count = 0
-        if not self.joining:
+    def clear(self) -> None:
+        """Reset the backlog and the virtual time: no task is queued."""
+        self.backlog = 0
+        if not self.enqueuing:
             self._now = 0
             self._last.clear()

@@ -1,1 +1,1 @@
-"""Who waits for the reply of a turn, here and on other replicas."""
+"""Callers that wait for the reply of a turn, of this process or another replica."""

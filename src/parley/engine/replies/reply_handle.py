@@ -1,4 +1,4 @@
-"""What a sender holds while its message is worked on."""
+"""A caller's handle for the reply of the turn that takes its message."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from parley.model.tasks import Task
 from parley.store.task_store import TaskRecord
 
 
-class HasTask(Protocol):
-    """What knows the task that a message belongs to."""
+class HasTaskId(Protocol):
+    """A task: a ``TaskRunner``, or a ``TaskReference``."""
 
     @property
     def task_id(self) -> str:
@@ -23,67 +23,66 @@ class HasTask(Protocol):
         ...
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A task of which no more is known here than its id."""
+class TaskReference(msgspec.Struct, frozen=True):
+    """A task that no runner of this process has: only its id is known."""
 
     task_id: str
 
 
 class ReplySource(Protocol):
-    """Who finds out what came of a message that no lane of this process answers."""
+    """Finds the reply to a message that no runner of this process takes: ``RemoteReplies``."""
 
-    async def settle(self, ticket: ReplyHandle, timeout: float) -> None:
-        """Resolve or refuse the ticket; leave it as it is when that takes too long."""
+    async def find_reply(self, handle: ReplyHandle, timeout: float) -> None:
+        """Resolve or refuse the handle; leave it unchanged after ``timeout`` seconds."""
         ...
 
 
 class ReplyHandle:
-    """One sender's interest in one turn.
+    """Waits for the reply to one message: a direct message, the task after its turn, or an error.
 
-    The reply is a direct message, or the task as the turn left it, or the error that refused the
-    message. ``is_logged`` says that a new task for the message is in the log. ``entry`` names the
-    message among those that a task received, and ``found`` is that task as it was before.
-    ``turn`` is the number of the turn that took the message, 0 while that is not known to be in the
-    log; ``received_at`` is the number of the event after which the log has the message.
-    ``is_repeat`` says that the message was sent before, and taken in by another replica. Several
-    senders of one repeated message may share a ticket; none can spoil it for another by going away.
+    ``is_logged``: a new task for the message is in the log. ``entry`` identifies the message among
+    those that a task received, and ``found`` is that task as it was before. ``turn`` is the number
+    of the turn that took the message, 0 until the log has that; ``received_at`` is the number of
+    the event after which the log has the message. ``is_repeat``: another replica received the
+    message before. ``on_settled`` is called once there is a reply or a delegate. Several senders of
+    one repeated message may share a handle; one that disconnects does not affect the others.
     """
 
     __slots__ = (
-        "_elsewhere",
+        "_delegate",
         "_error",
-        "_lane",
         "_reply",
+        "_task",
         "_waiters",
         "done",
         "entry",
-        "forget",
         "found",
         "is_logged",
         "is_repeat",
+        "on_settled",
         "received_at",
         "turn",
     )
 
-    def __init__(self, lane: HasTask, *, entry: str = "") -> None:
-        self._lane = lane
+    def __init__(self, task: HasTaskId, *, entry: str = "") -> None:
+        self._task = task
         self.entry = entry
         self.turn = 0
         self.received_at = 0
         self.is_logged = False
         self.is_repeat = False
         self.done = False
-        self.forget: Callable[[], object] | None = None
+        self.on_settled: Callable[[], object] | None = None
         self.found: TaskRecord | None = None
         self._reply: Task | Message | None = None
         self._error: A2AError | None = None
-        self._elsewhere: ReplySource | None = None
+        self._delegate: ReplySource | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def task_id(self) -> str:
-        """The id of the message's task, or the one that it would have."""
-        return self._lane.task_id
+        """The id of the message's task, or the id it would get."""
+        return self._task.task_id
 
     def resolve(self, reply: Task | Message) -> None:
         """Give the reply, unless there is one."""
@@ -97,28 +96,28 @@ class ReplyHandle:
             self._error = error
             self._finish()
 
-    def repeat(self) -> None:
-        """Say that another send of the message came first: the store knows what came of it."""
+    def mark_repeat(self) -> None:
+        """Refuse: another replica received the message first, so the store has its reply."""
         self.is_repeat = True
         self.refuse(OverloadedError("the message is being taken in by another", retry_after=1))
 
-    def hand_over(self, elsewhere: ReplySource) -> None:
-        """Have the reply found by ``elsewhere``: no lane here gives it."""
+    def delegate(self, source: ReplySource) -> None:
+        """Have ``source`` find the reply: no runner of this process will give it."""
         if self.done:
             return
-        self._elsewhere = elsewhere
-        if self.forget is not None:
-            self.forget()
+        self._delegate = source
+        if self.on_settled is not None:
+            self.on_settled()
         self._wake()
 
     def _finish(self) -> None:
         self.done = True
-        if self.forget is not None:
-            self.forget()
+        if self.on_settled is not None:
+            self.on_settled()
         self._wake()
 
     def mark_logged(self) -> None:
-        """Tell those who wait that the message's task is in the log."""
+        """Wake the waiting callers: the message's task is in the log."""
         self.is_logged = True
         self._wake()
 
@@ -128,58 +127,58 @@ class ReplyHandle:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def progress(self) -> asyncio.Future[None]:
-        """Return what is done when something has changed."""
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether no lane here will give the reply."""
-        return self._elsewhere is not None
+    def is_delegated(self) -> bool:
+        """Whether no runner of this process will give the reply."""
+        return self._delegate is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is a reply, or no lane here that will give it."""
-        return self.done or self._elsewhere is not None
+        """Whether there is a reply, or a delegate that finds it."""
+        return self.done or self._delegate is not None
 
     @property
     def reply(self) -> Task | Message:
-        """The reply. Raises the error that refused the message."""
+        """The reply. Raises the error if the message was refused."""
         if self._error is not None:
             raise self._error
         assert self._reply is not None, "the reply is not there yet"
         return self._reply
 
-    async def begun(self) -> None:
-        """Wait until there is a task in the log, or a reply."""
+    async def logged(self) -> None:
+        """Wait until the message's task is in the log, or there is a reply."""
         while not (self.is_logged or self.done):
-            await self.progress()
+            await self.changed()
 
-    async def answered(self, timeout: float) -> bool:
+    async def wait(self, timeout: float) -> bool:
         """Wait for the reply, and return whether it is there.
 
-        Once there is a task in the log the wait is ``timeout`` seconds at most: before, nobody
-        could find what it would give up on.
+        The ``timeout`` (seconds) starts once the message's task is in the log: before, the caller
+        could not look for the task later.
         """
-        await self.begun()
+        await self.logged()
         if self.done:
             return True
-        tired = False
+        timed_out = False
 
-        def give_up() -> None:
-            nonlocal tired
-            tired = True
+        def time_out() -> None:
+            nonlocal timed_out
+            timed_out = True
             self._wake()
 
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, give_up)
+        timer = loop.call_later(timeout, time_out)
         try:
-            while not (self.is_settled or tired):
-                await self.progress()
+            while not (self.is_settled or timed_out):
+                await self.changed()
         finally:
             timer.cancel()
-        if self._elsewhere is not None and not (self.done or tired):
-            await self._elsewhere.settle(self, timer.when() - loop.time())
+        if self._delegate is not None and not (self.done or timed_out):
+            await self._delegate.find_reply(self, timer.when() - loop.time())
         return self.done

@@ -1,103 +1,120 @@
-"""Those who wait for a task: each for the reply of the turn that took its message (E2)."""
+"""The callers that wait for a task, each for the reply of the turn that took its message (E2)."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 from parley.engine.replies.reply_handle import ReplyHandle, ReplySource
 from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.tasks import Task
 from parley.store.events import Received
+from parley.store.task_store import (
+    Conflict,
+    DuplicateReceipt,
+    Fenced,
+    LeaseHeld,
+    StoreError,
+    TaskEnded,
+    UnknownTask,
+)
+
+log = logging.getLogger("parley.engine")
+
+CLAIM_LOST = (Fenced, LeaseHeld, TaskEnded, UnknownTask, Conflict)
+"""The store's errors when another executor has claimed the task, or has ended it."""
 
 
 class Waiters:
-    """The tickets of one task.
+    """The reply handles of one task.
 
-    ``present`` are those of the turn that runs, ``waiting`` those whose message no turn has taken,
-    by the message's entry in the log. ``expected`` are the tickets of messages, to any task, that
-    are on their way into the log: a turn may see one there before its sender hears of it.
+    ``current`` are those of the turn that runs, ``pending`` those whose message no turn has taken,
+    by the message's entry in the log. ``arriving`` are the handles of messages, to any task, that
+    are being appended: a turn may find one in the log before the append returns.
     """
 
-    __slots__ = ("_expected", "_taken", "present", "waiting")
+    __slots__ = ("_arriving", "_taken", "current", "pending")
 
-    def __init__(self, expected: dict[str, ReplyHandle]) -> None:
-        self._expected = expected
-        self.present: list[ReplyHandle] = []
-        self.waiting: dict[str, ReplyHandle] = {}
+    def __init__(self, arriving: dict[str, ReplyHandle]) -> None:
+        self._arriving = arriving
+        self.current: list[ReplyHandle] = []
+        self.pending: dict[str, ReplyHandle] = {}
         self._taken: set[str] = set()
 
     @property
     def are_left(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self.present or self.waiting)
+        """Whether any caller waits."""
+        return bool(self.current or self.pending)
 
-    def took(self, received: Received) -> None:
-        """Note that the present turn takes a message: its sender gets that turn's reply.
+    def take(self, received: Received) -> None:
+        """Have the current turn take a message: its sender gets that turn's reply.
 
-        The log does not say so yet, and may never: then it is another's turn that takes it.
+        The log does not have that yet, and may never: then a turn of another replica takes it.
         """
         self._taken.add(received.entry)
-        ticket = self.waiting.pop(received.entry, None) or self._expected.pop(received.entry, None)
-        if ticket is not None:
-            self.present.append(ticket)
+        handle = self.pending.pop(received.entry, None) or self._arriving.pop(received.entry, None)
+        if handle is not None:
+            self.current.append(handle)
 
     def has_taken(self, received: Received) -> bool:
-        """Whether a turn of this lane took the message; the log may not say so yet."""
+        """Whether a turn of this runner took the message; the log may not have that yet."""
         return received.entry in self._taken
 
     def resolve(self, reply: Task | Message) -> None:
-        """Give the present turn's reply."""
-        tickets, self.present = self.present, []
-        for ticket in tickets:
-            ticket.resolve(reply)
+        """Give the current turn's reply."""
+        handles, self.current = self.current, []
+        for handle in handles:
+            handle.resolve(reply)
 
     def refuse(self, error: A2AError) -> None:
-        """Give the present turn's senders an error for a reply."""
-        tickets, self.present = self.present, []
-        for ticket in tickets:
-            ticket.refuse(error)
+        """Refuse the messages of the current turn."""
+        handles, self.current = self.current, []
+        for handle in handles:
+            handle.refuse(error)
 
-    def refuse_waiting(self, error: A2AError) -> None:
-        """Refuse the messages that no turn took."""
-        waiting, self.waiting = self.waiting, {}
-        for ticket in waiting.values():
-            ticket.refuse(error)
-
-    def hand_over_waiting(self, elsewhere: ReplySource) -> None:
-        """Leave those whose message no turn of this lane took to ``elsewhere``: the task has ended,
-        and the log says whether a turn took it before, on another replica.
+    def delegate_pending(self, source: ReplySource) -> None:
+        """Delegate the messages that no turn of this runner took: the task has ended, and the log
+        says whether a turn on another replica took one before.
         """
-        waiting, self.waiting = self.waiting, {}
-        for ticket in waiting.values():
-            ticket.hand_over(elsewhere)
+        pending, self.pending = self.pending, {}
+        for handle in pending.values():
+            handle.delegate(source)
 
-    def refuse_all(self, error: A2AError) -> None:
-        """Refuse everyone."""
-        self.refuse(error)
-        self.refuse_waiting(error)
+    def delegate(self, source: ReplySource) -> None:
+        """Delegate everyone: ``source`` finds the replies in the log.
 
-    def hand_over(self, elsewhere: ReplySource) -> None:
-        """Leave everyone to ``elsewhere``, for whom the log is to tell what came of it.
-
-        Those whose message is not in the log are refused: they may try again.
+        Messages that are not in the log are refused: their senders may retry.
         """
-        tickets = [*self.present, *self.waiting.values()]
-        self.present, self.waiting = [], {}
-        for ticket in tickets:
-            if ticket.is_logged:
-                ticket.hand_over(elsewhere)
+        handles = [*self.current, *self.pending.values()]
+        self.current, self.pending = [], {}
+        for handle in handles:
+            if handle.is_logged:
+                handle.delegate(source)
             else:
-                ticket.refuse(shutting_down())
+                handle.refuse(shutting_down())
 
-    def repeat(self) -> None:
-        """Tell the senders of a message that another send of it came first."""
-        for ticket in self.present:
-            ticket.repeat()
-        self.present = []
+    def store_failed(
+        self, error: StoreError, task_id: str, unavailable: Callable[[StoreError], A2AError]
+    ) -> None:
+        """Refuse everyone, unless the store or another executor will have their replies."""
+        if isinstance(error, DuplicateReceipt):
+            for handle in self.current:
+                handle.mark_repeat()
+            self.current = []
+        elif isinstance(error, CLAIM_LOST):
+            log.debug("task %s is another's by now: %s", task_id, error)
+        else:
+            log.error("task %s: the log could not be written: %s", task_id, error)
+            refusal = unavailable(error)
+            for handle in (*self.current, *self.pending.values()):
+                handle.refuse(refusal)
+            self.current, self.pending = [], {}
 
     def inherit(self, others: Waiters) -> None:
-        """Take over the tickets of a lane that this one replaces."""
-        self.present, others.present = others.present, []
-        self.waiting, others.waiting = others.waiting, {}
+        """Take the handles of a runner that this one replaces."""
+        self.current, others.current = others.current, []
+        self.pending, others.pending = others.pending, {}
 
 
 def ended(task_id: str) -> UnsupportedOperationError:
@@ -109,5 +126,5 @@ def ended(task_id: str) -> UnsupportedOperationError:
 
 
 def shutting_down() -> OverloadedError:
-    """Return the error for those whom this process can no longer serve."""
+    """Return the error for a message that this process can no longer process."""
     return OverloadedError("the server is shutting down", retry_after=1)

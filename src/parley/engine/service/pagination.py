@@ -1,4 +1,4 @@
-"""Lists of tasks, a page at a time, and the tokens by which callers ask for the next one."""
+"""Page through lists of tasks, and encode the tokens that name the next page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import base64
 from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
-from parley.engine.service.admission import check_history, invalid
+from parley.engine.service.checks import check_history, invalid
 from parley.model.ids import may_be_id
 from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
@@ -19,16 +18,16 @@ T = TypeVar("T")
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 100
 
-# Tokens come from outside, and a store takes moments of 64 bits.
-_Moment = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+# Tokens come from callers, and stores keep timestamps in 64 bits.
+_Milliseconds = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
 class PageToken(msgspec.Struct, array_like=True):
-    """Where the next page begins: after a task, in a walk that began at a moment (ms)."""
+    """The last task of a page, and the time at which the first page was read (ms)."""
 
-    status_at: _Moment
+    status_at: _Milliseconds
     task_id: str
-    not_after: _Moment
+    not_after: _Milliseconds
 
 
 async def page_of_tasks(
@@ -41,14 +40,14 @@ async def page_of_tasks(
     check_history(request.history_length, "historyLength")
     size = page_size(request.page_size, DEFAULT_PAGE)
     token = read_token(request.page_token, PageToken) if request.page_token else None
-    after = request.status_timestamp_after
+    status_after = request.status_timestamp_after
     not_after = token.not_after if token else None
     page = await store.list(
         TaskQuery(
             scope=scope,
             context_id=request.context_id,
             state=request.status,
-            status_after=after.milliseconds if after is not None else None,
+            status_after=status_after.milliseconds if status_after is not None else None,
             before=(token.status_at, token.task_id) if token else None,
             not_after=not_after,
             limit=size,
@@ -56,50 +55,42 @@ async def page_of_tasks(
             artifacts=bool(request.include_artifacts),
         )
     )
-    following = ""
+    next_token = ""
     if page.more and page.tasks:
         last = page.tasks[-1]
-        began = not_after if not_after is not None else _status_at(page.tasks[0])
-        following = write_token(PageToken(_status_at(last), last.id, began))
+        first_read_at = not_after if not_after is not None else _status_at(page.tasks[0])
+        next_token = write_token(PageToken(_status_at(last), last.id, first_read_at))
     return ListTasksResponse(
-        tasks=page.tasks, next_page_token=following, page_size=size, total_size=page.total
+        tasks=page.tasks, next_page_token=next_token, page_size=size, total_size=page.total
     )
 
 
-def page_size(asked: int | None, default: int) -> int:
-    """Return the size of a page; 0 asks for the default, as proto3 clients do who ask for none.
+def page_size(requested: int | None, default: int) -> int:
+    """Return the size of a page. 0 means the default: proto3 clients send it for no size.
 
     Raises ``InvalidParamsError``.
     """
-    size = asked or default
+    size = requested or default
     if not 1 <= size <= LARGEST_PAGE:
-        invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
+        raise invalid("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
     return size
 
 
-def with_history(task: Task, length: int | None) -> Task:
-    """Return a task with so many of its last messages, or all of them (specification §3.2.4)."""
-    if length is None or length >= len(task.history):
-        return task
-    history = task.history[-length:] if length else ()
-    return replace(task, history=history)
-
-
-def write_token(place: object) -> str:
-    """Return a token that says where the next page begins."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).rstrip(b"=").decode()
+def write_token(position: object) -> str:
+    """Return a token for the position after which the next page begins."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
 
 
 def read_token(text: str, kind: type[T]) -> T:
-    """Return the place that a token says. Raises ``InvalidParamsError`` for what is no token."""
+    """Return the position in a token. Raises ``InvalidParamsError`` for an invalid token."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        place = msgspec.json.decode(data, type=kind)
-        if may_be_id(getattr(place, "task_id", "")):
-            return place
+        position = msgspec.json.decode(data, type=kind)
+        if may_be_id(getattr(position, "task_id", "")):
+            return position
     except (ValueError, msgspec.DecodeError):
         pass
-    invalid("pageToken", "a token from nextPageToken of the page before, unchanged")
+    raise invalid("pageToken", "a token from nextPageToken of the page before, unchanged")
 
 
 def _status_at(task: Task) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.engine.executor import AgentExecutor
-from parley.engine.service.admission import invalid, not_found, owned, too_many_pushes
+from parley.engine.service.checks import invalid, not_found, owned, too_many_pushes
 from parley.engine.service.pagination import page_size, read_token, write_token
 from parley.model.errors import PushNotificationNotSupportedError, TaskNotFoundError
 from parley.model.push import TaskPushNotificationConfig
@@ -35,19 +35,18 @@ from parley.store.task_store import (
 LARGEST_PAGE = 100
 
 
-class _Place(msgspec.Struct, array_like=True, frozen=True):
-    """Where the next page begins: after a configuration."""
+class _PageToken(msgspec.Struct, array_like=True, frozen=True):
+    """The last configuration of a page."""
 
     after: str
 
 
 class PushConfigs:
-    """Keeps the configurations of one agent's tasks, each for those who see the task.
+    """Stores the push notification configurations of one agent's tasks.
 
-    What is returned never holds credentials: they are written, and not read again.
-    Every method raises ``PushNotificationNotSupportedError`` when the agent sends none,
-    ``TaskNotFoundError`` for a task that is not the caller's, and ``OverloadedError`` when the
-    store does not work.
+    A configuration is returned without its credentials. Every method raises
+    ``PushNotificationNotSupportedError`` if the agent sends none, ``TaskNotFoundError`` for a task
+    of another caller, and ``OverloadedError`` if the store is unavailable.
     """
 
     def __init__(self, executor: AgentExecutor, store: TaskStore, *, enabled: bool) -> None:
@@ -59,26 +58,26 @@ class PushConfigs:
         self, request: TaskPushNotificationConfig, context: CallContext, scope: Scope
     ) -> TaskPushNotificationConfig:
         """Add a configuration to a task, or replace the one that has its id."""
-        self._check()
+        self._check_supported()
         if not request.task_id:
-            invalid("taskId", "the id of the task")
+            raise invalid("taskId", "the id of the task")
         push = checked(request, self._executor.push.egress, version=context.version)
         await self._owned(request.task_id, scope)
         try:
-            kept = await self._put(request.task_id, push, scope)
+            stored = await self._put(request.task_id, push, scope)
         except UnknownTask:
             raise not_found(request.task_id) from None
         except TooManyPushes:
             raise too_many_pushes("taskId") from None
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        return _shown(kept, request.task_id, context)
+        return _without_credentials(stored, request.task_id, context)
 
     async def _put(self, task_id: str, push: PushRecord, scope: Scope) -> PushRecord:
-        """Keep a configuration, and have its webhook told, also when the caller goes away."""
+        """Store a configuration and watch its task, even if the caller disconnects."""
 
         def done(putting: asyncio.Future[PushRecord]) -> None:
-            # A store that fails may have kept it all the same.
+            # A store that fails may have written it nevertheless.
             if putting.exception() is None or isinstance(putting.exception(), StoreUnavailable):
                 self._executor.push.watch(task_id, scope)
 
@@ -89,10 +88,10 @@ class PushConfigs:
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: CallContext, scope: Scope
     ) -> TaskPushNotificationConfig:
-        """Return a configuration. Raises ``TaskNotFoundError`` when there is none of that id."""
+        """Return a configuration. Raises ``TaskNotFoundError`` for an unknown id."""
         for push in await self._pushes(request.task_id, scope):
             if push.id == request.id:
-                return _shown(push, request.task_id, context)
+                return _without_credentials(push, request.task_id, context)
         raise TaskNotFoundError(
             f"the task has no push notification configuration {request.id[:100]!r}; it was not "
             "found among those of the task",
@@ -104,19 +103,19 @@ class PushConfigs:
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return a page of a task's configurations, in the order of their ids."""
         size = page_size(request.page_size, LARGEST_PAGE)
-        after = read_token(request.page_token, _Place).after if request.page_token else ""
+        after = read_token(request.page_token, _PageToken).after if request.page_token else ""
         pushes = [p for p in await self._pushes(request.task_id, scope) if p.id > after]
         page = pushes[:size]
         return ListTaskPushNotificationConfigsResponse(
-            configs=tuple(_shown(push, request.task_id, context) for push in page),
-            next_page_token=write_token(_Place(page[-1].id)) if len(pushes) > size else "",
+            configs=tuple(_without_credentials(push, request.task_id, context) for push in page),
+            next_page_token=write_token(_PageToken(page[-1].id)) if len(pushes) > size else "",
         )
 
     async def delete(
         self, request: DeleteTaskPushNotificationConfigRequest, context: CallContext, scope: Scope
     ) -> Empty:
-        """Remove a configuration; nothing is sent for it any more. Idempotent."""
-        self._check()
+        """Remove a configuration: no further notification is sent. Idempotent."""
+        self._check_supported()
         await self._owned(request.task_id, scope)
         try:
             await self._store.remove_push(request.task_id, request.id)
@@ -125,7 +124,7 @@ class PushConfigs:
         await self._executor.push.forget(request.task_id, request.id)
         return Empty()
 
-    def _check(self) -> None:
+    def _check_supported(self) -> None:
         if not self._enabled:
             raise PushNotificationNotSupportedError
 
@@ -136,7 +135,7 @@ class PushConfigs:
             raise self._executor.unavailable(error) from error
 
     async def _pushes(self, task_id: str, scope: Scope) -> Sequence[PushRecord]:
-        self._check()
+        self._check_supported()
         await self._owned(task_id, scope)
         try:
             return await self._store.pushes(task_id)
@@ -144,8 +143,9 @@ class PushConfigs:
             raise self._executor.unavailable(error) from error
 
 
-def _shown(push: PushRecord, task_id: str, context: CallContext) -> TaskPushNotificationConfig:
-    """Return a configuration as callers see it: without credentials."""
+def _without_credentials(
+    push: PushRecord, task_id: str, context: CallContext
+) -> TaskPushNotificationConfig:
     authentication = push.config.authentication
     if authentication is not None:
         authentication = replace(authentication, credentials="")

@@ -1,24 +1,21 @@
-"""The operations of A2A on a local agent."""
+"""The A2A operations on a local agent."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
-from parley.agent.agent import Agent
+from msgspec.structs import replace
+
+from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
+from parley.engine.extended_card import check_caller
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
-from parley.engine.service.admission import (
-    Admission,
-    Repeated,
-    check_history,
-    invalid,
-    not_found,
-    owned,
-)
-from parley.engine.service.extended_card import check_caller
-from parley.engine.service.pagination import page_of_tasks, with_history
+from parley.engine.service.admission import Admission
+from parley.engine.service.checks import check_history, invalid, not_found, owned
+from parley.engine.service.idempotency import IdempotentAdmission, Repeated
+from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
 from parley.model.cards import AgentCard
 from parley.model.errors import (
@@ -60,28 +57,28 @@ from parley.wire import versions
 
 
 class AgentService:
-    """Answers for one agent out of its log (``A2AService``).
+    """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
-    Callers see the tasks of their own scope only (agent, tenant, caller); another's task does not
-    exist for them. No answer tells what is not yet durable. ``authenticates``: callers are told
-    apart, and what is not for everybody is for those who are known.
+    Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
+    identifies callers, and the extended card is for authenticated ones.
     """
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentDescription,
         *,
         executor: AgentExecutor,
         store: TaskStore,
         hints: LocalHints,
         authenticates: bool = False,
     ) -> None:
-        self._agent = agent
+        self.agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
         self._authenticates = authenticates
-        self._admission = Admission(agent, executor, store)
+        admission = Admission(agent, executor, store)
+        self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 
     # -- messages ------------------------------------------------------------------------------
@@ -91,54 +88,54 @@ class AgentService:
     ) -> Task | Message:
         """Answer a message with a task or a direct message (§3.1.1).
 
-        Waits for the message's own turn to end, at most for the agent's ``blocking_timeout`` and
-        the caller's patience, unless the caller wants an immediate return.
+        Waits until the message's turn ends, for at most the agent's ``blocking_timeout`` and the
+        caller's timeout, unless the caller wants an immediate return.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
-        history = _history(request)
+        length = _history_length(request)
         try:
             admitted = await self._admission.admit(
                 request, context, self._scope(context), logged=immediate
             )
         except StoreError as error:
             raise self._executor.unavailable(error) from error
-        ticket = admitted.ticket
-        if ticket is None:
+        handle = admitted.handle
+        if handle is None:
             assert isinstance(admitted, Repeated)
             assert admitted.reply is not None
-            return _trimmed(admitted.reply, history)
-        if immediate and (ticket.entry or ticket.turn):
-            await ticket.begun()
-            if not ticket.done:
-                return _trimmed(await self._present(ticket.task_id), history)
-        if not ticket.is_settled:
-            await ticket.progress()  # all that most replies need
-        ceiling = self._executor.options.blocking_timeout
+            return admitted.reply
+        if immediate and (handle.entry or handle.turn):
+            await handle.logged()
+            if not handle.done:
+                return _with_history(await self._present(handle.task_id), length)
+        if not handle.is_settled:
+            await handle.changed()  # all that most replies need
+        timeout = self._executor.options.blocking_timeout
         if context.patience is not None:
-            ceiling = min(ceiling, context.patience)
-        if ticket.done or await ticket.answered(ceiling):
-            return _trimmed(ticket.reply, history)
-        return _trimmed(await self._executor.elsewhere.as_it_stands(ticket), history)
+            timeout = min(timeout, context.patience)
+        if handle.done or await handle.wait(timeout):
+            return _with_history(handle.reply, length)
+        return _with_history(await self._executor.remote_replies.current_task(handle), length)
 
     def send_streaming_message(
         self, request: SendMessageRequest, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Answer a message with a direct message, or the events of its turn (§3.1.2).
+        """Answer a message with a direct message, or with the events of its turn (§3.1.2).
 
-        Ends with the turn: at a terminal state, or when input is required, unless the agent has
-        ``stream_until_terminal``. A task among the events has as much history as asked for.
+        The stream ends with the turn: at a terminal state, or when input is required, unless the
+        agent has ``stream_until_terminal``. Tasks have as much history as requested.
         """
-        items, history = self._stream(request, context), _history(request)
-        return items if history is None else _shortened(items, history)
+        items, length = self._stream(request, context), _history_length(request)
+        return items if length is None else _with_histories(items, length)
 
     async def _stream(
         self, request: SendMessageRequest, context: CallContext
     ) -> AsyncGenerator[StreamItem, None]:
-        """Yield the events that answer a message, tasks with all of their history."""
+        """Yield the events that answer a message; tasks have all of their history."""
         try:
             admitted = await self._admission.admit(
-                request, context, self._scope(context), shown=True
+                request, context, self._scope(context), with_task=True
             )
         except StoreError as error:
             raise self._executor.unavailable(error) from error
@@ -146,24 +143,24 @@ class AgentService:
             async for item in self._repeat(admitted):
                 yield item
             return
-        ticket = admitted.ticket
-        if ticket.found is not None:
-            # From before the message: so nothing of its own turn is missed, however quick it is.
-            yield StreamItem(ticket.found.task, ticket.found.seq)
-            async for item in self._follow(ticket.task_id, ticket.found.seq, ticket):
+        handle = admitted.handle
+        if handle.found is not None:
+            # The task as it was before the message: no event of its turn is missed.
+            yield StreamItem(handle.found.task, handle.found.seq)
+            async for item in self._follow(handle.task_id, handle.found.seq, handle):
                 yield item
             return
-        # A new lane has not run yet, so this subscription misses nothing of the task; one that
-        # stands in line may be in the log.
-        with self._hints.subscribe(ticket.task_id) as live:
-            await ticket.begun()
-            new = live if admitted.is_new and not ticket.is_elsewhere else None
-            if not ticket.is_logged:
-                if isinstance(ticket.reply, Message):
-                    yield StreamItem(ticket.reply)
+        # A new task runner has written nothing yet, so this subscription misses no event; an
+        # enqueued task may be in the log.
+        with self._hints.subscribe(handle.task_id) as live:
+            await handle.logged()
+            new = live if admitted.is_new and not handle.is_delegated else None
+            if not handle.is_logged:
+                if isinstance(handle.reply, Message):
+                    yield StreamItem(handle.reply)
                     return
-                new = None  # the store said that it failed, and has the task all the same
-            async for item in self._follow(ticket.task_id, 0, ticket, new):
+                new = None  # the store reported a failure, and has the task nevertheless
+            async for item in self._follow(handle.task_id, 0, handle, new):
                 yield item
 
     async def _present(self, task_id: str) -> Task:
@@ -173,9 +170,10 @@ class AgentService:
         return record.task
 
     async def _repeat(self, repeated: Repeated) -> AsyncIterator[StreamItem]:
-        """Stream what came of a message that was answered before.
+        """Stream the answer of a message that was admitted before.
 
-        All of its task's events if it began the task, else the task as it stands and what follows.
+        A message that began its task gets all events of it, another one the task and its next
+        events.
         """
         if repeated.reply is not None:
             yield StreamItem(repeated.reply)
@@ -184,7 +182,7 @@ class AgentService:
         if record is None:
             raise not_found(repeated.task_id)
         after = 0
-        ends = not self._agent.options.stream_until_terminal
+        ends = not self.agent.options.stream_until_terminal
         if not repeated.began:
             yield StreamItem(record.task, record.seq)
             after = record.seq
@@ -195,11 +193,11 @@ class AgentService:
             async for batch in batches:
                 for event in batch:
                     yield _item(event)
-                    is_news = event.seq > record.seq or not record.waiting
+                    is_new = event.seq > record.seq or not record.waiting
                     if (
                         ends
                         and event.seq >= record.seq
-                        and is_news
+                        and is_new
                         and _state(event) is TaskState.INPUT_REQUIRED
                     ):
                         return
@@ -211,13 +209,13 @@ class AgentService:
     ) -> AsyncIterator[StreamItem]:
         """Follow a task to its end: first the task, then its events (§3.1.6).
 
-        With ``last_event_id`` it begins with the event after that number instead, and a task that
-        has ended is replayed from there.
+        With ``last_event_id`` the stream begins with the next event instead, and a task that has
+        ended is replayed from there.
         """
         scope = self._scope(context)
         record = await self._owned(request.id, scope)
         if context.last_event_id is not None:
-            after = _place(context.last_event_id, record)
+            after = _event_number(context.last_event_id, record)
             async for item in self._follow(request.id, after):
                 yield item
             return
@@ -236,27 +234,27 @@ class AgentService:
         self,
         task_id: str,
         after: int,
-        ticket: ReplyHandle | None = None,
+        handle: ReplyHandle | None = None,
         live: Subscription | None = None,
     ) -> AsyncIterator[StreamItem]:
-        """Yield events after a number; with a ticket, up to the end of its turn."""
-        ending = None if self._agent.options.stream_until_terminal else ticket
+        """Yield the events after a number, with a handle up to the end of its turn."""
+        until = None if self.agent.options.stream_until_terminal else handle
         async with aclosing(self._batches(task_id, after, live)) as batches:
             async for batch in batches:
                 for record in batch:
                     yield _item(record)
                     if (
-                        ending is not None
+                        until is not None
                         and _state(record) is TaskState.INPUT_REQUIRED
-                        and 0 < await self._turn_of(ending) <= record.turn
+                        and 0 < await self._turn_of(until) <= record.turn
                     ):
                         return
-        if ticket is not None and ticket.entry and not await self._turn_of(ticket):
+        if handle is not None and handle.entry and not await self._turn_of(handle):
             raise ended(task_id)
 
-    async def _turn_of(self, ticket: ReplyHandle) -> int:
+    async def _turn_of(self, handle: ReplyHandle) -> int:
         try:
-            return ticket.turn or await self._executor.elsewhere.turn_of(ticket)
+            return handle.turn or await self._executor.remote_replies.turn_of(handle)
         except StoreError as error:
             raise self._executor.unavailable(error) from error
 
@@ -281,7 +279,7 @@ class AgentService:
     # -- tasks ---------------------------------------------------------------------------------
 
     async def get_task(self, request: GetTaskRequest, context: CallContext) -> Task:
-        """Return a task with as much of its history as asked for (§3.1.3)."""
+        """Return a task with as much of its history as requested (§3.1.3)."""
         check_history(request.history_length, "historyLength")
         record = await self._owned(
             request.id, self._scope(context), history=request.history_length, artifacts=True
@@ -300,8 +298,8 @@ class AgentService:
     async def cancel_task(self, request: CancelTaskRequest, context: CallContext) -> Task:
         """Cancel a task and return it, canceled (§3.1.5).
 
-        A task that was canceled before is returned as it is, in versions that have that (0.3 has
-        not); one that ended otherwise cannot be canceled.
+        A task that is canceled already is returned as it is, except over 0.3, where that is an
+        error. A task that ended in another state cannot be canceled.
         """
         scope = self._scope(context)
         dialect = versions.dialect(context.version)
@@ -311,7 +309,7 @@ class AgentService:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)
             except (TaskEnded, UnknownTask):
-                pass  # it ended by itself; how, is looked up below
+                pass  # it ended by itself: its state is read below
             except StoreError as error:
                 raise self._executor.unavailable(error) from error
             record = await self._owned(request.id, scope)
@@ -343,7 +341,7 @@ class AgentService:
             raise self._executor.unavailable(error) from error
 
     def _scope(self, context: CallContext) -> Scope:
-        return Scope(self._agent.key, context.tenant, context.caller.owner)
+        return Scope(self.agent.key, context.tenant, context.caller.owner)
 
     # -- push notification configurations ------------------------------------------------------
 
@@ -371,50 +369,53 @@ class AgentService:
         """Remove a webhook (§3.1.10)."""
         return await self._pushes.delete(request, context, self._scope(context))
 
-    # -- the card for known callers ------------------------------------------------------------
+    # -- the extended card ---------------------------------------------------------------------
 
     async def get_extended_agent_card(
         self, request: GetExtendedAgentCardRequest, context: CallContext
     ) -> AgentCard:
-        """Return the card for the caller, without interfaces: a server knows them (§3.1.11)."""
-        cards = self._agent.extended_cards
+        """Return the caller's card, without interfaces: the server adds them (§3.1.11)."""
+        cards = self.agent.extended_cards
         check_caller(cards, context.caller, authenticates=self._authenticates)
         assert cards is not None
-        return await cards.of(self._agent.card(()), context.caller, self._executor.in_thread)
+        return await cards.of(self.agent.card, context.caller, self._executor.in_thread)
 
 
-def _trimmed(reply: Task | Message, length: int | None) -> Task | Message:
-    if length is None or isinstance(reply, Message):
-        return reply
-    return with_history(reply, length)
-
-
-def _history(request: SendMessageRequest) -> int | None:
-    """Return how many messages of a task its caller wants to see; ``None`` for all."""
+def _history_length(request: SendMessageRequest) -> int | None:
+    """Return the number of messages that the caller requests; ``None`` for all."""
     configuration = request.configuration
     return configuration.history_length if configuration is not None else None
 
 
-async def _shortened(
+def _with_history(reply: Task | Message, length: int | None) -> Task | Message:
+    """Return a reply; a task with ``length`` of its last messages (§3.2.4)."""
+    if length is None or isinstance(reply, Message) or length >= len(reply.history):
+        return reply
+    return replace(reply, history=reply.history[-length:] if length else ())
+
+
+async def _with_histories(
     items: AsyncGenerator[StreamItem, None], length: int
 ) -> AsyncGenerator[StreamItem, None]:
-    """Yield the events of a stream; a task with so many of its last messages (§3.2.4)."""
+    """Yield the items of a stream; a task with ``length`` of its last messages (§3.2.4)."""
     async with aclosing(items):
         async for item in items:
             task = item.event
             if isinstance(task, Task) and length < len(task.history):
-                item = StreamItem(with_history(task, length), item.seq)
+                item = StreamItem(_with_history(task, length), item.seq)
             yield item
 
 
-def _place(last_event_id: str, record: TaskRecord) -> int:
-    """Return the number that a caller's Last-Event-ID names."""
+def _event_number(last_event_id: str, record: TaskRecord) -> int:
+    """Return the event number in a caller's Last-Event-ID. Raises ``InvalidParamsError``."""
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 16):
-        invalid("Last-Event-ID", "the number of the last event received, or 0 for all of them")
-    after = int(last_event_id)
-    if after > record.seq:
-        invalid("Last-Event-ID", f"the task's last event is {record.seq}")
-    return after
+        raise invalid(
+            "Last-Event-ID", "the number of the last event received, or 0 for all of them"
+        )
+    number = int(last_event_id)
+    if number > record.seq:
+        raise invalid("Last-Event-ID", f"the task's last event is {record.seq}")
+    return number
 
 
 def _item(record: LoggedEvent) -> StreamItem:

@@ -1,11 +1,14 @@
-"""One run of an author's function: what it was asked, what it remembers, and what it writes."""
+"""One attempt at a turn: its request, what earlier attempts recorded, and what it writes.
+
+``agent/`` builds the author's ``Turn`` on it. It knows its runner only as ``AttemptRunner``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,18 +16,15 @@ from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.task_writer import TaskWriter
+from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import Caller
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
-from parley.store.events import Remembered, TurnStarted
-
-if TYPE_CHECKING:
-    from parley.agent.artifact_stream import ArtifactStream
-    from parley.engine.turn.task_runner import TaskRunner
-    from parley.engine.turn.task_writer import TaskWriter
-
-log = logging.getLogger("parley.agent")
+from parley.store.bus.subscriptions import LocalHints
+from parley.store.events import Received, Remembered, TurnStarted
+from parley.store.task_store import Scope, TaskStore
 
 
 class TurnOver(RuntimeError):
@@ -32,15 +32,15 @@ class TurnOver(RuntimeError):
 
 
 class Rejected(Exception):
-    """The function will not do what it was asked (``turn.reject``)."""
+    """The function refuses the request (``turn.reject``)."""
 
 
 class Failed(Exception):
-    """The function could not do what it was asked (``turn.fail``)."""
+    """The function could not do what was asked (``turn.fail``)."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn was asked: the message that began the task, and what came beside it."""
+    """The request of a turn: the message that began the task, and what came beside it."""
 
     message: Message
     skill: Skill
@@ -51,94 +51,141 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
 
 
-class Past:
-    """What a task remembers of the runs before, and which of it the present one has used.
+class AttemptRunner(Protocol):
+    """Gives an attempt its task: ids, log, messages and callers. ``TaskRunner`` implements it.
 
-    ``answers`` by the key of their question, ``remembered`` results of steps as JSON, messages
-    that were ``passed`` to running turns and are to be passed again.
+    ``hints`` are wake-up notifications about logs in ``store``. ``in_thread`` calls a plain
+    function in one of the agent's threads.
+    """
+
+    store: TaskStore
+    hints: LocalHints
+    in_thread: Callable[..., Awaitable[Any]]
+    scope: Scope
+    context_id: str
+    writer: TaskWriter | None
+
+    @property
+    def task_id(self) -> str:
+        """The task's id; for a message without a task, the id it would get."""
+        ...
+
+    def create_task(self) -> TaskWriter:
+        """Write the task's first event, and return the writer."""
+        ...
+
+    async def receive(self) -> Received:
+        """Wait for the next message that no turn has taken; the current turn takes it."""
+        ...
+
+    async def park(self, question: Message | None) -> None:
+        """End the turn with a question: make it durable, reply, and cancel the function."""
+        ...
+
+    def reply(self) -> None:
+        """Reply to the turn's waiters with the task as it is; the turn continues."""
+        ...
+
+    def abort(self, error: A2AError) -> None:
+        """Cancel the function, and end the turn with an error."""
+        ...
+
+
+class BufferingStream(Protocol):
+    """An artifact stream that buffers its newest chunk."""
+
+    def write_buffered(self) -> None:
+        """Write the buffered chunk: another event is to follow it."""
+        ...
+
+
+class Journal:
+    """What earlier attempts and turns of the task recorded, and which of it this attempt has used.
+
+    ``answers`` by the key of their question, ``results`` of steps as JSON by their key, and
+    ``live_messages`` that a running turn took and that a re-run receives again.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
-        self.remembered: dict[str, msgspec.Raw] = {}
-        self.passed: deque[Message] = deque()
+        self.results: dict[str, msgspec.Raw] = {}
+        self.live_messages: deque[Message] = deque()
         self.used_keys: set[str] = set()
 
 
 class Attempt:
     """One attempt at one turn.
 
-    It knows what the task remembers: the answers to its questions, the results of its steps, the
-    messages that earlier runs took in passing. Everything that it writes goes through its lane's
-    writer, in the order of the calls.
+    Everything that it says goes through the task's writer, in the order of the calls.
     """
 
-    # What most runs never change is theirs by class: a direct reply is short.
-    over = False
+    # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
+    finished = False
     parked = False
-    questions = 0
-    artifacts = 0
-    referrals = 0
-    made: frozenset[str] = frozenset()
-    streams: tuple[ArtifactStream, ...] = ()
+    question_count = 0
+    artifact_count = 0
+    reference_count = 0
+    artifact_ids: frozenset[str] = frozenset()
+    streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
-    _past: Past | None = None
+    _journal: Journal | None = None
 
     def __init__(
         self,
-        lane: TaskRunner,
+        runner: AttemptRunner,
         request: Request,
         *,
         turn: int = 1,
-        attempt: int = 1,
+        number: int = 1,
         latest: Message | None = None,
     ) -> None:
-        self.lane = lane
+        self.runner = runner
         self.request = request
         self.turn = turn
-        self.attempt = attempt
+        self.number = number
         self.latest = latest or request.message
 
     @property
-    def past(self) -> Past:
-        """What the task remembers."""
-        if self._past is None:
-            self._past = Past()
-        return self._past
+    def journal(self) -> Journal:
+        """What earlier attempts and turns recorded."""
+        if self._journal is None:
+            self._journal = Journal()
+        return self._journal
 
-    def recall(self, memory: PrivateRecords) -> None:
-        """Take in what the log remembers of the task."""
-        for record in memory.turns:
+    def replay(self, records: PrivateRecords) -> None:
+        """Fill the journal from the task's private records."""
+        journal = self.journal
+        for record in records.turns:
             started = record.event
             assert isinstance(started, TurnStarted)
             if started.answers and started.messages:
                 message = started.messages[0]
-                self.past.answers[started.answers] = Answer.of(message, replayed=True)
+                journal.answers[started.answers] = Answer.of(message, replayed=True)
             if started.live:
-                self.past.passed.extend(started.messages)
-        for record in memory.remembered:
+                journal.live_messages.extend(started.messages)
+        for record in records.remembered:
             remembered = record.event
             assert isinstance(remembered, Remembered)
-            self.past.remembered[remembered.key] = remembered.value
+            journal.results[remembered.key] = remembered.value
 
     # -- writing -------------------------------------------------------------------------------
 
     def writer(self) -> TaskWriter:
-        """Return the task's writer, making the task if there is none yet.
+        """Return the task's writer; create the task if there is none yet.
 
         Raises ``TurnOver`` after the turn's end.
         """
-        if self.over:
+        if self.finished:
             raise TurnOver("this turn has ended; what it says now would reach nobody")
-        writer = self.lane.writer
+        writer = self.runner.writer
         if writer is None:
-            writer = self.lane.log()
+            writer = self.runner.create_task()
         for stream in self.streams:
-            stream.release()
+            stream.write_buffered()
         return writer
 
     def working(self) -> TaskWriter:
-        """Return the writer of a task that is known to be at work."""
+        """Return the task's writer after a SUBMITTED task was set to WORKING."""
         writer = self.writer()
         if writer.fold.state is TaskState.SUBMITTED:
             writer.status(TaskState.WORKING)
@@ -151,30 +198,23 @@ class Attempt:
                 checked(content),
                 role=Role.AGENT,
                 message_id=content.message_id or new_id(),
-                task_id=self.lane.task_id,
-                context_id=self.lane.context_id,
+                task_id=self.runner.task_id,
+                context_id=self.runner.context_id,
             )
-        return Message(
-            message_id=new_id(),
-            role=Role.AGENT,
-            parts=to_parts(content),
-            task_id=self.lane.task_id,
-            context_id=self.lane.context_id,
-        )
+        return agent_message(content, self.runner)
 
     def next_artifact_id(self) -> str:
-        """Return the id of the next artifact of this run.
+        """Return the id of the next artifact of this attempt.
 
-        It depends on the task and the artifact's place alone, so that a further run replaces what
-        this one made.
+        It depends only on the task and the artifact's number, so a re-run replaces the artifact.
         """
-        self.artifacts += 1
-        return f"{self.lane.task_id[-12:]}-{self.artifacts}"
+        self.artifact_count += 1
+        return f"{self.runner.task_id[-12:]}-{self.artifact_count}"
 
     def write_artifact(
         self, artifact: Artifact, *, append: bool = False, last: bool = False
     ) -> TaskWriter:
-        """Write an artifact, or a further piece of one."""
+        """Write an artifact or a chunk of one, after what streams buffer."""
         writer = self.working()
         self.write_chunk(writer, artifact, append=append, last=last)
         return writer
@@ -182,79 +222,86 @@ class Attempt:
     def write_chunk(
         self, writer: TaskWriter, artifact: Artifact, *, append: bool, last: bool
     ) -> None:
-        """Write through ``writer`` without regard to what streams hold back."""
-        if artifact.artifact_id not in self.made:
-            self.made |= {artifact.artifact_id}
+        """Write an artifact or a chunk of one, before what streams buffer."""
+        if artifact.artifact_id not in self.artifact_ids:
+            self.artifact_ids |= {artifact.artifact_id}
         writer.artifact(
             TaskArtifactUpdateEvent(
-                task_id=self.lane.task_id,
-                context_id=self.lane.context_id,
+                task_id=self.runner.task_id,
+                context_id=self.runner.context_id,
                 artifact=artifact,
                 append=append,
                 last_chunk=last,
             )
         )
 
-    # -- parking -------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
-            self.questions += 1
-            key = str(self.questions)
+            self.question_count += 1
+            key = str(self.question_count)
         self._use(f"ask:{key}", "question")
-        answer = self.past.answers.get(key)
+        answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
         writer = self.writer()
         message = self.message(content)
         writer.write(Remembered(key=f"ask:{key}", value=msgspec.Raw(b"null")))
-        said = writer.status(state, message)
-        writer.close_turn(exchange=self.lane.exchange(self, said))
-        self.over = self.parked = True
-        await self.lane.park()
+        await self.runner.park(writer.status(state, message))
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        return await never  # the lane cancels us here
+        return await never  # the runner cancels this function here
 
     def _use(self, key: str, what: str) -> None:
-        if key in self.past.used_keys:
+        if key in self.journal.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
                 f"a key names one {what}, so that its result can be found again"
             )
-        self.past.used_keys.add(key)
+        self.journal.used_keys.add(key)
 
     # -- steps ---------------------------------------------------------------------------------
 
-    def recalled(self, key: str) -> msgspec.Raw | None:
-        """Return the JSON that a step left, if it was done before."""
+    def step_result(self, key: str) -> msgspec.Raw | None:
+        """Return the JSON result of a step that an earlier attempt or turn completed."""
         self._use(f"step:{key}", "step")
-        return self.past.remembered.get(f"step:{key}")
+        return self.journal.results.get(f"step:{key}")
 
-    async def keep(self, key: str, value: bytes) -> None:
+    async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
         writer.write(Remembered(key=f"step:{key}", value=msgspec.Raw(value)))
         await writer.flush()
 
-    # -- messages in passing -------------------------------------------------------------------
+    # -- live messages -------------------------------------------------------------------------
 
-    async def take(self) -> Message:
-        """Return the next message that arrives while the turn runs."""
-        if self.past.passed:
-            return self.past.passed.popleft()
+    async def next_message(self) -> Message:
+        """Return the next message that arrives while the turn runs; the turn takes it."""
+        if self.journal.live_messages:
+            return self.journal.live_messages.popleft()
         writer = self.working()
-        received = await self.lane.received()
+        received = await self.runner.receive()
         writer.write(
             TurnStarted(
                 turn=self.turn,
-                attempt=self.attempt,
+                attempt=self.number,
                 live=True,
                 entries=(received.entry,),
                 messages=(received.message,),
             )
         )
         writer.open_turn(taken=1)
-        self.lane.senders.took(received)
         await writer.flush()
         return received.message
+
+
+def agent_message(content: object, runner: AttemptRunner) -> Message:
+    """Return ``content`` as a message of the agent in the runner's task."""
+    return Message(
+        message_id=new_id(),
+        role=Role.AGENT,
+        parts=to_parts(content),
+        task_id=runner.task_id,
+        context_id=runner.context_id,
+    )

@@ -1,8 +1,11 @@
-"""How a turn ends: from what a function returned or raised to what its caller is told."""
+"""The outcome of a turn, from what its function returned or raised: a reply, an error, or the
+task's last status.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -10,47 +13,59 @@ from parley.engine.content import checked, to_parts
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
 from parley.model.parts import Artifact, Message, Part, Role
-from parley.model.tasks import TaskState
+from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.task_store import StoreUnavailable
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 
-class Ending(msgspec.Struct, frozen=True):
-    """The turn ends its task in ``state``, saying ``said``, after a last artifact."""
+class TaskOutcome(msgspec.Struct, frozen=True):
+    """The turn ends its task in ``state`` with ``message``, after a last ``artifact``."""
 
     state: TaskState
-    said: Message | None = None
+    message: Message | None = None
     artifact: Artifact | None = None
 
 
-def of_value(run: Attempt, value: object, *, is_logged: bool) -> Message | A2AError | Ending:
-    """Return how a turn ends whose function returned ``value``: with a direct message, or a task.
+Outcome = Message | A2AError | TaskOutcome
 
-    Raises ``UnusableValue`` and ``ValueError`` for what cannot be sent.
-    """
-    skill = run.request.skill
+
+def outcome_of(
+    attempt: Attempt, value: object, failure: BaseException | None, *, has_task: bool
+) -> Outcome:
+    """Return the outcome of a turn whose function returned ``value`` or raised ``failure``."""
+    if failure is None:
+        try:
+            return _of_value(attempt, value, has_task=has_task)
+        except Exception as error:  # the returned value cannot be sent
+            return _of_failure(attempt, error, has_task=has_task)
+    return _of_failure(attempt, failure, has_task=has_task)
+
+
+def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
+    """Raise ``UnusableValue`` or ``ValueError`` for a value that cannot be sent."""
+    skill = attempt.request.skill
     needs_task = skill.replies is None and (value is None or isinstance(value, Artifact))
-    if not (is_logged or needs_task or skill.replies == "task"):
-        return _direct(run, value)
+    if not (has_task or needs_task or skill.replies == "task"):
+        return _direct_reply(attempt, value)
     if isinstance(value, Message):
-        return Ending(TaskState.COMPLETED, said=run.message(value))
+        return TaskOutcome(TaskState.COMPLETED, message=attempt.message(value))
     artifact: Artifact | None = None
     if isinstance(value, Artifact):
         artifact = checked(value)
     elif value is not None:
         artifact = Artifact(
-            artifact_id=run.next_artifact_id(), name=skill.name, parts=to_parts(value)
+            artifact_id=attempt.next_artifact_id(), name=skill.name, parts=to_parts(value)
         )
-    return Ending(TaskState.COMPLETED, artifact=artifact)
+    return TaskOutcome(TaskState.COMPLETED, artifact=artifact)
 
 
-def _direct(run: Attempt, value: object) -> Message:
+def _direct_reply(attempt: Attempt, value: object) -> Message:
     own = checked(value) if isinstance(value, Message) else None
     return Message(
         message_id=(own.message_id if own else "") or new_id(),
-        context_id=run.lane.context_id,
+        context_id=attempt.runner.context_id,
         role=Role.AGENT,
         parts=(Part(text=value),)
         if type(value) is str
@@ -61,47 +76,45 @@ def _direct(run: Attempt, value: object) -> Message:
     )
 
 
-def of_failure(
-    run: Attempt, failure: BaseException, *, is_logged: bool
-) -> Message | A2AError | Ending:
-    """Return how a turn ends whose function raised: with an error, or a task.
+def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> Outcome:
+    """Return the outcome of an exception.
 
-    What the author said with ``reject``, ``fail`` or an ``A2AError`` reaches the caller; of any
-    other exception only a reference does, and the server's log has the rest.
+    The text of ``reject``, ``fail`` and of an ``A2AError`` reaches the caller; of any other
+    exception only a reference does, and the server's log has the rest.
     """
     reason = _reason(failure)
-    refused = isinstance(reason, Rejected)
+    is_rejected = isinstance(reason, Rejected)
     if isinstance(reason, Rejected | Failed | A2AError):
-        said = str(reason)
+        text = str(reason)
     else:
         reference = new_id()[-12:]
         log.error(
             "the skill %r failed (reference %s)",
-            run.request.skill.id,
+            attempt.request.skill.id,
             reference,
             exc_info=failure,
         )
-        said = f"The agent failed while it worked on this. Reference: {reference}"
-    if not is_logged:
+        text = f"The agent failed while it worked on this. Reference: {reference}"
+    if not has_task:
         if isinstance(reason, A2AError):
             return reason
-        if run.request.skill.replies == "message":
-            return UnsupportedOperationError(said) if refused else InternalError(said)
-    state = TaskState.REJECTED if refused else TaskState.FAILED
-    return Ending(state, said=run.message(said))
+        if attempt.request.skill.replies == "message":
+            return UnsupportedOperationError(text) if is_rejected else InternalError(text)
+    state = TaskState.REJECTED if is_rejected else TaskState.FAILED
+    return TaskOutcome(state, message=attempt.message(text))
 
 
-def of_store(failure: BaseException | None) -> StoreUnavailable | None:
-    """Return what kept the store from working, if that is why a function failed."""
+def store_failure(failure: BaseException | None) -> StoreUnavailable | None:
+    """Return the store's failure, if that is why a function failed."""
     if isinstance(failure, StoreUnavailable):
         return failure
     if isinstance(failure, BaseExceptionGroup):
-        return next((found for e in failure.exceptions if (found := of_store(e))), None)
+        return next((found for e in failure.exceptions if (found := store_failure(e))), None)
     return None
 
 
 def _reason(failure: BaseException) -> BaseException:
-    """Return what the function meant to say, out of the groups that it may be wrapped in."""
+    """Return the exception that the function meant to raise, out of exception groups."""
     if not isinstance(failure, BaseExceptionGroup):
         return failure
     for error in failure.exceptions:
@@ -109,3 +122,18 @@ def _reason(failure: BaseException) -> BaseException:
         if isinstance(reason, Rejected | Failed | A2AError):
             return reason
     return failure
+
+
+def exchange_of(attempt: Attempt, task: Task, closing: Message | None) -> Sequence[Message]:
+    """Return what a turn adds to the context's history: its message, and what it said last."""
+    if closing is not None:
+        return (attempt.latest, closing)
+    parts = [
+        part
+        for artifact in task.artifacts
+        if artifact.artifact_id in attempt.artifact_ids
+        for part in artifact.parts
+    ]
+    if not parts:
+        return (attempt.latest,)
+    return (attempt.latest, attempt.message(parts))

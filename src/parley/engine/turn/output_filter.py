@@ -1,4 +1,6 @@
-"""What an agent says, on its way into the log: fitted to what its caller wants and asked for."""
+"""Filters what an agent says before it is logged: by the accepted output modes of the caller, and
+by the active extensions.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from parley.model.extensions import Extension
 from parley.model.parts import Message, Part
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 
 
 class OutputFilter:
-    """Where everything passes that one turn says, once, before it is logged.
+    """Filters everything that one turn says, once, before it is logged.
 
-    Parts are given the form that the caller accepts, where they have one; what has none is sent as
-    it is, with a warning in the server's log, because ``acceptedOutputModes`` is a wish (§3.2.2).
-    Then the extensions in force have their say.
+    Parts get the form that the caller accepts, if they have one; other parts are sent unchanged,
+    with a warning in the server's log, because ``acceptedOutputModes`` is a wish (§3.2.2).
+    Then the active extensions process the event.
     """
 
     def __init__(self, profile: Profile | None, modes: tuple[str, ...]) -> None:
@@ -33,7 +35,7 @@ class OutputFilter:
         self._warned = False
 
     def send(self, event: E) -> E:
-        """Return the event as it is to be logged. Raises ``A2AError`` for what may not be said."""
+        """Return the event to log. Raises ``A2AError`` for one that must not be sent."""
         if self._modes:
             event = self._fit(event)
         return event if self._profile is None else self._profile.send(event)
@@ -64,22 +66,22 @@ class OutputFilter:
         return parts
 
 
-class Outlet:
-    """The extensions of one agent, and the way out for each of its turns."""
+class OutputFilters:
+    """Makes the output filters of an agent's turns."""
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread) -> None:
         self.profiles = Profiles(extensions, in_thread)
 
     def of(self, extensions: frozenset[str], modes: tuple[str, ...]) -> OutputFilter | None:
-        """Return the way out for a turn, ``None`` where nothing is to be done."""
+        """Return the filter of a turn, ``None`` if there is nothing to filter."""
         profile = self.profiles.of(extensions)
         return OutputFilter(profile, modes) if profile is not None or modes else None
 
 
-def active(said: Mapping[str, Any] | None, extensions: frozenset[str]) -> dict[str, Any]:
-    """Return what ``said`` says for extensions that are in force."""
+def active(metadata: Mapping[str, Any] | None, extensions: frozenset[str]) -> dict[str, Any]:
+    """Return the members of ``metadata`` that belong to active extensions."""
     return {
         key: value
-        for key, value in (said or {}).items()
+        for key, value in (metadata or {}).items()
         if any(key == uri or key.startswith(f"{uri}/") for uri in extensions)
     }

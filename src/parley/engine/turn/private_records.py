@@ -1,4 +1,4 @@
-"""What a task's log remembers for the turns to come."""
+"""The private records of a task that its later turns need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ _KINDS = (Kind.TURN, Kind.REMEMBERED)
 
 
 class PrivateRecords:
-    """The private records of a task that its turns need: which turns there were, and what they
-    remembered. What was read once is not read again.
-    """
+    """Caches the turns of a task and what they remembered; reads each record once."""
 
     __slots__ = ("_after", "remembered", "turns")
 
@@ -20,8 +18,8 @@ class PrivateRecords:
         self.remembered: list[LoggedEvent] = []
         self._after = (0, 0)
 
-    async def read_on(self, store: TaskStore, task_id: str) -> None:
-        """Add what the log has by now. Raises ``StoreError``."""
+    async def update(self, store: TaskStore, task_id: str) -> None:
+        """Add the records that were logged since the last call. Raises ``StoreError``."""
         for record in await store.private_records(task_id, _KINDS, after=self._after):
             (self.turns if record.kind is Kind.TURN else self.remembered).append(record)
             self._after = (record.seq, record.sub)

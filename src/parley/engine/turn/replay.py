@@ -1,4 +1,7 @@
-"""What a task's log says of its request and its turns: written first, read when it goes on."""
+"""What a task's log says about its request and its turns: the first events, and reading them back.
+
+Functions of values only: nothing here reads or writes the store.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,13 @@ from parley.store.events import (
 from parley.store.task_store import Receipt, TaskRecord
 
 
-def opening(
-    request: Request, task_id: str, context_id: str, *, skills: int, at: int, in_line: bool = False
+def first_events(
+    request: Request, task_id: str, context_id: str, *, skills: int, at: int, queued: bool = False
 ) -> list[TaskEvent | PrivateEvent]:
-    """Return the first events of the log of a task that begins at a moment (ms).
+    """Return the first events of the log of a task that begins ``at`` (ms).
 
-    What the message itself does not say of the request is logged beside the Task, if there is
-    anything; the skill only where there are several. ``in_line`` says that no attempt at the first
-    turn begins with it.
+    A private record keeps what the message itself does not say of the request, if there is
+    anything; the skill only if the agent has several. ``queued``: no attempt has started yet.
     """
     message = replace(request.message, task_id=task_id, context_id=context_id)
     task = Task(
@@ -40,30 +42,30 @@ def opening(
         status=TaskStatus(state=TaskState.SUBMITTED, timestamp=timestamp(at)),
         history=(message,),
     )
-    facts = TurnStarted(
+    started = TurnStarted(
         turn=1,
-        attempt=0 if in_line else 1,
+        attempt=0 if queued else 1,
         skill=request.skill.id if skills > 1 else "",
         accepted_output_modes=request.accepted_output_modes,
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
     )
-    return [task] if facts == TurnStarted(turn=1) else [task, facts]
+    return [task] if started == TurnStarted(turn=1) else [task, started]
 
 
-def begun_by(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:
+def first_turn_receipts(receipts: Sequence[Receipt], task_id: str) -> list[Receipt]:
     """Return the receipts of a message that begins a task."""
     return [replace(receipt, task_id=task_id, turn=1) for receipt in receipts]
 
 
-def turns_of(memory: PrivateRecords) -> list[TurnStarted]:
-    """Return what the log says of the task's turns."""
-    return [record.event for record in memory.turns if isinstance(record.event, TurnStarted)]
+def turns_in(records: PrivateRecords) -> list[TurnStarted]:
+    """Return the turns that the log records."""
+    return [record.event for record in records.turns if isinstance(record.event, TurnStarted)]
 
 
-def facts_of(records: Iterable[LoggedEvent]) -> TurnStarted:
-    """Return what the log says of the request that began a task, given its first turns."""
+def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
+    """Return the record of the request that began a task, from records of its first turns."""
     for record in records:
         started = record.event
         assert isinstance(started, TurnStarted)
@@ -74,64 +76,78 @@ def facts_of(records: Iterable[LoggedEvent]) -> TurnStarted:
 
 
 def request_of(
-    record: TaskRecord, memory: PrivateRecords, skills: Mapping[str, Skill], default: Skill
+    record: TaskRecord,
+    records: PrivateRecords,
+    skills: Mapping[str, Skill],
+    default: Skill,
+    *,
+    turn: int,
+    received: Received | None = None,
 ) -> Request:
-    """Return what the task was asked, as far as the log knows."""
-    facts = facts_of(memory.turns)
-    return Request(
-        message=next(m for m in record.task.history if m.role is Role.USER),
-        skill=skills.get(facts.skill, default),
-        caller=caller_in(facts.caller, record.scope.owner),
-        tenant=record.scope.tenant,
-        accepted_output_modes=facts.accepted_output_modes,
-        metadata=facts.metadata,
-        extensions=frozenset(facts.extensions),
-    )
+    """Return the request of a turn, as far as the log knows it.
 
-
-def asked_in(record: TaskRecord, memory: PrivateRecords, turn: int, request: Request) -> Request:
-    """Return the request with who sent the message of a later turn, and what it asked for."""
-    begun = next(
-        (t for t in turns_of(memory) if t.turn == turn and t.messages and not t.live), None
-    )
-    return request if begun is None or turn == 1 else with_message_options(record, request, begun)
-
-
-def with_message_options(
-    record: TaskRecord, request: Request, asked: Received | TurnStarted
-) -> Request:
-    """Return the request of a turn: the caller is that of its message, extensions are in force for
-    one message, and accepted modes until another message names others.
+    ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
+    is the message's sender, and extensions are active for one message. Accepted output modes stay
+    until another message names others.
     """
+    first = first_turn(records.turns)
+    request = Request(
+        message=next(m for m in record.task.history if m.role is Role.USER),
+        skill=skills.get(first.skill, default),
+        caller=caller_in(first.caller, record.scope.owner),
+        tenant=record.scope.tenant,
+        accepted_output_modes=first.accepted_output_modes,
+        metadata=first.metadata,
+        extensions=frozenset(first.extensions),
+    )
+    taken: Received | TurnStarted | None = received
+    if taken is None and turn > 1:
+        turns = turns_in(records)
+        taken = next((t for t in turns if t.turn == turn and t.messages and not t.live), None)
+    if taken is None:
+        return request
     return replace(
         request,
-        caller=caller_in(asked.caller, record.scope.owner),
-        extensions=frozenset(asked.extensions),
-        accepted_output_modes=asked.accepted_output_modes or request.accepted_output_modes,
+        caller=caller_in(taken.caller, record.scope.owner),
+        extensions=frozenset(taken.extensions),
+        accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
     )
 
 
-def latest_of(record: TaskRecord, memory: PrivateRecords) -> Message | None:
-    """Return the message that the last turn took, nothing for a task's first."""
-    taken = [turn.messages[0] for turn in turns_of(memory) if turn.messages and not turn.live]
+def turn_taking(received: Received, *, turn: int, answers: str) -> TurnStarted:
+    """Return the record of a turn that takes a message, which answers the question ``answers``."""
+    return TurnStarted(
+        turn=turn,
+        entries=(received.entry,),
+        messages=(received.message,),
+        answers=answers,
+        accepted_output_modes=received.accepted_output_modes,
+        extensions=received.extensions,
+        caller=received.caller,
+    )
+
+
+def latest_message(records: PrivateRecords) -> Message | None:
+    """Return the message that the last turn took, ``None`` for the first turn."""
+    taken = [turn.messages[0] for turn in turns_in(records) if turn.messages and not turn.live]
     return taken[-1] if taken else None
 
 
-def attempts_of(record: TaskRecord, memory: PrivateRecords) -> tuple[int, int]:
-    """Return how often the open turn was attempted, and how often without a fault of its own.
+def attempts_of(record: TaskRecord, records: PrivateRecords) -> tuple[int, int]:
+    """Return how many attempts the open turn has had, and how many of them were released.
 
-    A turn that stood in line was not attempted yet.
+    A queued turn has had none.
     """
-    same = [turn for turn in turns_of(memory) if turn.turn == record.turn]
+    same = [turn for turn in turns_in(records) if turn.turn == record.turn]
     return max((t.attempt for t in same), default=1), sum(t.released for t in same)
 
 
-def pending_question(memory: PrivateRecords) -> str:
-    """Return the key of the question that the task waits on, or nothing."""
+def pending_question(records: PrivateRecords) -> str:
+    """Return the key of the question that the task waits on, or an empty string."""
     asked = [
         record.event.key.removeprefix("ask:")
-        for record in memory.remembered
+        for record in records.remembered
         if isinstance(record.event, Remembered) and record.event.key.startswith("ask:")
     ]
-    answered = {turn.answers for turn in turns_of(memory)}
+    answered = {turn.answers for turn in turns_in(records)}
     return next((key for key in reversed(asked) if key not in answered), "")

@@ -1,348 +1,521 @@
-"""A task while it is active in this process: its turns, one after another."""
+"""Runs the turns of one task, one after another, while the task is active in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from parley.agent.invoke import call
-from parley.engine.queue.deadlines import Due
-from parley.engine.queue.shared_timer import Deadline, SharedTimer
-from parley.engine.replies.waiters import Waiters
-from parley.engine.turn import finish, release
-from parley.engine.turn.attempt import Attempt, Failed, Request
-from parley.engine.turn.next_turn import next_attempt
-from parley.engine.turn.outcome import of_store
+from msgspec.structs import replace
+
+from parley.engine.answer import Answer
+from parley.engine.replies.waiters import Waiters, shutting_down
+from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
+from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
+from parley.engine.turn.deadlines import Deadline
+from parley.engine.turn.outcome import TaskOutcome, exchange_of, outcome_of, store_failure
 from parley.engine.turn.output_filter import OutputFilter
 from parley.engine.turn.private_records import PrivateRecords
-from parley.engine.turn.replay import begun_by, opening
+from parley.engine.turn.replay import (
+    attempts_of,
+    first_events,
+    first_turn_receipts,
+    latest_message,
+    pending_question,
+    request_of,
+    turn_taking,
+)
+from parley.engine.turn.runner_owner import RunnerOwner
 from parley.engine.turn.task_writer import TaskWriter
+from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
-from parley.store.events import CancelRequested, LoggedEvent, Received
+from parley.store.events import CancelRequested, LoggedEvent, Received, TurnStarted
 from parley.store.fold import Fold
-from parley.store.task_store import Fenced, LogPosition, PushRecord, Receipt, Scope, StoreError
+from parley.store.task_store import (
+    Append,
+    Fenced,
+    LogPosition,
+    PushRecord,
+    Receipt,
+    Scope,
+    StoreError,
+    TaskRecord,
+)
 
-if TYPE_CHECKING:
-    from parley.engine.executor import AgentExecutor
+log = logging.getLogger("parley.engine")
 
-log = logging.getLogger("parley.agent")
+UNKNOWN_SCOPE = Scope(agent="")
+"""The scope of a task that was not loaded yet."""
 
-NOBODY = Scope(agent="")
-"""Whose a task is before the log was asked."""
+ATTEMPT_KEY = "urn:parley:attempt"
+"""The metadata key of a status update that says which attempt at the turn is at work."""
 
 
 class TaskRunner:
-    """One active task: at most one exists for a task, so turns never overlap (E1).
+    """Runs one task. There is at most one live runner for a task, so turns never overlap (E1).
 
-    A lane begins with a new message, whose task need not be in the log yet, or with a task that is
-    there and has something to do: a message waiting, a turn that nobody works on, a cancellation.
-    It goes on until there is nothing to do; the task then costs a row. It ends as well, and leaves
-    its senders to the log, when another replica has taken the task.
+    A runner starts with a new message, whose task need not be in the log yet, or with a logged task
+    that has work: a waiting message, an open turn without a runner, a cancellation. It runs turns
+    until there is no work; the task then costs a row. It also ends when another replica has claimed
+    the task; its waiters then find their replies in the log.
     """
 
-    # What most lanes never change is theirs by class: a direct reply is short.
+    # Defaults of the class, which most runners never change: that makes a direct reply cheap.
     writer: TaskWriter | None = None
-    before: TaskWriter | None = None
-    run: Attempt | None = None
-    epoch = 0
-    successor = 0
+    predecessor: TaskWriter | None = None
+    attempt: Attempt | None = None
+    epoch = 0  # the fencing token of the claim; 0 before it
+    successor_epoch = 0
     woken = False
-    blameless = False
-    cancel_asked = False
+    open_attempt_counts = True
+    cancel_requested = False
     releasing = False
     abandoned = False
-    spoiled: A2AError | None = None
-    overdue = ""
-    due: Due | None = None
+    timeout_reason = ""
+    abort_error: A2AError | None = None
+    deadline: Deadline | None = None
     receipts: Sequence[Receipt] = ()
     push: PushRecord | None = None
-    _memory: PrivateRecords | None = None
-    _arrival: asyncio.Future[None] | None = None
+    _records: PrivateRecords | None = None
+    _message_arrived: asyncio.Future[None] | None = None
     _main: asyncio.Task[None] | None = None
     _in_function = False
-    _interrupts = 0
-    _moment: Deadline | None = None
-    _grace: asyncio.TimerHandle | None = None
-    _deadline: asyncio.TimerHandle | None = None
+    _cancellations = 0
+    _direct_reply_timer: SharedTimerHandle | None = None
+    _deadline_timer: asyncio.TimerHandle | None = None
+    _grace_timer: asyncio.TimerHandle | None = None
     _listening: AbstractContextManager[None] | None = None
 
     def __init__(
         self,
-        executor: AgentExecutor,
+        executor: RunnerOwner[TaskRunner],
         *,
         context_id: str = "",
-        scope: Scope = NOBODY,
+        scope: Scope = UNKNOWN_SCOPE,
         task_id: str = "",
     ) -> None:
         self.executor = executor
+        self.store = executor.store
+        self.hints = executor.hints
+        self.in_thread = executor.in_thread
         self._task_id = task_id
         self.context_id = context_id
         self.scope = scope
-        self.senders = Waiters(executor.expected)
+        self.waiters = Waiters(executor.arriving)
 
     @property
     def task_id(self) -> str:
-        """The task's id; for a message without a task, the one that it would have."""
+        """The task's id; for a message without a task, the id it would get."""
         if not self._task_id:
-            self._task_id = new_id(self.executor.store.now())
+            self._task_id = new_id(self.store.now())
         return self._task_id
 
     @property
-    def memory(self) -> PrivateRecords:
-        """What the log remembers of the task, as far as it was read."""
-        if self._memory is None:
-            self._memory = PrivateRecords()
-        return self._memory
-
-    @property
-    def is_named(self) -> bool:
-        """Whether anybody has asked for the task's id yet."""
+    def has_id(self) -> bool:
+        """Whether the task's id was needed yet."""
         return bool(self._task_id)
 
-    # -- beginning -----------------------------------------------------------------------------
+    # -- start, claim, turns, end --------------------------------------------------------------
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let the lane run; ``work`` is ``first`` or ``more``."""
-        self._main = asyncio.get_running_loop().create_task(self._do(work))
+    def start(self, attempt: Attempt | None = None, timer: SharedTimer | None = None) -> None:
+        """Run ``attempt``, the first of a new message, and then what the log has for the task.
 
-    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        ``timer`` limits how long the function may take to reply without a task; ``None`` sets no
+        limit.
+        """
+        self._main = asyncio.get_running_loop().create_task(self._run(attempt, timer))
+
+    async def _run(self, attempt: Attempt | None, timer: SharedTimer | None) -> None:
         try:
-            await work
+            if attempt is not None:
+                await self._run_first_turn(attempt, timer)
+            if attempt is None or (self.writer is not None and not self.abandoned):
+                await self._run_logged_turns()
         except StoreError as error:
-            release.store_failed(self, error)
+            self.waiters.store_failed(error, self.task_id, self.executor.unavailable)
         except asyncio.CancelledError:
             if not self.abandoned:
                 raise
         except Exception:
-            release.failed_unforeseen(self)
+            reference = new_id()[-12:]
+            log.exception("task %s failed (reference %s)", self.task_id, reference)
+            self.executor.may_have_orphans = True
+            self.waiters.refuse(
+                InternalError(f"the server failed; its log says why under {reference}")
+            )
         finally:
-            if self._listening is not None:
-                self._stop_listening()
-            self.executor.left(self)
+            self._stop_listening()
+            self.executor.remove(self)
             if self.writer is not None:
-                self.writer.left()
-            if self.senders.are_left:
-                self.senders.hand_over(self.executor.elsewhere)
+                self.writer.detach()
+            if self.waiters.are_left:
+                self.waiters.delegate(self.executor.remote_replies)
 
-    async def first(self, run: Attempt, *, moments: SharedTimer | None) -> None:
-        """Run a new message's turn, then whatever else comes for its task.
-
-        ``moments`` tells when the function has had its time to answer without a task; ``None`` for
-        one that may take as long as it likes.
-        """
+    async def _run_first_turn(self, attempt: Attempt, timer: SharedTimer | None) -> None:
         if self.executor.deadlines.are_set:
-            self.due = self.executor.deadlines.of_new()
+            self.deadline = self.executor.deadlines.for_new_task()
         if self.writer is not None:
             await self.writer.flush()
-        elif moments is not None:
-            self._moment = moments.after(self._promote)
-        await self._turn(run)
-        if self.writer is not None and not self.abandoned:
-            await self.more()
+        elif timer is not None:
+            self._direct_reply_timer = timer.call_later(self._promote)
+        await self._run_turn(attempt)
 
-    async def more(self) -> None:
-        """Take up a task that is in the log, and see to what comes for it."""
+    async def _run_logged_turns(self) -> None:
+        """Claim the task, and run its turns until there is nothing to do; then release it."""
         self._listen()
-        store = self.executor.store
-        if self.before is not None:
-            await self._wait_for(self.before)
+        if self.predecessor is not None:  # one of its appends may create the task
+            with contextlib.suppress(StoreError):
+                await self.predecessor.flush()
+                for handle in self.waiters.current:
+                    handle.mark_logged()
         if not self.epoch:
-            self.epoch = await store.claim(self.task_id)
+            self.epoch = await self.store.claim(self.task_id)
         while not self.abandoned:
             if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
             if self.writer is None:
-                record = await store.load(self.task_id)
-            else:  # what the task holds is known here
-                record = await store.load(self.task_id, history=0, artifacts=False)
+                record = await self.store.load(self.task_id)
+            else:  # the writer has the task's content
+                record = await self.store.load(self.task_id, history=0, artifacts=False)
             if record is None or record.task.state.is_terminal:
                 return
             if record.epoch != self.epoch:
                 raise Fenced(f"task {self.task_id} was taken over")
             self.context_id, self.scope = record.task.context_id, record.scope
-            run = None if self.releasing else await next_attempt(self, record)
-            if run is not None:
-                await self._turn(run)
+            attempt = None if self.releasing else await self._next_attempt(record)
+            if attempt is not None:
+                await self._run_turn(attempt)
             elif self.releasing or not self.woken:
-                if record.lease_owner == store.replica:
-                    await release.let_go(self, record)
+                if record.lease_owner == self.store.replica:
+                    await self._release_idle(record)
                 if self.releasing or not self.woken:
                     return
 
-    def outgoing(self, request: Request) -> OutputFilter | None:
-        """Return where what a turn says goes through on its way out."""
-        return self.executor.outlet.of(request.extensions, request.accepted_output_modes)
+    # -- the next attempt ----------------------------------------------------------------------
 
-    async def _wait_for(self, before: TaskWriter) -> None:
-        """Wait for what the lane wrote that this one replaces: the task itself may be among it."""
-        with contextlib.suppress(StoreError):
-            await before.flush()
-            for ticket in self.senders.present:
-                ticket.mark_logged()
+    async def _next_attempt(self, record: TaskRecord) -> Attempt | None:
+        """Return the next attempt of a logged task, once its start is durable."""
+        deadlines, store = self.executor.deadlines, self.store
+        has_work = record.cancel_requested or record.turn_open or record.waiting > 0
+        if not (has_work or deadlines.are_set):
+            return None
+        if self.writer is None:
+            fold = Fold(record.task, strict=True, unsaved=record.unsaved)
+            self.writer = self._open_writer(fold, record.seq, record.turn)
+        if record.cancel_requested or self.cancel_requested:
+            await self._end_task(TaskState.CANCELED)
+            return None
+        record = replace(record, task=self.writer.fold.task)
+        if self._records is None:
+            self._records = PrivateRecords()
+        await self._records.update(store, self.task_id)
+        if deadlines.are_set:
+            turn = record.turn if record.turn_open else record.turn + 1 if record.waiting else 0
+            self.deadline = await deadlines.for_turn(record, self._records, turn)
+            if self.deadline is not None and self.deadline.at <= store.now():
+                await self._end_task(TaskState.FAILED, self.deadline.reason)
+                return None
+        if not self.executor.runs_turns:
+            return None
+        prepare = self._retry if record.turn_open else self._new_turn
+        attempt = await prepare(record, self._records, self.writer)
+        if attempt is not None:
+            # Durable before the function runs: the attempt counts even if it kills the process.
+            await self.writer.flush()
+        return attempt
 
-    # -- the task comes to be ------------------------------------------------------------------
-
-    def log(self, request: Request | None = None) -> TaskWriter:
-        """Write the task's first event, and return the writer."""
-        if request is None:
-            assert self.run is not None
-            request = self.run.request
-        if request.skill.replies == "message":
-            raise RuntimeError(
-                f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
-                "to use; declare replies='task', or neither"
-            )
-        if self._moment is not None:
-            self._moment.call_off()
-            self._moment = None
-        executor, at = self.executor, self.executor.store.now()
-        self.epoch = 1
-        writer = self.writer = TaskWriter(
-            executor.store,
-            task_id=self.task_id,
-            context_id=self.context_id,
-            scope=self.scope,
-            fold=Fold(strict=True),
-            seq=0,
-            turn=1,
-            since=at,
-            begun=self._begun,
-            failed=self.failed,
+    async def _new_turn(
+        self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
+    ) -> Attempt | None:
+        """Return the attempt at a new turn, which takes the oldest waiting message (E2)."""
+        received, question = await self._oldest_message(), pending_question(records)
+        if received is None:
+            return None
+        attempt = self._attempt_at(
+            record, records, record.turn + 1, latest=received.message, received=received
         )
-        writer.outgoing = self.outgoing(request)
-        skills = len(executor.skills)
-        writer.write(*opening(request, self.task_id, self.context_id, skills=skills, at=at))
-        writer.open_turn(
-            receipts=begun_by(self.receipts, self.task_id),
-            pushes=(self.push,) if self.push is not None else (),
+        if question:
+            attempt.journal.answers[question] = Answer.of(received.message, replayed=False)
+        self.waiters.take(received)
+        writer.turn = attempt.turn
+        writer.write(turn_taking(received, turn=attempt.turn, answers=question))
+        self._write_working(attempt, writer)
+        writer.open_turn(taken=1)
+        return attempt
+
+    async def _retry(
+        self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
+    ) -> Attempt | None:
+        """Return another attempt at an open turn (E3): its process died, or it was queued."""
+        attempts, released = attempts_of(record, records)
+        options = self.executor.options
+        if attempts > released and options.on_crash == "fail":
+            reason = "The server stopped while it worked on this task."
+            await self._end_task(TaskState.FAILED, reason)
+            return None
+        if attempts and not self.open_attempt_counts:
+            writer.write(TurnStarted(turn=record.turn, attempt=attempts, released=True))
+            released += 1
+        if attempts - released >= options.max_attempts:
+            reason = f"The agent did not survive {options.max_attempts} attempts at this task."
+            await self._end_task(TaskState.FAILED, reason)
+            return None
+        attempt = self._attempt_at(
+            record, records, record.turn, latest=latest_message(records), number=attempts + 1
         )
-        executor.know(self)
-        self._listen()
-        for ticket in self.senders.present:
-            ticket.turn = 1
-        return writer
+        writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number))
+        self._write_working(attempt, writer, {ATTEMPT_KEY: attempt.number} if attempts else None)
+        writer.open_turn()
+        return attempt
 
-    def _begun(self) -> None:
-        if self.push is not None:
-            self.executor.push.watch(self.task_id, self.scope)
-        for ticket in self.senders.present:
-            ticket.mark_logged()
+    def _attempt_at(
+        self,
+        record: TaskRecord,
+        records: PrivateRecords,
+        turn: int,
+        *,
+        latest: Message | None,
+        number: int = 1,
+        received: Received | None = None,
+    ) -> Attempt:
+        skills, default = self.executor.skills, self.executor.default_skill
+        request = request_of(record, records, skills, default, turn=turn, received=received)
+        attempt = Attempt(self, request, turn=turn, number=number, latest=latest)
+        attempt.replay(records)
+        return attempt
 
-    def _promote(self) -> None:
-        """Make a task of what is taking longer than the moment."""
-        self._moment = None
-        if self.writer is None and self.run is not None and not self.run.over:
-            try:
-                self.run.working()
-            except A2AError as error:
-                self.abort(error)
-
-    def abort(self, error: A2AError) -> None:
-        """Stop the function: what is to be said in its name may not go out."""
-        self.spoiled = error
-        self._interrupt()
+    def _write_working(
+        self, attempt: Attempt, writer: TaskWriter, metadata: dict[str, Any] | None = None
+    ) -> None:
+        """Set the task to WORKING; if the output filter refuses that, the turn fails."""
+        writer.output_filter = self._filter_of(attempt.request)
+        try:
+            writer.status(TaskState.WORKING, metadata=metadata)
+        except A2AError as error:
+            self.abort_error = error
 
     # -- one turn ------------------------------------------------------------------------------
 
-    async def _turn(self, run: Attempt) -> None:
-        self.run = run
+    async def _run_turn(self, attempt: Attempt) -> None:
+        """Run the function of one attempt, and end or release its turn."""
+        self.attempt = attempt
         failure: BaseException | None = None
         value: object = None
-        if not (self.cancel_asked or self.releasing or self.overdue):
-            value, failure = await self._function(run)
+        if not (self.cancel_requested or self.releasing or self.timeout_reason):
+            value, failure = await self._call_function(attempt)
         writer = self.writer
         if writer is not None and writer.error is not None and not self.abandoned:
             raise writer.error
         if self.abandoned:
-            run.over = True
-        elif run.parked:
-            run.over = True
-            await self._answer_parked()  # again, should it have been interrupted
-        elif self.cancel_asked:  # perhaps while the turn was prepared
-            await finish.end(self, TaskState.CANCELED)
+            attempt.finished = True
+        elif attempt.parked:
+            await self._reply_when_durable()  # again: the function may have been cancelled there
+        elif self.cancel_requested:  # perhaps while the turn was prepared
+            await self._end_task(TaskState.CANCELED)
         elif self.releasing:
-            await release.release(self, run)
-        elif self.overdue:
-            await finish.settle(self, run, None, Failed(self.overdue))
+            await self._release_turn(attempt)
+        elif self.timeout_reason:
+            await self._finish(attempt, None, Failed(self.timeout_reason))
         else:
-            if self.spoiled is not None:
-                failure, self.spoiled = self.spoiled, None
-            if (unavailable_reason := of_store(failure)) is not None:
-                raise unavailable_reason  # no fault of the function's: its turn is run again
-            await finish.settle(self, run, value, failure)
-        self.run = None
+            if self.abort_error is not None:
+                failure, self.abort_error = self.abort_error, None
+            if (unavailable := store_failure(failure)) is not None:
+                raise unavailable  # not the function's fault: its turn is run again
+            await self._finish(attempt, value, failure)
+        self.attempt = None
 
-    async def _function(self, run: Attempt) -> tuple[object, BaseException | None]:
-        """Run the author's function, and return its value or what it raised."""
+    async def _call_function(self, attempt: Attempt) -> tuple[object, BaseException | None]:
+        """Call the author's function, and return its value or its exception."""
         failure: BaseException | None = None
         value: object = None
         self._in_function = True
-        if self.due is not None:
-            wait = max(0, self.due.at - self.executor.store.now()) / 1000
-            self._deadline = asyncio.get_running_loop().call_later(wait, self._overdue)
+        if self.deadline is not None:
+            wait = max(0, self.deadline.at - self.store.now()) / 1000
+            self._deadline_timer = asyncio.get_running_loop().call_later(wait, self._time_out)
         try:
-            if self.spoiled is None:
-                value = await call(run, self.executor)
+            if self.abort_error is None:
+                value = await self.executor.invoke(attempt)
         except BaseException as error:
             failure = error
         finally:
             self._in_function = False
-            for task in run.calls:
+            for task in attempt.calls:
                 task.cancel()
-            if self._grace is not None:
-                self._grace.cancel()
-                self._grace = None
-            if self._deadline is not None:
-                self._deadline.cancel()
-                self._deadline = None
-            if self._moment is not None:
-                self._moment.call_off()
-                self._moment = None
+            if self._grace_timer is not None:
+                self._grace_timer.cancel()
+                self._grace_timer = None
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+                self._deadline_timer = None
+            if self._direct_reply_timer is not None:
+                self._direct_reply_timer.cancel()
+                self._direct_reply_timer = None
         try:
-            if self._main is not None and (times := self._main.cancelling()):
-                if times > self._interrupts and isinstance(failure, asyncio.CancelledError):
-                    # Not by us: the event loop ends, and the function with it. It did not fail, and
-                    # its turn is run again by whoever finds it open.
-                    self.executor.troubled = True
+            if self._main is not None and (cancelling := self._main.cancelling()):
+                if cancelling > self._cancellations and isinstance(failure, asyncio.CancelledError):
+                    # The event loop ends, and cancels the runner. The function did not fail:
+                    # whoever finds the turn open runs it again.
+                    self.executor.may_have_orphans = True
                     raise failure
-                self._interrupts = 0
+                self._cancellations = 0
                 await _absorb_cancellation(self._main)
             return value, failure
         finally:
-            failure = None  # whose traceback has this frame: each would keep the other
+            failure = None  # its traceback has this frame: a reference cycle
 
-    async def park(self) -> None:
-        """Make the turn's end durable, answer its senders, and interrupt the function."""
-        await self._answer_parked()
-        self._tell_to_end()
+    # -- finish: the function has ended --------------------------------------------------------
 
-    async def _answer_parked(self) -> None:
+    async def _finish(self, attempt: Attempt, value: object, failure: BaseException | None) -> None:
+        """End the turn with the function's value or exception, and reply."""
+        outcome = outcome_of(attempt, value, failure, has_task=self.writer is not None)
+        if isinstance(outcome, TaskOutcome):
+            state, message = outcome.state, outcome.message
+            try:
+                if outcome.artifact is not None:
+                    attempt.write_artifact(outcome.artifact, last=True)
+                elif state is TaskState.COMPLETED:
+                    attempt.working()
+                else:
+                    attempt.writer()
+            except A2AError as error:
+                state, message = TaskState.FAILED, attempt.message(error.message)
+            await self._end_task(state, message)
+            return
+        attempt.finished = True
+        request = attempt.request
+        if isinstance(outcome, Message) and (request.extensions or request.accepted_output_modes):
+            try:
+                if (output_filter := self._filter_of(request)) is not None:
+                    outcome = output_filter.send(outcome)
+            except A2AError as error:
+                outcome = error
+        if isinstance(outcome, A2AError):
+            self.waiters.refuse(outcome)
+            return
+        if self.receipts or self.executor.options.keep_history:
+            await self._keep_direct_reply(attempt, outcome)
+        if self.push is not None:
+            self.executor.push.tell(self.push, outcome, self.scope)
+        self.waiters.resolve(outcome)
+
+    def _filter_of(self, request: Request) -> OutputFilter | None:
+        return self.executor.output_filters.of(request.extensions, request.accepted_output_modes)
+
+    async def _keep_direct_reply(self, attempt: Attempt, reply: Message) -> None:
+        """Store the receipt of a direct reply, and its part of the context's history."""
+        exchange = (attempt.latest, reply) if self.executor.options.keep_history else ()
+        receipt = replace(self.receipts[0], reply=encode(reply)) if self.receipts else None
+        await self.store.keep(self.scope, self.context_id, receipt=receipt, exchange=exchange)
+
+    async def _end_task(self, state: TaskState, message: Message | str | None = None) -> None:
+        """Write the task's last status, wait until it is durable, and reply to every waiter."""
+        writer, attempt = self.writer, self.attempt
+        assert writer is not None
+        if isinstance(message, str):
+            message = agent_message(message, self)
+        try:
+            if attempt is not None:
+                attempt.writer()
+                attempt.finished = True
+            message = writer.status(state, message)
+        except A2AError as error:
+            # The task ends all the same; its message gives the output filter's reason only.
+            writer.output_filter = None
+            if attempt is not None:
+                attempt.finished = True
+            if state is TaskState.COMPLETED:
+                state = TaskState.FAILED
+            message = agent_message(error.message, self)
+            writer.status(state, message)
+        writer.close_turn(exchange=self._exchange(attempt, message))
+        await writer.flush()
+        self.waiters.resolve(writer.fold.task)
+        self.waiters.delegate_pending(self.executor.remote_replies)
+
+    def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
+        if attempt is None or not self.executor.options.keep_history:
+            return ()
         assert self.writer is not None
-        await self.writer.flush()
-        self.senders.resolve(self.writer.fold.task)
+        return exchange_of(attempt, self.writer.fold.task, closing)
 
-    def answer(self) -> None:
-        """Answer the turn's senders with the task as it stands; the turn goes on."""
-        assert self.writer is not None
-        self.senders.resolve(self.writer.fold.task)
+    # -- release: another runner continues -----------------------------------------------------
 
-    def exchange(self, run: Attempt, closing: Message | None) -> Sequence[Message]:
-        """Return what a turn adds to the context's history."""
-        return finish.exchange(self, run, closing)
+    async def _release_turn(self, attempt: Attempt) -> None:
+        """Release the lease during a turn; it is run again, and this attempt does not count."""
+        attempt.finished = True
+        writer = self.writer
+        if writer is None:
+            self.waiters.refuse(shutting_down())
+            return
+        if attempt.parked:
+            return
+        writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, released=True))
+        writer.release()
+        await writer.flush()
+        self.executor.notify_work()
+        if self.store.is_shared:
+            self.waiters.delegate(self.executor.remote_replies)
+        else:
+            self.waiters.resolve(writer.fold.task)
 
-    # -- what the log has for it ---------------------------------------------------------------
+    async def _release_idle(self, record: TaskRecord) -> None:
+        """Release the lease of a task of which no turn runs."""
+        writer, seq = self.writer, record.seq
+        if writer is not None:
+            if writer.fold.status.state.is_terminal:
+                return
+            await writer.flush()
+            seq = writer.seq
+        await self.store.append(
+            Append(
+                task_id=self.task_id,
+                events=(),
+                expected_seq=seq,
+                turn=record.turn,
+                epoch=self.epoch,
+                release=True,
+            )
+        )
+        if record.turn_open or record.waiting or record.cancel_requested:
+            self.executor.notify_work()
+
+    # -- the next message ----------------------------------------------------------------------
+
+    async def receive(self) -> Received:
+        """Wait for the next message that no turn has taken; the current turn takes it."""
+        while True:
+            self._message_arrived = asyncio.get_running_loop().create_future()
+            if self.writer is not None:
+                await self.writer.flush()
+            received = await self._oldest_message()
+            if received is not None:
+                self.waiters.take(received)
+                return received
+            await self._message_arrived
+
+    async def _oldest_message(self) -> Received | None:
+        """Return the oldest message in the log that no turn has taken."""
+        skip = 0
+        while found := await self.store.waiting_messages(self.task_id, skip=skip):
+            received = found[0].event
+            assert isinstance(received, Received)
+            if not self.waiters.has_taken(received):
+                return received
+            skip += 1  # a turn has taken it, and the log does not have that yet
+        return None
+
+    # -- wake-up notifications -----------------------------------------------------------------
 
     def _listen(self) -> None:
         if self._listening is None:
-            self._listening = self.executor.hints.listen(self.task_id, self)
+            self._listening = self.hints.listen(self.task_id, self)
             self._listening.__enter__()
 
     def _stop_listening(self) -> None:
@@ -351,128 +524,196 @@ class TaskRunner:
             self._listening = None
 
     def heard(self, record: LoggedEvent) -> None:
-        """Take note of a private record of the task, whoever wrote it."""
+        """Handle a private record of the task that any replica committed."""
         if isinstance(record.event, CancelRequested):
             self.cancel()
         elif isinstance(record.event, Received):
             self.wake()
 
-    def moved(self, place: LogPosition) -> None:
-        """Take note of where the store has the task."""
-        if 0 < self.epoch < place.epoch:
-            self._lost()
-        elif place.ended:
+    def moved(self, position: LogPosition) -> None:
+        """Handle the log's position, as the store has it."""
+        if 0 < self.epoch < position.epoch:
+            self._stop_fenced()
+        elif position.ended:
             return
-        elif place.cancel_requested:
+        elif position.cancel_requested:
             self.cancel()
-        elif place.waiting:
+        elif position.waiting:
             self.wake()
 
     def wake(self) -> None:
-        """Say that the log has something new for this task."""
+        """Look into the log again before the runner ends, and at once in ``receive``."""
         self.woken = True
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        if self._message_arrived is not None and not self._message_arrived.done():
+            self._message_arrived.set_result(None)
 
-    async def received(self) -> Received:
-        """Return the next message that no turn has taken, waiting for it."""
-        while True:
-            self._arrival = asyncio.get_running_loop().create_future()
-            if self.writer is not None:
-                await self.writer.flush()
-            received = await self.next_received()
-            if received is not None:
-                return received
-            await self._arrival
+    # -- what the attempt uses (AttemptRunner) -------------------------------------------------
 
-    async def next_received(self) -> Received | None:
-        """Return the oldest message in the log that no turn has taken."""
-        skip = 0
-        while found := await self.executor.store.waiting_messages(self.task_id, skip=skip):
-            received = found[0].event
-            assert isinstance(received, Received)
-            if not self.senders.has_taken(received):
-                return received
-            skip += 1  # a turn took it, and the log is yet to say so
-        return None
+    def create_task(self, request: Request | None = None) -> TaskWriter:
+        """Write the task's first event, and return the writer.
 
-    # -- cancelling, letting go ----------------------------------------------------------------
+        ``request`` is given before the first attempt runs.
+        """
+        if request is None:
+            assert self.attempt is not None
+            request = self.attempt.request
+        if request.skill.replies == "message":
+            raise RuntimeError(
+                f"the skill {request.skill.id!r} is declared replies='message', so it has no task "
+                "to use; declare replies='task', or neither"
+            )
+        if self._direct_reply_timer is not None:
+            self._direct_reply_timer.cancel()
+            self._direct_reply_timer = None
+        at = self.store.now()
+        self.epoch = 1
+        writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at)
+        writer.output_filter = self._filter_of(request)
+        skills = len(self.executor.skills)
+        writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
+        writer.open_turn(
+            receipts=first_turn_receipts(self.receipts, self.task_id),
+            pushes=(self.push,) if self.push is not None else (),
+        )
+        self.executor.register(self)
+        self._listen()
+        for handle in self.waiters.current:
+            handle.turn = 1
+        return writer
+
+    def _open_writer(self, fold: Fold, seq: int, turn: int, since: int = 0) -> TaskWriter:
+        return TaskWriter(
+            self.store,
+            task_id=self.task_id,
+            context_id=self.context_id,
+            scope=self.scope,
+            fold=fold,
+            seq=seq,
+            turn=turn,
+            epoch=self.epoch,
+            since=since,
+            on_created=None if seq else self._task_created,
+            on_error=self._stop_function,
+        )
+
+    def _task_created(self) -> None:
+        if self.push is not None:
+            self.executor.push.watch(self.task_id, self.scope)
+        for handle in self.waiters.current:
+            handle.mark_logged()
+
+    def _promote(self) -> None:
+        """Create the task of a message that the function did not answer in time."""
+        self._direct_reply_timer = None
+        if self.writer is None and self.attempt is not None and not self.attempt.finished:
+            try:
+                self.attempt.working()
+            except A2AError as error:
+                self.abort(error)
+
+    def reply(self) -> None:
+        """Reply to the turn's waiters with the task as it is; the turn continues."""
+        assert self.writer is not None
+        self.waiters.resolve(self.writer.fold.task)
+
+    async def park(self, question: Message | None) -> None:
+        """End the turn with a question: make it durable, reply, and cancel the function."""
+        attempt, writer = self.attempt, self.writer
+        assert attempt is not None
+        assert writer is not None
+        writer.close_turn(exchange=self._exchange(attempt, question))
+        attempt.finished = attempt.parked = True
+        await self._reply_when_durable()
+        self._stop_function()
+
+    async def _reply_when_durable(self) -> None:
+        assert self.writer is not None
+        await self.writer.flush()
+        self.reply()
+
+    def abort(self, error: A2AError) -> None:
+        """Cancel the function, and end the turn with an error."""
+        self.abort_error = error
+        self._cancel_function()
+
+    # -- stop the function ---------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Cancel the task: the function is told, and has the grace period to end (E4)."""
-        if not self.cancel_asked:
-            self.cancel_asked = True
+        """Cancel the task: the function gets ``CancelledError``, and the grace period (E4)."""
+        if not self.cancel_requested:
+            self.cancel_requested = True
             self.wake()
-            self._tell_to_end()
+            self._stop_function()
 
-    def _overdue(self) -> None:
-        """Stop the function: the turn, or the task, has had its time."""
-        assert self.due is not None
-        self._deadline = None
-        self.overdue = self.due.reason
-        self._tell_to_end()
+    def release(self) -> None:
+        """Release the task to another process: this one shuts down."""
+        self.releasing = True
+        self.wake()
+        self._cancel_function()
 
-    def _lost(self) -> None:
-        """Stop: another executor has the task."""
+    def _time_out(self) -> None:
+        """Stop the function at the deadline of its turn or task."""
+        assert self.deadline is not None
+        self._deadline_timer = None
+        self.timeout_reason = self.deadline.reason
+        self._stop_function()
+
+    def _stop_fenced(self) -> None:
+        """Stop: another executor has claimed the task."""
         self.wake()
         if self.writer is not None:
             self.writer.stop(Fenced(f"task {self.task_id} was taken over"))
 
-    def failed(self, error: StoreError) -> None:
-        """The store refused what the lane wrote: stop the function."""
-        self._tell_to_end()
-
-    def release(self) -> None:
-        """Let the task go, for another process to take up: this one shuts down."""
-        self.releasing = True
-        self.wake()
-        self._interrupt()
-
-    def _tell_to_end(self) -> None:
-        """Interrupt the function, and go on without it if it does not end."""
+    def _stop_function(self) -> None:
+        """Cancel the function, and abandon it if it does not end within the grace period."""
         if self._in_function:
-            self._interrupt()
-            if self._grace is None:
+            self._cancel_function()
+            if self._grace_timer is None:
                 grace = self.executor.options.cancel_grace
-                self._grace = asyncio.get_running_loop().call_later(grace, self._abandon)
+                self._grace_timer = asyncio.get_running_loop().call_later(grace, self._abandon)
 
-    def _interrupt(self) -> None:
+    def _cancel_function(self) -> None:
         if self._main is not None and self._in_function:
-            self._interrupts += 1
+            self._cancellations += 1
             self._main.cancel()
 
     def _abandon(self) -> None:
-        """Go on without a function that does not end."""
-        self._grace = None
-        run = self.run
-        if run is None or self.abandoned or not self._in_function:
+        """Have another runner continue the task: the function does not end."""
+        self._grace_timer = None
+        attempt = self.attempt
+        if attempt is None or self.abandoned or not self._in_function:
             return
         log.warning(
             "the skill %r does not end after it was told to; the task goes on without it",
-            run.request.skill.id,
+            attempt.request.skill.id,
         )
-        self._leave(run)
+        self._detach_function(attempt)
         if self.writer is None:
-            self.senders.refuse(InternalError(self.overdue))
+            self.waiters.refuse(InternalError(self.timeout_reason))
         self.executor.replace(self)
 
-    def _leave(self, run: Attempt) -> None:
+    async def release_stuck(self) -> None:
+        """Release the task although its function does not end."""
+        attempt = self.attempt
+        if attempt is not None and self.writer is not None and self._in_function:
+            self._detach_function(attempt)
+            with contextlib.suppress(StoreError):
+                await self._release_turn(attempt)
+
+    def _detach_function(self, attempt: Attempt) -> None:
         self.abandoned = True
-        run.over = True
+        attempt.finished = True
         self._stop_listening()
 
-    async def release_without_function(self) -> None:
-        """Let the task go although its function does not end."""
-        run = self.run
-        if run is not None and self.writer is not None and self._in_function:
-            self._leave(run)
-            with contextlib.suppress(StoreError):
-                await release.release(self, run)
+    def cancel_main(self) -> None:
+        """Cancel the runner itself, at the end of the process's work."""
+        if self._main is not None:
+            self._main.cancel()
 
 
 async def _absorb_cancellation(task: asyncio.Task[None]) -> None:
-    """Forget the cancellations by which a lane interrupted its own function."""
+    """Clear the cancellations by which a runner cancelled its own function."""
     while task.uncancel():
         pass
     with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)  # one that the function never came to see
+        await asyncio.sleep(0)  # raises a cancellation that the function did not get to see

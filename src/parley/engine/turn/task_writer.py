@@ -1,4 +1,4 @@
-"""The one who writes to a task's log while it runs."""
+"""Writes the log of one task while a runner has it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ from parley.store.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.store.fold import Fold
 from parley.store.task_store import Append, PushRecord, Receipt, Scope, StoreError, TaskStore
 
-WINDOW = 256
-"""How many events may be under way before a writer waits for the store."""
+MAX_IN_FLIGHT = 256
+"""How many events may be in flight to the store before ``drain`` waits."""
 
 SAVE_BYTES = 64 * 1024
-"""By how much artifacts grow before what is new of them joins the stored form of the task."""
+"""How many bytes artifacts grow before the growth joins the task's stored snapshot."""
 
 
 class TaskWriter:
-    """Writes one task's log, in order, several appends at a time.
+    """Writes one task's log, in order, with several appends in flight.
 
-    ``write`` never waits: events are folded at once, gathered for one pass of the event loop, and
-    appended together. ``room`` waits while too much is under way, ``flush`` until all of it is
-    durable; both raise the ``StoreError`` that stopped the log. After such an error nothing more
-    is written, because what the store lacks cannot be skipped.
+    ``write`` never waits: it folds events at once, batches those of one pass of the event loop, and
+    appends each batch. ``drain`` waits while too many events are in flight, ``flush`` until all are
+    durable; both raise the ``StoreError`` that stopped the log. After such an error the writer
+    writes nothing more, because later events cannot skip a missing one.
 
-    ``outgoing`` is what statuses and artifacts pass on their way; it may refuse them. ``since`` is
-    the moment (ms) of a task that begins.
+    ``epoch`` is the fencing token of the claim: the store refuses an append with an earlier one.
+    ``output_filter`` filters statuses and artifacts, and may refuse them. ``since`` is when a new
+    task begins (ms). ``on_created`` is called after the first commit, ``on_error`` when
+    ``error`` is set.
     """
 
     def __init__(
@@ -51,8 +53,8 @@ class TaskWriter:
         turn: int,
         epoch: int = 1,
         since: int = 0,
-        begun: Callable[[], None] | None = None,
-        failed: Callable[[StoreError], None] | None = None,
+        on_created: Callable[[], None] | None = None,
+        on_error: Callable[[], None] | None = None,
     ) -> None:
         self.task_id = task_id
         self.context_id = context_id
@@ -62,31 +64,31 @@ class TaskWriter:
         self.turn = turn
         self.epoch = epoch
         self.error: StoreError | None = None
-        self.outgoing: OutputFilter | None = None
+        self.output_filter: OutputFilter | None = None
         self._store = store
-        self._begun = begun
-        self._failed = failed
+        self._on_created = on_created
+        self._on_error = on_error
         self._loop = asyncio.get_running_loop()
         self._pending: list[TaskEvent | PrivateEvent] = []
         self._options: dict[str, Any] = {}
-        self._gathering = False
-        self._under_way = 0
+        self._batching = False
+        self._in_flight = 0
         self._waiters: list[asyncio.Future[None]] = []
-        self._grown = 0
-        self._saves = False
+        self._unsaved_bytes = 0
+        self._save = False
         stamp = fold.status.timestamp
-        self._stamped = stamp.milliseconds if stamp is not None else since
+        self._last_status = stamp.milliseconds if stamp is not None else since
 
     def write(self, *events: TaskEvent | PrivateEvent) -> None:
-        """Add events to the log. Raises ``IllegalEvent`` for what may not follow."""
+        """Add events to the log. Raises ``IllegalEvent`` for one that must not follow."""
         if self.error is not None:
             raise self.error
         for event in events:
             self.fold.apply(event)
             self._pending.append(event)
-        if not self._gathering:
-            self._gathering = True
-            self._loop.call_soon(self._gathered)
+        if not self._batching:
+            self._batching = True
+            self._loop.call_soon(self._append_batch)
 
     def status(
         self,
@@ -94,34 +96,34 @@ class TaskWriter:
         message: Message | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Message | None:
-        """Write a status update and return what it says.
+        """Write a status update, and return its message as it was sent.
 
-        It is stamped with the present moment by the store's clock, and never before the one before.
-        Raises ``A2AError`` for what may not go out.
+        Its timestamp is the store's time, and never before that of the previous status.
+        Raises ``A2AError`` for a status that must not be sent.
         """
-        self._stamped = max(self._stamped, self._store.now())
+        self._last_status = max(self._last_status, self._store.now())
         update = TaskStatusUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            status=TaskStatus(state=state, message=message, timestamp=timestamp(self._stamped)),
+            status=TaskStatus(state=state, message=message, timestamp=timestamp(self._last_status)),
             metadata=metadata,
         )
-        if self.outgoing is not None:
-            update = self.outgoing.send(update)
+        if self.output_filter is not None:
+            update = self.output_filter.send(update)
         self.write(update)
         return update.status.message
 
     def artifact(self, update: TaskArtifactUpdateEvent) -> None:
-        """Write an artifact update. Raises ``A2AError`` for what may not go out."""
-        if self.outgoing is not None:
-            update = self.outgoing.send(update)
-        self._grown += _size_of(update.artifact)
+        """Write an artifact update. Raises ``A2AError`` for one that must not be sent."""
+        if self.output_filter is not None:
+            update = self.output_filter.send(update)
+        self._unsaved_bytes += _size_of(update.artifact)
         self.write(update)
 
     def close_turn(self, *, exchange: Sequence[Message] = ()) -> None:
-        """Say that what was written so far ends the turn; the artifacts are stored with it."""
+        """End the turn with the batch so far, and save its artifacts."""
         self._options["turn_open"] = False
-        self._saves = True
+        self._save = True
         self._option("exchange", exchange)
 
     def open_turn(
@@ -131,31 +133,31 @@ class TaskWriter:
         receipts: Sequence[Receipt] = (),
         pushes: Sequence[PushRecord] = (),
     ) -> None:
-        """Say that what is written now belongs to an open turn, which took waiting messages."""
+        """Open a turn with this batch; it takes ``taken`` waiting messages."""
         self._options["turn_open"] = True
         self._options["taken"] = self._options.get("taken", 0) + taken
         self._option("receipts", receipts)
         self._option("pushes", pushes)
 
-    def let_go(self) -> None:
-        """Say that whoever adopts the task goes on with it, after what was written so far."""
+    def release(self) -> None:
+        """Release the lease with the batch so far: any replica may claim the task then."""
         self._options["release"] = True
 
     def stop(self, error: StoreError) -> None:
-        """Write nothing more: another has the task."""
+        """Write nothing more: another executor has the task."""
         if self.error is None:
-            self._stopped(error)
+            self._fail(error)
 
-    def left(self) -> None:
-        """Tell whoever wrote nothing more: it has ended, and this must not keep it."""
-        self._failed = None
+    def detach(self) -> None:
+        """Drop the callbacks: the runner has ended, and the writer must not keep it alive."""
+        self._on_error = None
         if self.error is not None:
-            self._begun = None
+            self._on_created = None
 
-    def _stopped(self, error: StoreError) -> None:
+    def _fail(self, error: StoreError) -> None:
         self.error = error
-        if self._failed is not None:
-            self._failed(error)
+        if self._on_error is not None:
+            self._on_error()
         self._wake()
 
     def _option(self, name: str, values: Sequence[Any]) -> None:
@@ -164,11 +166,11 @@ class TaskWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether a writer should wait for ``room``."""
-        return self._under_way + len(self._pending) >= WINDOW
+        """Whether a producer should ``drain``."""
+        return self._in_flight + len(self._pending) >= MAX_IN_FLIGHT
 
-    async def room(self) -> None:
-        """Wait until less than a window of events is under way."""
+    async def drain(self) -> None:
+        """Wait while ``MAX_IN_FLIGHT`` events or more are in flight."""
         while self.is_full and self.error is None:
             await self._wait()
         if self.error is not None:
@@ -176,29 +178,29 @@ class TaskWriter:
 
     async def flush(self) -> None:
         """Wait until everything written is durable."""
-        while (self._under_way or self._pending) and self.error is None:
+        while (self._in_flight or self._pending) and self.error is None:
             await self._wait()
         if self.error is not None:
             raise self.error
 
     async def _wait(self) -> None:
-        if self._gathering:
-            self._gathered()
+        if self._batching:
+            self._append_batch()
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter
 
-    def _gathered(self) -> None:
-        if not self._gathering:
+    def _append_batch(self) -> None:
+        if not self._batching:
             return
-        self._gathering = False
+        self._batching = False
         events, self._pending = self._pending, []
         if not events or self.error is not None:
             return
         options, self._options = self._options, {}
-        if self._saves or self._grown > SAVE_BYTES:
+        if self._save or self._unsaved_bytes > SAVE_BYTES:
             options["artifacts"] = self.fold.take_unsaved()
-            self._saves, self._grown = False, 0
+            self._save, self._unsaved_bytes = False, 0
         creates = self.seq == 0
         append = Append(
             task_id=self.task_id,
@@ -211,23 +213,23 @@ class TaskWriter:
             **options,
         )
         self.seq += sum([type(event) in PUBLIC_TYPES for event in events])
-        self._under_way += len(events)
+        self._in_flight += len(events)
         try:
             future = asyncio.ensure_future(self._store.append(append))
         except (StoreError, TypeError, ValueError) as error:
-            self._stopped(error if isinstance(error, StoreError) else StoreError(str(error)))
+            self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
             return
         count = len(events)
         future.add_done_callback(lambda done: self._appended(done, count))
 
     def _appended(self, done: asyncio.Future[int], count: int) -> None:
-        self._under_way -= count
-        error = StoreError("the append was given up") if done.cancelled() else done.exception()
+        self._in_flight -= count
+        error = StoreError("the append was cancelled") if done.cancelled() else done.exception()
         if error is not None and self.error is None:
-            self._stopped(error if isinstance(error, StoreError) else StoreError(str(error)))
-        if self._begun is not None and error is None:
-            self._begun()
-            self._begun = None
+            self._fail(error if isinstance(error, StoreError) else StoreError(str(error)))
+        if self._on_created is not None and error is None:
+            self._on_created()
+            self._on_created = None
         if self._waiters:
             self._wake()
 
@@ -239,7 +241,7 @@ class TaskWriter:
 
 
 def timestamp(milliseconds: int) -> Timestamp:
-    """Return a moment; the same value for all who ask for it in a row."""
+    """Return a timestamp; calls in a row with the same argument share one value."""
     global _last
     if milliseconds != _last[0]:
         _last = (milliseconds, Timestamp.from_milliseconds(milliseconds))
@@ -250,7 +252,7 @@ _last = (0, Timestamp.from_milliseconds(0))
 
 
 def _size_of(artifact: Artifact) -> int:
-    """Return about how many bytes an update with ``artifact`` takes in the log."""
+    """Return the approximate size of an update with ``artifact`` in the log."""
     size = 100 + _json_size(artifact.metadata)
     for part in artifact.parts:
         size += 20 + _json_size(part.metadata)

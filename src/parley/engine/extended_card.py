@@ -1,4 +1,4 @@
-"""The card that an agent shows to callers whom it knows (specification §3.1.11, §13.3)."""
+"""The extended card of an agent (specification §3.1.11, §13.3)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from parley.model.errors import (
 from parley.model.service import Caller
 from parley.model.uuid7 import new_id
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.engine")
 
 Changes = AgentCard | Mapping[str, Any]
-"""A whole card, or what it has that the public card has not: fields by their Python names."""
+"""A whole card, or its differences from the public card: fields by their Python names."""
 
 ExtendedCard = Changes | Callable[..., Changes | Awaitable[Changes | None] | None]
-"""The card for all callers, or a function of the caller (and the public card) that returns it."""
+"""The card for all callers, or a function of the caller (and the public card)."""
 
 
 class ExtendedCards:
-    """Makes the extended cards of an agent.
+    """Makes the extended card of each caller.
 
-    A function takes nothing, the caller, or the caller and the public card; ``None`` from it means
-    that there is none for this caller.
+    A function takes nothing, the caller, or the caller and the public card. It returns ``None`` if
+    there is no extended card for this caller.
 
-    Raises ``TypeError`` and ``ValueError`` for what can be no card.
+    Raises ``TypeError`` and ``ValueError`` for an invalid card.
     """
 
     def __init__(self, source: ExtendedCard) -> None:
@@ -48,7 +48,7 @@ class ExtendedCards:
             self._value = source
         elif callable(source):
             self._function = source
-            self._takes = _takes(source)
+            self._arity = _arity(source)
             self._blocks = form_of(source).in_thread
         else:
             raise TypeError(
@@ -59,18 +59,18 @@ class ExtendedCards:
     async def of(
         self, card: AgentCard, caller: Caller, in_thread: Callable[..., Awaitable[Any]]
     ) -> AgentCard:
-        """Return the card for a caller; ``card`` is the public one.
+        """Return the extended card of a caller; ``card`` is the public one.
 
-        Raises ``ExtendedAgentCardNotConfiguredError`` when there is none for this caller.
+        Raises ``ExtendedAgentCardNotConfiguredError`` if there is none for this caller.
         """
         changes: Any = self._value
         try:
             if self._function is not None:
-                given = (caller, card)[: self._takes]
+                arguments = (caller, card)[: self._arity]
                 if self._blocks:
-                    changes = await in_thread(self._function, *given)
+                    changes = await in_thread(self._function, *arguments)
                 else:
-                    changes = self._function(*given)
+                    changes = self._function(*arguments)
                 if inspect.isawaitable(changes):
                     changes = await changes
             if changes is not None:
@@ -86,31 +86,30 @@ class ExtendedCards:
 
 
 def extended(card: AgentCard, changes: Changes) -> AgentCard:
-    """Return a card with changes: skills are added to it, or take the place of those of the same
-    id; any other field is replaced.
+    """Return a card with changes. Skills are merged by id, other fields are replaced.
 
-    Raises ``TypeError`` and ``ValueError`` for what can be no card.
+    Raises ``TypeError`` and ``ValueError`` for an invalid card.
     """
     if isinstance(changes, AgentCard):
-        made = changes
+        card = changes
     else:
         _check(changes)
-        given = dict(changes)
-        if "skills" in given:
-            skills = {skill.id: skill for skill in (*card.skills, *given["skills"])}
-            given["skills"] = tuple(skills.values())
-        made = msgspec.structs.replace(card, **given)
-    if not made.capabilities.extended_agent_card:
-        capabilities = msgspec.structs.replace(made.capabilities, extended_agent_card=True)
-        made = msgspec.structs.replace(made, capabilities=capabilities)
-    return decode(encode(made), AgentCard)  # as others will read it: fields are checked
+        fields = dict(changes)
+        if "skills" in fields:
+            skills = {skill.id: skill for skill in (*card.skills, *fields["skills"])}
+            fields["skills"] = tuple(skills.values())
+        card = msgspec.structs.replace(card, **fields)
+    if not card.capabilities.extended_agent_card:
+        capabilities = msgspec.structs.replace(card.capabilities, extended_agent_card=True)
+        card = msgspec.structs.replace(card, capabilities=capabilities)
+    return decode(encode(card), AgentCard)  # checks the fields, as clients will
 
 
 def check_caller(cards: ExtendedCards | None, caller: Caller, *, authenticates: bool) -> None:
-    """Refuse who may not see an extended card.
+    """Refuse callers who may not see the extended card.
 
-    A server that tells callers apart shows it to those whom it knows; one that does not, shows it
-    to all: its operator has put it where everybody may see everything.
+    A server that identifies callers shows it to authenticated ones. Without ``caller=``, everyone
+    gets it.
 
     Raises ``UnsupportedOperationError``, ``UnauthenticatedError``.
     """
@@ -131,7 +130,7 @@ def _check(changes: Changes) -> None:
         raise ValueError(f"a card has no {', '.join(map(str, unknown))}; its fields are {fields}")
 
 
-def _takes(function: Callable[..., Any]) -> int:
+def _arity(function: Callable[..., Any]) -> int:
     parameters = [
         p
         for p in inspect.signature(function).parameters.values()

@@ -119,7 +119,7 @@ async def test_a_task_in_time_is_left_alone(talk: Any) -> None:
     async with talk(agent) as caller:
         task = await caller.task("go")
         for _ in range(5):
-            await caller.executor.end_late()
+            await caller.executor.expire_overdue()
         task = await caller.task("answer", task_id=task.id)
         assert (task.state, task.text) == (TaskState.COMPLETED, "answer")
 
@@ -158,9 +158,9 @@ async def test_the_time_of_a_turn_goes_on_when_another_replica_takes_it_up(fleet
     two = await fleet.add(agent)
     await fleet.stop(one)
     await until(lambda: len(attempts) == 2)
-    due = two.executor._lanes[task.id].due
-    assert due is not None
-    assert due.at == created + 3_600_000
+    deadline = two.executor._runners[task.id].deadline
+    assert deadline is not None
+    assert deadline.at == created + 3_600_000
     assert attempts == [1, 2]
 
 

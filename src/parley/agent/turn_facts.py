@@ -1,0 +1,136 @@
+"""The part of a turn that does not wait: shared by ``Turn`` and ``BlockingTurn``."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NoReturn
+
+import msgspec
+
+from parley.engine.content import accepts
+from parley.engine.turn.attempt import Attempt, Failed, Rejected
+from parley.model.parts import Message, Part
+from parley.model.service import Caller
+from parley.model.tasks import Task
+
+log = logging.getLogger("parley.agent")
+
+
+class TurnFacts:
+    """The request, the caller and the task of one turn."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    @property
+    def message(self) -> Message:
+        """The message that began the task."""
+        return self._attempt.request.message
+
+    @property
+    def latest(self) -> Message:
+        """The message of this turn: the newest that a turn took."""
+        return self._attempt.latest
+
+    @property
+    def text(self) -> str:
+        """The text of the message that began the task."""
+        return self.message.text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the message that began the task."""
+        return self.message.parts
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """The file parts of that message, raw or by URL."""
+        return tuple(part for part in self.message.parts if part.is_file)
+
+    @property
+    def data(self) -> Any:
+        """The value of its first data part, or ``None``."""
+        for part in self.message.parts:
+            if part.data is not msgspec.UNSET:
+                return part.data
+        return None
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the request and its message. The message takes precedence."""
+        return {**(self._attempt.request.metadata or {}), **(self.message.metadata or {})}
+
+    @property
+    def accepted_output_modes(self) -> tuple[str, ...]:
+        """The media types that the caller accepts. Empty means any."""
+        return self._attempt.request.accepted_output_modes
+
+    def accepts(self, media_type: str) -> bool:
+        """Return whether the caller accepts a media type, or one of a range (``image/*``)."""
+        modes = self.accepted_output_modes
+        return not modes or accepts(modes, media_type)
+
+    @property
+    def skill_id(self) -> str:
+        """The id of the skill that runs."""
+        return self._attempt.request.skill.id
+
+    @property
+    def caller(self) -> Caller:
+        """The caller of this turn's message, the same in every attempt, also after a restart.
+
+        ``claims`` has the claims that ``Agent(keep_claims=...)`` names. The messages that
+        ``messages`` yields do not change it.
+        """
+        return self._attempt.request.caller
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the request named."""
+        return self._attempt.request.tenant
+
+    @property
+    def extensions(self) -> frozenset[str]:
+        """The URIs of the active extensions."""
+        return self._attempt.request.extensions
+
+    @property
+    def task(self) -> Task | None:
+        """The current task, ``None`` if there is none yet."""
+        writer = self._attempt.runner.writer
+        return writer.fold.task if writer is not None else None
+
+    @property
+    def task_id(self) -> str:
+        """The id of the task, also before it exists."""
+        return self._attempt.runner.task_id
+
+    @property
+    def context_id(self) -> str:
+        """The id of the context that the message belongs to."""
+        return self._attempt.runner.context_id
+
+    @property
+    def number(self) -> int:
+        """The number of this turn in its task, from 1."""
+        return self._attempt.turn
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt at the turn, from 1."""
+        return self._attempt.number
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger with the ids of the task and the skill. Its records stay on the server."""
+        return logging.LoggerAdapter(
+            log, {"task_id": self.task_id, "context_id": self.context_id, "skill": self.skill_id}
+        )
+
+    def reject(self, why: object) -> NoReturn:
+        """End the task as REJECTED: the agent refuses the request."""
+        raise Rejected(str(why))
+
+    def fail(self, why: object) -> NoReturn:
+        """End the task as FAILED, with a reason that the caller sees."""
+        raise Failed(str(why))

@@ -1,0 +1,56 @@
+"""An agent as the engine knows it. ``Agent`` describes itself; ``host/`` hands the value over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.engine.extended_card import ExtendedCards
+from parley.engine.options import Options
+from parley.engine.skill import Skill
+from parley.model.cards import AgentCard, AgentInterface
+from parley.model.extensions import Extension
+
+
+class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The key, card, skills and options of one agent.
+
+    ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
+    The default skill answers messages that name no skill, unless there is a ``router``.
+    """
+
+    key: str
+    card: AgentCard
+    skills: Mapping[str, Skill]
+    default_skill: Skill
+    router: Callable[..., Any] | None
+    input_modes: tuple[str, ...]
+    extended_cards: ExtendedCards | None
+    extensions: tuple[Extension, ...]
+    options: Options
+    retention: timedelta | None
+    input_timeout: timedelta | None
+    threads: int
+
+    def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
+        """Return the card with the interfaces of a server."""
+        return replace(self.card, supported_interfaces=interfaces)
+
+    @property
+    def name(self) -> str:
+        """The agent's name, as on its card."""
+        return self.card.name
+
+    @property
+    def output_modes(self) -> tuple[str, ...]:
+        """The modes of a skill that declares none."""
+        return self.card.default_output_modes
+
+    @property
+    def push_notifications(self) -> bool:
+        """Return whether callers may name webhooks."""
+        return bool(self.card.capabilities.push_notifications)

@@ -1,0 +1,144 @@
+"""Serve agents: as an ASGI app (``parley.asgi``), or as a process (``parley.serve``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from parley.agent.agent import Agent
+from parley.engine.service.service import AgentService
+from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
+from parley.host.store_urls import open_bus, open_store
+from parley.security.egress import Egress
+from parley.server.app import App, Endpoint, Settings, create_app
+from parley.store.bus.subscriptions import Bus
+from parley.store.task_store import StoreError, TaskStore
+
+WORKER = (
+    "this process is a worker: it runs turns, and answers nobody but health checks; send requests "
+    "to those of the role both or api"
+)
+
+
+def asgi(
+    agents: Agents | None = None,
+    *,
+    tenants: Mapping[str, Agent] | None = None,
+    store: str | TaskStore = "memory:",
+    url: str | None = None,
+    caller: Identify | None = None,
+    settings: Settings | None = None,
+    drain: float = DRAIN_SECONDS,
+    allow_private_webhooks: bool | Iterable[str] = False,
+    bus: str | Bus | None = None,
+    role: Role = "both",
+    lease: float | None = None,
+    migrate: bool = True,
+) -> App:
+    """Return one or more agents as an ASGI app. It serves them as they are now.
+
+    ``agents`` is one agent (served at the root), a mapping of paths to agents, or a list (each
+    served under the slug of its name). ``tenants`` are agents at the root, by the tenant that
+    requests name. ``store`` keeps tasks: ``memory:`` in this process, until it ends,
+    ``sqlite:///tasks.db`` in a file, ``postgresql://user@host/database`` for many processes.
+    ``url`` is the public address of the app, if requests do not carry it.
+    ``caller`` identifies the caller of a request from its ASGI scope; a task belongs to its caller
+    (see ``Caller``). A plain ``def`` runs in a thread; an ``async def`` that awaits nothing is
+    fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
+    ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
+    to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
+
+    The rest is for processes that share a store. ``bus`` carries hints between them:
+    ``redis://host``, ``postgresql://...``, ``None`` for the store's own database, or ``"none"``:
+    then they poll every quarter of a second. The ``role`` ``"api"`` leaves turns to workers;
+    ``"worker"`` runs turns and answers only health checks. When a process sends no heartbeat for
+    ``lease`` seconds (15), others claim its tasks. Without ``migrate`` a store with an older schema
+    is refused.
+
+    To mount the app in another, pass ``lifespan=app.lifespan`` to that one: it starts and stops
+    the agents. Raises ``ValueError`` for what cannot be served.
+    """
+    tenants = dict(tenants or {})
+    host = Host(
+        placed(agents, tenants),
+        open_store(store, lease, migrate=migrate),
+        tenants=tenants,
+        drain=drain,
+        authenticates=caller is not None,
+        egress=Egress.allowing(allow_private_webhooks),
+        bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
+        role=role,
+    )
+    return create_app(
+        {} if role == "worker" else _endpoints(host),
+        settings=settings,
+        identify=host.identify_with(caller),
+        url=url,
+        startup=host.start,
+        shutdown=host.stop,
+        on_drain=host.drain,
+        unavailable_reason=lambda: host.store.unavailable_reason,
+        instead=WORKER if role == "worker" else "",
+    )
+
+
+def _endpoints(host: Host) -> dict[str, Endpoint]:
+    """Return the endpoint of each path; the root has the tenants."""
+    endpoints = {path: _endpoint(service) for path, service in host.services.items()}
+    if host.tenants:
+        by_tenant = {name: _endpoint(service) for name, service in host.tenants.items()}
+        root = endpoints.get("", Endpoint())
+        endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
+    return endpoints
+
+
+def _endpoint(service: AgentService) -> Endpoint:
+    agent = service.agent
+    return Endpoint(service, agent.card_at, agent.extensions, key=agent.key)
+
+
+def serve(
+    agents: Agents | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 9999,
+    store: str | TaskStore = "sqlite:///parley.db",
+    drain: float = DRAIN_SECONDS,
+    grpc_port: int | None = None,
+    grpc_host: str | None = None,
+    grpc_cert: str | Path | None = None,
+    grpc_key: str | Path | None = None,
+    grpc_client_ca: str | Path | None = None,
+    on_listening: Callable[[str], None] | None = None,
+    **options: Any,
+) -> None:
+    """Serve agents until SIGINT or SIGTERM. Takes the options of ``asgi`` too.
+
+    By default the server listens on this machine only, and tasks are durable. ``on_listening`` is
+    called with the address once the server accepts requests.
+
+    With ``grpc_port`` (0 takes a free one) the agents are served over gRPC too, on the same host
+    or on ``grpc_host``. ``grpc_cert`` and ``grpc_key`` (PEM files) turn TLS on; ``grpc_client_ca``
+    requires a client certificate.
+
+    Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
+    address or the store is unavailable.
+    """
+    from parley.server.grpc.options import grpc_options
+    from parley.server.run import ListenError, run
+
+    grpc = grpc_options(
+        grpc_port, host=grpc_host, cert=grpc_cert, key=grpc_key, client_ca=grpc_client_ca
+    )
+    app = asgi(agents, store=store, drain=drain, **options)
+    if grpc is not None and not app.agents:
+        raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")
+    grace = math.ceil(drain) + 1  # answers of released turns need another second
+    try:
+        run(app, host=host, port=port, grace=grace, grpc=grpc, on_listening=on_listening)
+    except (ListenError, StoreError) as error:
+        raise SystemExit(str(error)) from error
