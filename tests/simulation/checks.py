@@ -215,7 +215,7 @@ class LogChecker:
                 restless.append(
                     f"{self._world.name('t', task_id)} is {head.state.value}, turn "
                     f"{head.turn} {'open' if head.turn_open else 'closed'}, {head.waiting} wait, "
-                    f"cancel {head.cancel_requested}, held by {head.holder or 'nobody'}"
+                    f"cancel {head.cancel_requested}, held by {head.lease_owner or 'nobody'}"
                 )
         return restless
 
