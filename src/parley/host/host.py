@@ -144,9 +144,7 @@ class Host:
                 skills=agent.skills,
                 default_skill=agent.default_skill,
                 options=agent.options,
-                invoke=partial(
-                    call, contexts=AgentContexts(keep_history=agent.options.keep_history)
-                ),
+                invoke=partial(call, AgentContexts(keep_history=agent.options.keep_history)),
                 threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
                 push=self.push,
                 notify=self.relay.work,
