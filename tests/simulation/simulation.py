@@ -271,7 +271,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (os, "urandom", world.random.randbytes),
         (jitter, "uniform", world.random.uniform),
         (host, "Watchdog", _NoWatchdog),
-        (dispatcher, "Poster", simulation.webhooks.poster),
+        (dispatcher, "HttpSender", simulation.webhooks.poster),
         (subscriptions, "Subscription", _Subscription),
         (asyncio.Timeout, "__hash__", numbered),
         (TaskRunner, "__hash__", numbered),

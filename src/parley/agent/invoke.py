@@ -19,7 +19,7 @@ from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
 
-async def call(attempt: Attempt, contexts: AgentContexts) -> object:
+async def call(contexts: AgentContexts, attempt: Attempt) -> object:
     """Call the skill's function for an attempt and return its value; stream what it yields."""
     skill = attempt.request.skill
     form = skill.form

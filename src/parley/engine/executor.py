@@ -148,7 +148,9 @@ class AgentExecutor:
     @property
     def _may_start(self) -> bool:
         """Whether a further turn starts here at once: there is capacity, and no queue."""
-        return self.runs_turns and not (self.queue.length or self.closing) and self.has_capacity
+        queue = self.queue
+        is_queued = queue.backlog or queue.enqueuing
+        return self.runs_turns and not (is_queued or self.closing) and self.has_capacity
 
     def submit(
         self,

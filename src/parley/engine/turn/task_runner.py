@@ -150,7 +150,8 @@ class TaskRunner:
                 InternalError(f"the server failed; its log says why under {reference}")
             )
         finally:
-            self._stop_listening()
+            if self._listening is not None:
+                self._stop_listening()
             self.executor.remove(self)
             if self.writer is not None:
                 self.writer.detach()
