@@ -36,8 +36,9 @@ from parley.model.struct import WrongField
 from parley.server.address import BadAddress, server_address
 from parley.server.hosts import Hosts, NotOurHost
 from parley.server.http.exchange import named_in
-from parley.wire import jsonrpc, protojson, sse, versions
+from parley.wire import jsonrpc, sse, versions
 from parley.wire.dialect import Codec
+from parley.wire.json import protojson
 from parley.wire.protobuf.errors import CODES, read_status, write_status
 from tests.fuzz import messages
 from tests.fuzz.asked import DIALECTS, GrpcTarget

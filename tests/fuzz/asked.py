@@ -28,8 +28,9 @@ from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import A2AStruct
 from parley.server.http.paths import Paths, segments_of
-from parley.wire import jsonrpc, protojson, versions
-from parley.wire.limits import check_limits
+from parley.wire import jsonrpc, versions
+from parley.wire.json import protojson
+from parley.wire.json.limits import check_limits
 from parley.wire.protobuf.errors import MOST_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
 from tests.fuzz import messages

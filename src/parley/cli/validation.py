@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.wire import protojson, versions
-from parley.wire.forgiveness import noting
+from parley.wire import versions
+from parley.wire.json import protojson
+from parley.wire.json.tolerance import noting
 
 
 def problems(raw: bytes) -> list[str]:

@@ -17,7 +17,7 @@ from parley.model.operations import Operation
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 Answer = Any
 """What a method of ``A2AService`` returns: a task, a direct message, a page, a card, ..."""

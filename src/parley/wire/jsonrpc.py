@@ -15,9 +15,9 @@ from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidRequestError,
 )
-from parley.wire import protojson
 from parley.wire.errors import details_of, error_of
-from parley.wire.syntax import Bytes, not_json
+from parley.wire.json import protojson
+from parley.wire.json.syntax import Bytes, not_json
 
 Id = msgspec.Raw | bytes | None
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from parley.model.cards import AgentCard
 from parley.model.errors import FieldViolation, VersionNotSupportedError
-from parley.wire import protojson
 from parley.wire.dialect import Dialect
-from parley.wire.forgiveness import noted
+from parley.wire.json import protojson
+from parley.wire.json.tolerance import noted
 
 LATEST = "1.0"
 SUPPORTED_VERSIONS = (LATEST, "0.3")

@@ -24,8 +24,8 @@ from parley.model.requests import (
     SendMessageRequest,
 )
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.wire.v0_3.file_bytes import content_of
 from parley.wire.v0_3.params import meant_by
+from parley.wire.v0_3.proto.file_bytes import content_of
 
 
 def left_of(value: Any, *, proto: bool = False) -> Any:

@@ -37,8 +37,8 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.wire.v0_3.file_bytes import content_of
 from parley.wire.v0_3.http_json import HttpJson
+from parley.wire.v0_3.proto.file_bytes import content_of
 
 CODEC = HttpJson()
 ROUTES = {(route.verb, route.path): route for route in CODEC.routes}

@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from parley.model.struct import Timestamp
-from parley.wire import forgiveness
-from parley.wire.lenient import Wrong
+from parley.wire.json import tolerance
+from parley.wire.json.readers import Wrong
 from parley.wire.protobuf.messages import Message
 from parley.wire.protobuf.values import (
     read_struct,
@@ -53,7 +53,7 @@ def members_of(message: Message, *, forgiving: bool = False) -> Members:
             problems += wrong.under(field.json_name)
     if problems and not forgiving:
         raise Wrong(problems)
-    forgiveness.note(problems)
+    tolerance.note(problems)
     return members
 
 

@@ -24,7 +24,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from parley.model.errors import InvalidRequestError
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 Message = Any
 """A protobuf message. Its classes are made at run time."""

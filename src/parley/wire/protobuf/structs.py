@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from msgspec import UNSET, inspect
 
 from parley.model.struct import A2AStruct, Timestamp, WrongField
-from parley.wire import forgiveness
-from parley.wire.lenient import MAX_PROBLEMS, Wrong, assembler, left_out
+from parley.wire.json import tolerance
+from parley.wire.json.readers import MAX_PROBLEMS, Wrong, assembler, left_out
 from parley.wire.protobuf.messages import Message, Messages
 from parley.wire.protobuf.values import (
     read_struct,
@@ -263,7 +263,7 @@ def _take_what_is_right(info: inspect.StructType, fields: dict[Any, _Field]) -> 
         for descriptor, item in message.ListFields():
             name, known_as, read = fields[descriptor]
             try:
-                given[name] = item if read is None else forgiveness.below(known_as, read, item)
+                given[name] = item if read is None else tolerance.below(known_as, read, item)
             except Wrong as wrong:
                 problems += wrong.under(known_as)
         return put_together(given, problems)
@@ -276,9 +276,9 @@ def _those_right(read_item: Read) -> Read:
         taken = []
         for place, item in enumerate(items):
             try:
-                taken.append(forgiveness.below(f"[{place}]", read_item, item))
+                taken.append(tolerance.below(f"[{place}]", read_item, item))
             except Wrong as wrong:
-                forgiveness.note(wrong.under(f"[{place}]"))
+                tolerance.note(wrong.under(f"[{place}]"))
         return tuple(taken)
 
     return read
@@ -300,9 +300,9 @@ def _map(read_item: Read, forgiving: bool) -> Read:
         taken = {}
         for key in items:
             try:
-                taken[key] = forgiveness.below(key[:40], read_item, items[key])
+                taken[key] = tolerance.below(key[:40], read_item, items[key])
             except Wrong as wrong:
-                forgiveness.note(wrong.under(key[:40]))
+                tolerance.note(wrong.under(key[:40]))
         return taken
 
     if forgiving:
@@ -340,7 +340,7 @@ def _enum(cls: type[Enum], forgiving: bool) -> Read:
             wrong = Wrong([("", f"expected one of {allowed}; got the number {number}")])
             if not forgiving:
                 raise wrong
-            forgiveness.note(wrong.problems)
+            tolerance.note(wrong.problems)
             return members[0]
         return member
 

@@ -14,7 +14,7 @@ import msgspec
 
 from parley.model.encoding import to_wire
 from parley.model.struct import Timestamp
-from parley.wire.lenient import MAX_PROBLEMS, Wrong
+from parley.wire.json.readers import MAX_PROBLEMS, Wrong
 from parley.wire.protobuf.messages import Message
 
 EXACT = 2**53

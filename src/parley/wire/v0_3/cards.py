@@ -12,7 +12,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.wire import forgiveness, protojson
+from parley.wire.json import protojson, tolerance
 from parley.wire.v1_0 import cards as latest
 
 VERSION = "0.3.0"
@@ -109,7 +109,7 @@ def _with_capability(card: dict[str, Any]) -> dict[str, Any]:
     extended = card.get("supportsAuthenticatedExtendedCard")
     if extended is not None:
         if not isinstance(capabilities, dict):
-            forgiveness.note([("capabilities", "expected an object")])
+            tolerance.note([("capabilities", "expected an object")])
             capabilities = {}
         capabilities = {"extendedAgentCard": extended, **capabilities}
     return {**card, "capabilities": capabilities}

@@ -28,7 +28,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.wire.errors import details_of, error_of, status_of
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 from parley.wire.v0_3.operations import NAMES, PROTO_NAMES
 
 # What a status means where a refusal has no code: agents on the official Python SDK send none.

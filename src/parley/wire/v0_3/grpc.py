@@ -13,19 +13,19 @@ from parley.model.requests import Empty, SendMessageRequest, StreamResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct, WrongField
 from parley.model.tasks import Event
-from parley.wire import protojson
-from parley.wire.forgiveness import noted
-from parley.wire.lenient import Wrong
+from parley.wire.json import protojson
+from parley.wire.json.readers import Wrong
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import noted
 from parley.wire.protobuf.limits import check_depth, check_parts
 from parley.wire.protobuf.members import fill, members_of
 from parley.wire.protobuf.messages import Messages
-from parley.wire.syntax import Bytes
-from parley.wire.v0_3 import proto_json
 from parley.wire.v0_3.errors import in_these_names
-from parley.wire.v0_3.file_bytes import expects_text
-from parley.wire.v0_3.grpc_messages import SCHEMA
 from parley.wire.v0_3.json import unreadable
 from parley.wire.v0_3.operations import PROTO_NAMES
+from parley.wire.v0_3.proto import codec
+from parley.wire.v0_3.proto.file_bytes import expects_text
+from parley.wire.v0_3.proto.schema import SCHEMA
 
 _SERVICE = "A2AService"
 _EVENT = "StreamResponse"
@@ -64,7 +64,7 @@ class Grpc:
         if operation.request is SendMessageRequest:
             check_parts(message.request.content, max_parts, "message.content")
         try:
-            request = proto_json.read_request(operation, members_of(message))
+            request = codec.read_request(operation, members_of(message))
         except Wrong as wrong:
             protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
         check_depth(request, max_depth)
@@ -73,9 +73,7 @@ class Grpc:
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
         """Return the message of a call."""
         try:
-            return self._write(
-                self._types(operation)[0], proto_json.write_request(operation, request)
-            )
+            return self._write(self._types(operation)[0], codec.write_request(operation, request))
         except Wrong as wrong:
             protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
         except WrongField as wrong:
@@ -87,7 +85,7 @@ class Grpc:
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
         """Return the answer to an operation."""
-        return self._told(self._types(operation)[1], proto_json.write_result(operation, answer))
+        return self._told(self._types(operation)[1], codec.write_result(operation, answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
         """Return what an answer says."""
@@ -100,11 +98,11 @@ class Grpc:
             raise unreadable(asked, operation.response, error) from None
         if operation.response is AgentCard:
             members.setdefault("url", "")  # protobuf leaves an empty one out
-        return proto_json.read_result(operation, members)
+        return codec.read_result(operation, members)
 
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream."""
-        return self._told(_EVENT, proto_json.write_event(item.event))
+        return self._told(_EVENT, codec.write_event(item.event))
 
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says."""
@@ -113,26 +111,26 @@ class Grpc:
                 members = self._read(_EVENT, data)
         except A2AError as error:
             raise unreadable("an event of a stream", StreamResponse, error) from None
-        return proto_json.read_event(members)
+        return codec.read_event(members)
 
     def ends_stream(self, event: Event) -> bool:
         """Whether the event is a final one (0.3 §7.2.2)."""
-        return proto_json.ends_stream(event)
+        return codec.ends_stream(event)
 
     def _types(self, operation: Operation) -> tuple[str, str]:
         """Return the messages that an operation takes and gives."""
         request, response = SCHEMA.services[_SERVICE][self.names[operation.name]]
         return request, response.removesuffix("[]")
 
-    def _read(self, name: str, data: Bytes) -> proto_json.Members:
+    def _read(self, name: str, data: Bytes) -> codec.Members:
         return members_of(self._messages.parse(name, data), forgiving=True)
 
-    def _write(self, name: str, members: proto_json.Members) -> bytes:
+    def _write(self, name: str, members: codec.Members) -> bytes:
         message = self._messages[name]()
         fill(message, members, bytes_as_text=self._bytes_as_text)
         return message.SerializeToString()  # type: ignore[no-any-return]
 
-    def _told(self, name: str, members: proto_json.Members) -> bytes:
+    def _told(self, name: str, members: codec.Members) -> bytes:
         try:
             return self._write(name, members)
         except Wrong as wrong:

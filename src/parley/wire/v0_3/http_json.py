@@ -21,13 +21,14 @@ from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task
-from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
-from parley.wire.forgiveness import noted
-from parley.wire.syntax import Bytes
-from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values, values
-from parley.wire.v0_3.file_bytes import expects_text, with_text_bytes
+from parley.wire.json import legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import noted
+from parley.wire.v0_3 import cards, errors, operations, params, values
 from parley.wire.v0_3.json import meant_params, read_task, read_value, unreadable
+from parley.wire.v0_3.proto import codec, messages
+from parley.wire.v0_3.proto.file_bytes import expects_text, with_text_bytes
 
 _STATES = [*[state.value for state in values.State], "cancelled"]
 _PATHS = {
@@ -72,7 +73,7 @@ class HttpJson:
         """
         kind = route.operation.request
         if kind is SendMessageRequest:
-            return older_texts.read(
+            return legacy_requests.read(
                 _object(body),
                 lambda members: _meant_message(route, members),
                 lambda members: _read_message(members, is_older=route.alias),
@@ -80,7 +81,7 @@ class HttpJson:
         if kind is requests.GetExtendedAgentCardRequest:
             return requests.GetExtendedAgentCardRequest()
         if kind is TaskPushNotificationConfig:
-            return proto_json.read_request(route.operation, _creation(_object(body), path["id"]))
+            return codec.read_request(route.operation, _creation(_object(body), path["id"]))
         members: dict[str, Any] = dict(query)
         if kind is requests.CancelTaskRequest:
             given = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
@@ -90,18 +91,18 @@ class HttpJson:
         if kind is requests.ListTasksRequest:
             if members.get("includeArtifacts") in ("true", "false"):
                 members["includeArtifacts"] = members["includeArtifacts"] == "true"
-            return older_texts.read(
+            return legacy_requests.read(
                 members,
                 lambda members: meant_params(route.operation, members, is_older=True),
-                lambda members: proto_json.read_request(route.operation, members),
+                lambda members: codec.read_request(route.operation, members),
             )
         if kind is requests.ListTaskPushNotificationConfigsRequest:
-            members["parent"] = proto_json.task_name(path["id"])
+            members["parent"] = codec.task_name(path["id"])
         elif "config_id" in path:
-            members = {"name": proto_json.config_name(path["id"], path["config_id"])}
+            members = {"name": codec.config_name(path["id"], path["config_id"])}
         else:
-            members["name"] = proto_json.task_name(path["id"])
-        return proto_json.read_request(route.operation, members)
+            members["name"] = codec.task_name(path["id"])
+        return codec.read_request(route.operation, members)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
         """Return the request that asks for an operation.
@@ -117,7 +118,7 @@ class HttpJson:
                 path = path.replace(f"{{{field}}}", _segment(field, value))
         if self._is_to_python:
             request = with_text_bytes(request)
-        members = proto_json.write_request(operation, request)
+        members = codec.write_request(operation, request)
         if isinstance(request, TaskPushNotificationConfig) and not self._is_to_python:
             # Some read the whole message, others what the proto calls the body: both are here.
             members = {**members, **members["config"]}
@@ -138,7 +139,7 @@ class HttpJson:
             return encode(cards.members_of(answer, with_latest=True))
         if self._is_to_python:
             answer = with_text_bytes(answer)
-        return encode(proto_json.result_of(operation, answer))
+        return encode(codec.result_of(operation, answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
         """Return what an answer says."""
@@ -153,7 +154,7 @@ class HttpJson:
         if kind in (SendMessageResponse, Task) and _is_of_jsonrpc(members):
             return _read_json(data, kind)
         try:
-            return proto_json.read_result(operation, members)
+            return codec.read_result(operation, members)
         except InvalidAgentResponseError:
             if kind not in (SendMessageResponse, Task):
                 raise
@@ -166,7 +167,7 @@ class HttpJson:
     def write_event(self, item: StreamItem) -> bytes:
         """Return one event of a stream."""
         event = with_text_bytes(item[0]) if self._is_to_python else item[0]
-        return encode(proto_values.Response.of(event))
+        return encode(messages.Response.of(event))
 
     def read_event(self, data: Bytes) -> Event:
         """Return what an event of a stream says. Raises the error that it holds instead."""
@@ -183,7 +184,7 @@ class HttpJson:
 
     def ends_stream(self, event: Event) -> bool:
         """Whether the event is a final one (0.3 §7.2.2)."""
-        return proto_json.ends_stream(event)
+        return codec.ends_stream(event)
 
     def write_error(self, error: A2AError) -> bytes:
         """Return the body of a refusal."""
@@ -199,12 +200,12 @@ class HttpJson:
 
 def _read_event(data: Bytes) -> Event:
     try:
-        return decode(data, proto_values.Response).meant()
+        return decode(data, messages.Response).meant()
     except (ValueError, RecursionError):
         members = protojson.parse_answer(data)
     if not _is_of_jsonrpc(members):
         try:
-            return protojson.read_answer(members, proto_values.Response).meant()
+            return protojson.read_answer(members, messages.Response).meant()
         except (A2AError, ValueError):
             try:
                 return read_value(data, in_stream=True)
@@ -251,7 +252,7 @@ def _read_message(members: dict[str, Any], *, is_older: bool) -> SendMessageRequ
     message = members.get("message", members.get("request"))
     has = message.keys() if isinstance(message, dict) else ()
     if "content" in has or not (is_older or "parts" in has):
-        return protojson.read(members, proto_json.SendParams).meant()
+        return protojson.read(members, codec.SendParams).meant()
     members = {**members, "message": message}
     if is_older:
         return protojson.read(members, params.TaskSendParams).meant()
@@ -272,7 +273,7 @@ def _creation(members: dict[str, Any], task_id: str) -> dict[str, Any]:
     """Return a request for a further webhook, of a body that may be all of it or its ``config``."""
     if "config" not in members:
         members = {"config": members}
-    parent = proto_json.task_name(task_id)
+    parent = codec.task_name(task_id)
     given = members.get("parent")
     if given not in (None, "", parent):
         words = f"the path says {parent[:100]!r}, and the body something else"

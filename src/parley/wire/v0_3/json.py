@@ -16,9 +16,9 @@ from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, 
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import older_answers, older_texts, protojson
-from parley.wire.forgiveness import is_null, noted
-from parley.wire.syntax import Bytes
+from parley.wire.json import legacy_answers, legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import is_null, noted
 from parley.wire.v0_3 import cards, params, values
 
 Configs = requests.ListTaskPushNotificationConfigsResponse
@@ -63,7 +63,7 @@ def read_params(operation: Operation, data: Bytes) -> Any:
     try:
         given = protojson.decode(data, named or kind)
     except InvalidParamsError as error:
-        given = older_texts.read(
+        given = legacy_requests.read(
             protojson.parse(data),
             lambda members: meant_params(operation, members, is_older=bool(operation.aliases)),
             lambda members: protojson.read(members, named or kind),
@@ -78,7 +78,9 @@ def meant_params(operation: Operation, members: Any, *, is_older: bool) -> dict[
     What ``is_older`` by its name may have the roles of 1.0, with which texts mix older names.
     """
     roles = _OTHER_ROLES if is_older else {}
-    return older_texts.params(operation, members, states=_OTHER_STATES, roles=roles, task_ids=True)
+    return legacy_requests.params(
+        operation, members, states=_OTHER_STATES, roles=roles, task_ids=True
+    )
 
 
 def write_params(request: A2AStruct) -> bytes:
@@ -200,7 +202,7 @@ def read_value(data: Bytes, *, in_stream: bool) -> Event:
         return decode(data, _kind_of(data)).meant()
     except (ValueError, RecursionError):
         value = protojson.parse_answer(data)
-    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
+    meant = legacy_answers.meant(value, SPELLING, in_stream=in_stream)
     if meant is None:
         return protojson.read_answer(value, _kind_of(data)).meant()
     return meant.given(protojson.read_answer(meant.members, _NAMED[meant.name]).meant())
@@ -211,7 +213,7 @@ def read_task(data: Bytes) -> Task:
     try:
         return decode(data, values.Task).meant()
     except (ValueError, RecursionError):
-        members = older_answers.task(protojson.parse_answer(data), SPELLING)
+        members = legacy_answers.task(protojson.parse_answer(data), SPELLING)
         return protojson.read_answer(members, values.Task).meant()
 
 
@@ -234,7 +236,7 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 _FILE = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
 
-SPELLING = older_answers.Spelling(
+SPELLING = legacy_answers.Spelling(
     states=_OTHER_STATES, roles=_OTHER_ROLES, agent=values.Role.AGENT.value, part=_part
 )
 """How 0.3 spells what is in an answer of an older text, or of 1.0."""

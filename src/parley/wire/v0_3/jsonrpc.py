@@ -9,7 +9,7 @@ from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
 from parley.wire import jsonrpc
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 from parley.wire.v0_3 import operations
 from parley.wire.v0_3.errors import in_these_names
 from parley.wire.v0_3.json import Json, read_params, write_params

@@ -18,7 +18,7 @@ from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
 from parley.model.struct import A2AStruct, NonEmpty, Timestamp, WrongField
 from parley.model.tasks import TaskState
-from parley.wire import forgiveness
+from parley.wire.json import tolerance
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
 DEFAULT_CONFIG_ID = "default"
@@ -75,9 +75,9 @@ def answered_moment(text: str | None) -> Timestamp | None:
     try:
         return moment_of(text)
     except ValueError as error:
-        guessed = forgiveness.moment_of(text)
+        guessed = tolerance.moment_of(text)
         if guessed is None:
-            forgiveness.note([("timestamp", str(error))])
+            tolerance.note([("timestamp", str(error))])
         return guessed
 
 
@@ -158,7 +158,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return unwrap(self.data or {}, self.metadata)
 
 
-@forgiveness.amends(File)
+@tolerance.amends(File)
 def _file(given: dict[str, Any]) -> bool:
     """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
     if given.get("bytes_") is None:
@@ -169,7 +169,7 @@ def _file(given: dict[str, Any]) -> bool:
     return True
 
 
-@forgiveness.amends(Part)
+@tolerance.amends(Part)
 def _part(given: dict[str, Any]) -> bool:
     """A part is what its content says, and an empty one of its kind without any."""
     kind = given.pop("kind", "") or given.pop("type", "")
@@ -225,7 +225,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         One that has no id gets one, one without parts an empty one.
         """
         if not self.parts:
-            forgiveness.note([("parts", "required, but missing")])
+            tolerance.note([("parts", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
@@ -276,7 +276,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
     def meant(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
+            artifact_id=self.artifact_id or tolerance.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
             parts=tuple([part.meant() for part in self.parts]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parley.model.cards import AgentCard
-from parley.wire import protojson
+from parley.wire.json import protojson
 
 
 def read_card(members: dict[str, Any]) -> AgentCard:

@@ -17,14 +17,14 @@ from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire import protojson
-from parley.wire.forgiveness import noted
-from parley.wire.lenient import Wrong
+from parley.wire.json import protojson
+from parley.wire.json.readers import Wrong
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import noted
 from parley.wire.protobuf.limits import check_depth, check_parts
 from parley.wire.protobuf.messages import Messages
 from parley.wire.protobuf.structs import Structs
-from parley.wire.syntax import Bytes
-from parley.wire.v1_0.grpc_messages import SCHEMA
+from parley.wire.v1_0.grpc_schema import SCHEMA
 
 
 class Grpc:

@@ -31,10 +31,10 @@ from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire import older_texts, protojson
 from parley.wire.dialect import HttpRequest, Route
 from parley.wire.errors import error_of, status_of
-from parley.wire.syntax import Bytes
+from parley.wire.json import legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
 from parley.wire.v1_0.json import Json, meant_params, read_params
 from parley.wire.v1_0.query import members_of, read_query, write_query
 
@@ -127,7 +127,7 @@ class HttpJson(Json):
                     words = f"the path says {path[name][:100]!r}, and the request something else"
                     wrong.append(FieldViolation(wire, words))
                 members[wire] = path[name]
-        return older_texts.read(
+        return legacy_requests.read(
             members,
             lambda members: meant_params(route.operation, members),
             lambda members: protojson.read(members, kind, wrong),

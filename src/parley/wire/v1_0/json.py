@@ -25,9 +25,9 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.wire import older_answers, older_texts, protojson
-from parley.wire.forgiveness import is_null, noted
-from parley.wire.syntax import Bytes
+from parley.wire.json import legacy_answers, legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import is_null, noted
 from parley.wire.v1_0 import cards
 
 _MEMBERS: dict[type, bytes] = {
@@ -44,7 +44,7 @@ _OTHER_STATES = dict.fromkeys(
 
 def meant_params(operation: Operation, members: Any) -> dict[str, Any] | None:
     """Return parameters as this version has them, if they are those of an older text."""
-    return older_texts.params(operation, members, states=_OTHER_STATES)
+    return legacy_requests.params(operation, members, states=_OTHER_STATES)
 
 
 def read_params(operation: Operation, data: Bytes) -> Any:
@@ -52,7 +52,7 @@ def read_params(operation: Operation, data: Bytes) -> Any:
     try:
         return protojson.decode(data, operation.request)
     except InvalidParamsError as error:
-        return older_texts.read(
+        return legacy_requests.read(
             protojson.parse(data),
             lambda members: meant_params(operation, members),
             lambda members: protojson.read(members, operation.request),
@@ -131,7 +131,7 @@ def _read_value(
 ) -> Event:
     """Return an answer or an event that is not canonical, such as one of an older text."""
     value = protojson.parse_answer(data)
-    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
+    meant = legacy_answers.meant(value, SPELLING, in_stream=in_stream)
     if meant is None:
         return protojson.read_answer(value, kind).payload
     return meant.given(protojson.read_answer({meant.name: meant.members}, kind).payload)
@@ -141,7 +141,7 @@ def _read_task(data: Bytes) -> Task:
     try:
         return decode(data, Task)
     except (ValueError, RecursionError):
-        members = older_answers.task(protojson.parse_answer(data), SPELLING)
+        members = legacy_answers.task(protojson.parse_answer(data), SPELLING)
         return protojson.read_answer(members, Task)
 
 
@@ -176,7 +176,7 @@ _FILE = {
     "name": "filename",
 }
 
-SPELLING = older_answers.Spelling(
+SPELLING = legacy_answers.Spelling(
     states={
         **{state.name.lower().replace("_", "-"): state.value for state in TaskState},
         "unknown": TaskState.UNSPECIFIED.value,

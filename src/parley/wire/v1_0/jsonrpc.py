@@ -10,7 +10,7 @@ from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, Operation
 from parley.model.struct import A2AStruct
 from parley.wire import jsonrpc
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 from parley.wire.v1_0.json import Json, read_params
 
 

@@ -23,10 +23,11 @@ from parley.model.operations import Operation
 from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
 from parley.model.struct import A2AStruct, Int32, WrongField
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import forgiveness, protojson
-from parley.wire.v0_3 import cards, proto_values, values
+from parley.wire.json import protojson, tolerance
+from parley.wire.v0_3 import cards, values
 from parley.wire.v0_3.json import Configs, unreadable
 from parley.wire.v0_3.params import ListTasksParams, PushNotificationConfig, length_of, meant_by
+from parley.wire.v0_3.proto import messages
 from parley.wire.v0_3.values import DEFAULT_CONFIG_ID
 
 Members = dict[str, Any]
@@ -85,7 +86,7 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
 class SendParams(A2AStruct, frozen=True, kw_only=True):
     """A message for the agent."""
 
-    request: proto_values.SentMessage = msgspec.field(name="message")
+    request: messages.SentMessage = msgspec.field(name="message")
     configuration: SendMessageConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
@@ -105,7 +106,7 @@ class WrittenSendParams(A2AStruct, frozen=True, kw_only=True):
     That it may wait is always said, and how much of the history is wanted.
     """
 
-    request: proto_values.Message = msgspec.field(name="message")
+    request: messages.Message = msgspec.field(name="message")
     configuration: SendMessageConfiguration
     metadata: dict[str, Any] | None = None
 
@@ -114,7 +115,7 @@ class WrittenSendParams(A2AStruct, frozen=True, kw_only=True):
         """Return a request as 0.3 says it."""
         configuration = request.configuration or requests.SendMessageConfiguration()
         return cls(
-            request=proto_values.Message.of(request.message),
+            request=messages.Message.of(request.message),
             configuration=SendMessageConfiguration.of(configuration),
             metadata=request.metadata,
         )
@@ -170,7 +171,7 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
         try:
             task_id, config_id = _ids(self.name)
         except WrongField as wrong:
-            forgiveness.note([("name", wrong.description)])
+            tolerance.note([("name", wrong.description)])
         webhook = self.push_notification_config
         meant = webhook.meant(task_id)
         return msgspec.structs.replace(meant, id=webhook.id or config_id or meant.id)
@@ -212,7 +213,7 @@ class ListConfigsResponse(A2AStruct, frozen=True, kw_only=True):
 class ListTasksAnswer(A2AStruct, frozen=True, kw_only=True):
     """A page of tasks: 0.3 has no message for it, this is that of 1.0 with tasks of 0.3."""
 
-    tasks: tuple[proto_values.Task, ...]
+    tasks: tuple[messages.Task, ...]
     next_page_token: str
     page_size: Int32
     total_size: Int32
@@ -292,7 +293,7 @@ def result_of(operation: Operation, answer: Any) -> A2AStruct:
     match answer:
         case ListTasksResponse():
             return ListTasksAnswer(
-                tasks=tuple([proto_values.Task.of(task) for task in answer.tasks]),
+                tasks=tuple([messages.Task.of(task) for task in answer.tasks]),
                 next_page_token=answer.next_page_token,
                 page_size=answer.page_size,
                 total_size=answer.total_size,
@@ -305,8 +306,8 @@ def result_of(operation: Operation, answer: Any) -> A2AStruct:
         case Empty():
             return answer
     if operation.response is SendMessageResponse:
-        return proto_values.Response.of(answer)
-    return proto_values.Task.of(answer)
+        return messages.Response.of(answer)
+    return messages.Task.of(answer)
 
 
 def read_result(operation: Operation, members: Any) -> Any:
@@ -314,7 +315,7 @@ def read_result(operation: Operation, members: Any) -> Any:
     kind = operation.response
     asked = f"the answer to {operation.name}"
     try:
-        with forgiveness.noted(asked):
+        with tolerance.noted(asked):
             return _read_result(kind, members)
     except (A2AError, ValueError, RecursionError) as error:
         raise unreadable(asked, kind, error) from None
@@ -326,9 +327,9 @@ def _read_result(kind: type, members: Any) -> Any:
     if kind is AgentCard:
         return cards.read_card(protojson.read_answer(members, dict))
     if kind is Task:
-        return protojson.read_answer(members, proto_values.Task).meant()
+        return protojson.read_answer(members, messages.Task).meant()
     if kind is SendMessageResponse:
-        return protojson.read_answer(members, proto_values.Response).meant()
+        return protojson.read_answer(members, messages.Response).meant()
     if kind is push.TaskPushNotificationConfig:
         return protojson.read_answer(members, TaskPushNotificationConfig).meant()
     # Some say null for an empty list, or the items without the page around them.
@@ -354,14 +355,14 @@ def _read_result(kind: type, members: Any) -> Any:
 
 def write_event(event: Event) -> Members:
     """Return one event of a stream, or the answer to a message, as a message of the proto."""
-    return _members(proto_values.Response.of(event))
+    return _members(messages.Response.of(event))
 
 
 def read_event(members: Any) -> Event:
     """Return what an event of a stream says. Raises ``InvalidAgentResponseError``."""
     try:
-        with forgiveness.noted("an event of a stream"):
-            return protojson.read_answer(members, proto_values.Response).meant()
+        with tolerance.noted("an event of a stream"):
+            return protojson.read_answer(members, messages.Response).meant()
     except (A2AError, ValueError, RecursionError) as error:
         raise unreadable("an event of a stream", requests.StreamResponse, error) from None
 

@@ -18,8 +18,8 @@ from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
 from parley.model.parts import Role
 from parley.model.struct import A2AStruct, NonEmpty, WrongField
-from parley.wire import forgiveness
-from parley.wire.v0_3.file_bytes import content_of
+from parley.wire.json import tolerance
+from parley.wire.v0_3.proto.file_bytes import content_of
 from parley.wire.v0_3.values import answered_moment, is_final
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
@@ -108,7 +108,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return core_parts.Part(text=self.text, metadata=self.metadata)
 
 
-@forgiveness.amends(FilePart)
+@tolerance.amends(FilePart)
 def _file(given: dict[str, Any]) -> bool:
     """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
     if given.get("file_with_bytes") is None:
@@ -119,7 +119,7 @@ def _file(given: dict[str, Any]) -> bool:
     return True
 
 
-@forgiveness.amends(Part)
+@tolerance.amends(Part)
 def _part(given: dict[str, Any]) -> bool:
     """A part keeps the first content that is not empty, and is an empty text without any."""
     if not given:
@@ -163,7 +163,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         One that has no id gets one, one without content an empty part.
         """
         if not self.content:
-            forgiveness.note([("content", "required, but missing")])
+            tolerance.note([("content", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
@@ -212,7 +212,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
     def meant(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
+            artifact_id=self.artifact_id or tolerance.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
             parts=tuple([part.meant() for part in self.parts]),

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 # Where callers look for what the client has to say.
 logger = logging.getLogger("parley.client.answers")

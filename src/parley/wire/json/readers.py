@@ -19,7 +19,7 @@ from msgspec import inspect
 
 from parley.model.struct import Timestamp, WrongField
 from parley.model.tasks import TaskState
-from parley.wire import forgiveness
+from parley.wire.json import tolerance
 
 Read = Callable[[Any], Any]
 
@@ -73,18 +73,18 @@ def _reader(info: inspect.Type, forgiving: bool) -> Read:
         case inspect.DictType(value_type=item):
             return _map(_reader(item, forgiving), forgiving)
         case inspect.EnumType(cls=cls):
-            return _forgiven(_enum(cls), forgiveness.member_of(cls), forgiving)
+            return _forgiven(_enum(cls), tolerance.member_of(cls), forgiving)
         case inspect.StrType(min_length=least):
             strict = _non_empty_string if least else _string
-            return _forgiven(strict, forgiveness.text_of, forgiving)
+            return _forgiven(strict, tolerance.text_of, forgiving)
         case inspect.IntType(ge=lowest, le=highest):
             return _int(lowest or 0, highest or 0)
         case inspect.BoolType():
-            return _forgiven(_bool, forgiveness.bool_of, forgiving)
+            return _forgiven(_bool, tolerance.bool_of, forgiving)
         case inspect.BytesType():
-            return _forgiven(_bytes, forgiveness.bytes_of, forgiving)
+            return _forgiven(_bytes, tolerance.bytes_of, forgiving)
         case inspect.CustomType(cls=cls) if cls is Timestamp:
-            return _forgiven(_timestamp, forgiveness.moment_of, forgiving)
+            return _forgiven(_timestamp, tolerance.moment_of, forgiving)
         case inspect.AnyType():
             return lambda value: value
     raise TypeError(f"the data model has no fields like {info!r}")
@@ -106,7 +106,7 @@ def _forgiven(strict: Read, guess: Read, forgiving: bool) -> Read:
             if guessed is None:
                 raise
             if isinstance(guessed, Enum) and guessed.name == "UNSPECIFIED":
-                forgiveness.note(wrong.problems)  # the rest is understood, and nothing lost
+                tolerance.note(wrong.problems)  # the rest is understood, and nothing lost
             return guessed
 
     return read
@@ -181,7 +181,7 @@ def _struct(info: inspect.StructType, forgiving: bool) -> Read:
             if field is None or field.name in given or (item is None and not field.takes_null):
                 continue
             try:
-                given[field.name] = forgiveness.below(field.wire, field.read, item)
+                given[field.name] = tolerance.below(field.wire, field.read, item)
             except Wrong as wrong:
                 problems += wrong.under(field.wire)
         return put_together(given, problems)
@@ -224,11 +224,11 @@ def assembler(
                 problems.append((wire.get(name, ""), description))
                 if name in given and name not in needs:
                     del given[name]
-                elif amended or not forgiveness.amend(make, given):
+                elif amended or not tolerance.amend(make, given):
                     raise Wrong(problems) from None
                 else:
                     amended = True
-        forgiveness.note(problems)
+        tolerance.note(problems)
         return made
 
     return put_together
@@ -277,13 +277,13 @@ def _tuple(read_item: Read, least: int, forgiving: bool) -> Read:
         if type(value) is not list:
             if not isinstance(value, str | dict):
                 raise expected("an array", value)
-            forgiveness.note(expected("an array", value).problems)
+            tolerance.note(expected("an array", value).problems)
             value = [value]
         for place, item in enumerate(value):
             try:
-                items.append(forgiveness.below(f"[{place}]", read_item, item))
+                items.append(tolerance.below(f"[{place}]", read_item, item))
             except Wrong as wrong:
-                forgiveness.note(wrong.under(f"[{place}]"))
+                tolerance.note(wrong.under(f"[{place}]"))
         return tuple(items)
 
     if forgiving:
@@ -315,9 +315,9 @@ def _map(read_item: Read, forgiving: bool) -> Read:
         items = {}
         for key, item in _object(value).items():
             try:
-                items[key] = forgiveness.below(key[:40], read_item, item)
+                items[key] = tolerance.below(key[:40], read_item, item)
             except Wrong as wrong:
-                forgiveness.note(wrong.under(key[:40]))
+                tolerance.note(wrong.under(key[:40]))
         return items
 
     if forgiving:

@@ -19,9 +19,9 @@ import msgspec
 from parley.model import encoding
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
-from parley.wire import lenient
-from parley.wire.limits import check_limits
-from parley.wire.syntax import Bytes, not_json
+from parley.wire.json import readers
+from parley.wire.json.limits import check_limits
+from parley.wire.json.syntax import Bytes, not_json
 
 __all__ = [
     "check_limits",
@@ -64,8 +64,8 @@ def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     violations = list(wrong)
     known = {violation.field for violation in violations}
     try:
-        made = lenient.reader(kind)(value)
-    except lenient.Wrong as problem:
+        made = readers.reader(kind)(value)
+    except readers.Wrong as problem:
         violations += [FieldViolation(*each) for each in problem.problems if each[0] not in known]
     if violations:
         refuse(violations)
@@ -86,8 +86,8 @@ def decode_answer(data: Bytes, kind: type[T]) -> T:
 def read_answer(value: Any, kind: type[T]) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode_answer`` does."""
     try:
-        return lenient.reader(kind, forgiving=True)(value)  # type: ignore[no-any-return]
-    except lenient.Wrong as wrong:
+        return readers.reader(kind, forgiving=True)(value)  # type: ignore[no-any-return]
+    except readers.Wrong as wrong:
         refuse([FieldViolation(*each) for each in wrong.problems])
 
 
@@ -140,7 +140,7 @@ def parse(data: Bytes) -> Any:
         raise InvalidParamsError("nested too deeply") from None
     except msgspec.ValidationError:  # a number is the only thing that can be invalid here
         description = "the number is too large to be kept; send it as a string"
-        paths = list(islice(_outsized(data), lenient.MAX_PROBLEMS))
+        paths = list(islice(_outsized(data), readers.MAX_PROBLEMS))
         refuse([FieldViolation(path, description) for path in paths or [""]])
     except ValueError as error:
         raise not_json(data, error) from None

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 T = TypeVar("T")
 
