@@ -208,7 +208,7 @@ def _reading(version: str) -> dict[str, str]:
 
 
 def _spoken(version: str) -> str:
-    known = versions.of_interface(version) if version else ""
+    known = versions.supported_for(version) if version else ""
     if known is None:
         raise ValueError(
             f"version {version!r} of the protocol is not spoken; "

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.model.struct import A2AStruct, NonEmpty, WrongField, freeze
+from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
 
 class Role(Enum):
@@ -83,7 +83,7 @@ def text_of(parts: Sequence[Part]) -> str:
 class Message(A2AStruct, frozen=True, kw_only=True):
     """One thing said by the user or the agent (specification §4.1.4).
 
-    Raises ``WrongField`` (a ``ValueError``) without an id, a role or parts.
+    Raises ``InvalidField`` (a ``ValueError``) without an id, a role or parts.
     """
 
     message_id: NonEmpty
@@ -103,11 +103,11 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         ):
             freeze(self, "parts", "extensions", "reference_task_ids")
         if self.role is not _USER and self.role is not _AGENT:
-            raise WrongField("role", f"expected ROLE_USER or ROLE_AGENT, got {self.role}")
+            raise InvalidField("role", f"expected ROLE_USER or ROLE_AGENT, got {self.role}")
         if not self.message_id:
-            raise WrongField("message_id", "must not be empty")
+            raise InvalidField("message_id", "must not be empty")
         if not self.parts:
-            raise WrongField("parts", "must not be empty")
+            raise InvalidField("parts", "must not be empty")
 
     @property
     def text(self) -> str:
@@ -121,7 +121,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 class Artifact(A2AStruct, frozen=True, kw_only=True):
     """One result of a task (specification §4.1.7). Its id is unique within the task.
 
-    Raises ``WrongField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
+    Raises ``InvalidField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
     close an artifact without adding to it.
     """
 
@@ -136,7 +136,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
         if type(self.parts) is not tuple or self.extensions is not _NONE:
             freeze(self, "parts", "extensions")
         if not self.artifact_id:
-            raise WrongField("artifact_id", "must not be empty")
+            raise InvalidField("artifact_id", "must not be empty")
 
     @property
     def text(self) -> str:

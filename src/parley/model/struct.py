@@ -37,7 +37,7 @@ class A2AStruct(
     """
 
 
-class WrongField(ValueError):
+class InvalidField(ValueError):
     """A value cannot be made because of one of its fields; ``field`` is its Python name."""
 
     def __init__(self, field: str, description: str) -> None:

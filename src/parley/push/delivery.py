@@ -117,7 +117,7 @@ class WebhookDelivery:
 
     def reader(self, task_id: str, push: PushRecord) -> EventReader | TaskReader:
         """Return what reads what a webhook is to be told, after its cursor."""
-        if versions.dialect(push.version).tells_tasks:
+        if versions.dialect(push.version).pushes_tasks:
             return TaskReader(self._store, task_id, push.cursor)
         return EventReader(self._store, task_id)
 

@@ -30,7 +30,7 @@ from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.wire import versions
 from parley.wire.json import protojson
-from parley.wire.json.readers import Wrong
+from parley.wire.json.problems import InvalidValue
 from parley.wire.protobuf.limits import DEEPEST
 from parley.wire.protobuf.messages import Messages, Schema, file_of
 from parley.wire.protobuf.structs import Structs
@@ -317,7 +317,7 @@ def test_a_moment_is_read_in_milliseconds():
 def test_a_moment_that_cannot_be_is_refused(seconds, nanos):
     message = MADE["TaskStatus"](state=2)
     message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
-    with pytest.raises(Wrong, match="no moment"):
+    with pytest.raises(InvalidValue, match="no moment"):
         STRUCTS.read(message, TaskStatus)
 
 

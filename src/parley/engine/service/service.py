@@ -306,7 +306,7 @@ class AgentService:
         scope = self._scope(context)
         dialect = versions.dialect(context.version)
         record = await self._owned(request.id, scope)
-        may_be_canceled = dialect.cancels_again or record.task.state is not TaskState.CANCELED
+        may_be_canceled = dialect.repeats_cancel or record.task.state is not TaskState.CANCELED
         if not record.task.state.is_terminal:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)

@@ -99,7 +99,7 @@ class CardPage:
         """
         named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
         named = named.strip() or _query(scope).get("a2a-version", "")
-        asked = versions.of_interface(named) if named else None
+        asked = versions.supported_for(named) if named else None
         return asked or ("" if self._settings.card == "merged" else self._settings.card)
 
     def _file(self, address: str, version: str) -> CardFile:

@@ -101,7 +101,7 @@ async def _refuse(
         words += f"; the agents here are at {', '.join(addresses[:_MOST_NAMED])}"
     error = MethodNotFoundError(words)
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
-    version = versions.of_interface(named) or versions.DEFAULT_VERSION
+    version = versions.supported_for(named) or versions.DEFAULT_VERSION
     written = versions.dialect(version).jsonrpc.write_error(error)
     headers = [(b"a2a-version", version.encode())]
     await reply(send, status, jsonrpc.error_response(asked.id, written), headers)

@@ -156,7 +156,7 @@ def _is_unnamed(operation: Operation) -> bool:
     return any(
         (route.verb, route.path) == (operation.verb, operation.path)
         for version in versions.SUPPORTED_VERSIONS
-        for route in versions.dialect(version).http_json.unnamed
+        for route in versions.dialect(version).http_json.versionless_routes
     )
 
 

@@ -245,7 +245,7 @@ class GrpcCall:
     def _check_version(self, named: str) -> None:
         """Hold the version that the metadata name against that of the service (§3.6)."""
         version = self._dialect.version
-        asked = versions.asked(named)
+        asked = versions.requested(named)
         if asked == version:
             return
         if not asked and version in (
@@ -297,7 +297,7 @@ class GrpcCall:
         """End the call with the status of an error, and its details."""
         # What it knows of frames would stay, with all that is in them, as long as the error itself.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        error = self._codec.in_these_names(error)
+        error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
         if isinstance(error, UnauthenticatedError):
             trailing.append(("www-authenticate", "Bearer"))

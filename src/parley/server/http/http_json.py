@@ -60,7 +60,7 @@ class HttpJsonBinding:
         unnamed = [
             (version, route)
             for version in versions.SUPPORTED_VERSIONS
-            for route in versions.dialect(version).http_json.unnamed
+            for route in versions.dialect(version).http_json.versionless_routes
         ]
         return Paths(routes, unnamed)
 

@@ -1,8 +1,7 @@
-"""What answers are forgiven that requests are not: one wrong field does not take the rest with it.
+"""Tolerance for answers: one wrong field does not take the rest of the answer with it.
 
-The agent has run when its answer is read, so nothing of the answer is thrown away that can be kept.
-A value of another kind is taken for what it is likely to mean; what means nothing is left out, and
-noted: the notes on one answer are logged together, as a warning of ``parley.client.answers``.
+A value of another kind is read as its likely meaning. What has none is left out and reported; the
+problems with one answer are logged together, as a warning of ``parley.client.answers``.
 """
 
 from __future__ import annotations
@@ -21,41 +20,39 @@ from uuid import uuid4
 
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.struct import Timestamp
-from parley.wire.json.syntax import Bytes
+from parley.wire.json.problems import MAX_PROBLEMS, InvalidValue, Problem, problem_under
 
 # Where callers look for what the client has to say.
 logger = logging.getLogger("parley.client.answers")
 
-Notes = list[tuple[str, str]]
 E = TypeVar("E", bound=Enum)
-
-MOST_NOTES = 20
-"""How many notes on one answer are worth logging."""
 
 UNNAMED_ARTIFACT = "artifact"
 """The id of an artifact that has none."""
 
-_notes: ContextVar[Notes | None] = ContextVar("notes", default=None)
+_URL_SAFE_TO_STANDARD = str.maketrans("-_", "+/")
+
+_reported: ContextVar[list[Problem] | None] = ContextVar("reported_problems", default=None)
 
 
 @contextmanager
-def noting() -> Iterator[Notes]:
-    """Give the list of what is noted while the block reads; nothing is logged."""
-    notes: Notes = []
-    token = _notes.set(notes)
+def collecting_problems() -> Iterator[list[Problem]]:
+    """Yield the list of problems reported while the block reads; nothing is logged."""
+    found: list[Problem] = []
+    token = _reported.set(found)
     try:
-        yield notes
+        yield found
     finally:
-        _notes.reset(token)
+        _reported.reset(token)
 
 
-def noted(what: str) -> AbstractContextManager[None]:
-    """Log what is noted while the block reads ``what``, such as the answer to an operation."""
-    return _Noted(what)
+def logging_problems(what: str) -> AbstractContextManager[None]:
+    """Log the problems reported while the block reads ``what``, such as the answer to GetTask."""
+    return _ProblemLog(what)
 
 
-class _Noted:
-    """Every event of a stream is read in one, so this is written out."""
+class _ProblemLog:
+    """A context manager written out, because every event of a stream is read in one."""
 
     __slots__ = ("_found", "_token", "_what")
 
@@ -63,71 +60,96 @@ class _Noted:
         self._what = what
 
     def __enter__(self) -> None:
-        self._found: Notes = []
-        self._token = _notes.set(self._found) if _notes.get() is None else None
+        self._found: list[Problem] = []
+        self._token = _reported.set(self._found) if _reported.get() is None else None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._token is None:
             return
-        _notes.reset(self._token)
+        _reported.reset(self._token)
         if kind is None and self._found:
             words = "; ".join(f"{path}: {text}" if path else text for path, text in self._found)
-            more = " (and perhaps more)" if len(self._found) == MOST_NOTES else ""
+            more = " (and perhaps more)" if len(self._found) == MAX_PROBLEMS else ""
             logger.warning("%s is not as it should be: %.2000s%s", self._what, words, more)
 
 
-def is_null(data: Bytes) -> bool:
-    """Whether JSON is null, which some say for an empty list."""
-    return len(data) < 64 and bytes(data).strip() in (b"null", b"")
+def report(problems: Iterable[Problem]) -> None:
+    """Add problems to those of the answer that is being read."""
+    found = _reported.get()
+    if found is not None:
+        found += list(problems)[: MAX_PROBLEMS - len(found)]
 
 
-def note(problems: Iterable[tuple[str, str]]) -> None:
-    """Note problems, as pairs of a path and of what is wrong there."""
-    notes = _notes.get()
-    if notes is not None:
-        notes += list(problems)[: MOST_NOTES - len(notes)]
-
-
-def below(name: str, read: Callable[[Any], Any], item: Any) -> Any:
-    """Return what ``read`` makes of ``item``; what it notes is noted below ``name``."""
-    notes = _notes.get()
-    before = len(notes) if notes is not None else 0
+def read_below(name: str | int, read: Callable[[Any], Any], item: Any) -> Any:
+    """Return what ``read`` makes of ``item``; problems that it reports are under ``name``."""
+    found = _reported.get()
+    before = len(found) if found is not None else 0
     try:
         return read(item)
     finally:
-        if notes is not None and len(notes) > before:
-            notes[before:] = [
-                (f"{name}{path}" if not path or path[0] == "[" else f"{name}.{path}", text)
-                for path, text in notes[before:]
-            ]
+        if found is not None and len(found) > before:
+            found[before:] = [problem_under(name, problem) for problem in found[before:]]
 
 
-# -- what a value of another kind is taken for, None for nothing -----------------------------------
+def tuple_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads the items of a list, without those that are wrong."""
+
+    def read(items: Any) -> tuple[Any, ...]:
+        return tuple([item for _, item in _readable(enumerate(items), read_item)])
+
+    return read
 
 
-def text_of(value: Any) -> str | None:
+def map_reader(read_item: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+    """Return what reads the values of an object, without those that are wrong."""
+
+    def read(items: Any) -> dict[str, Any]:
+        return dict(_readable(((key, items[key]) for key in items), read_item))
+
+    return read
+
+
+def _readable(
+    items: Iterable[tuple[Any, Any]], read_item: Callable[[Any], Any]
+) -> Iterator[tuple[Any, Any]]:
+    for name, item in items:
+        try:
+            yield name, read_below(name, read_item, item)
+        except InvalidValue as wrong:
+            report(wrong.under(name))
+
+
+# -- the likely meaning of a value of another kind, None if it has none ---------------------------
+
+
+def guess_text(value: Any) -> str | None:
     """Return the text of a number or a boolean, as JSON writes it."""
     return json.dumps(value) if isinstance(value, bool | int | float) else None
 
 
-def bool_of(value: Any) -> bool | None:
-    """Return what is meant by a boolean as text."""
+def guess_bool(value: Any) -> bool | None:
+    """Return the boolean that a text means."""
     return {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
 
 
-def bytes_of(value: Any) -> bytes | None:
+def guess_bytes(value: Any) -> bytes | None:
     """Return the bytes of base64 that is broken into lines or not filled up."""
     if not isinstance(value, str):
         return None
-    text = re.sub(r"\s+", "", value).translate(str.maketrans("-_", "+/")).rstrip("=")
     try:
-        return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+        return decode_base64(re.sub(r"\s+", "", value))
     except ValueError:
         return None
 
 
-def moment_of(value: Any) -> Timestamp | None:
-    """Return the moment that a date and time in any form of ISO 8601 means; without a zone, UTC."""
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64 in either alphabet, padded or not. Raises ``ValueError``."""
+    text = text.translate(_URL_SAFE_TO_STANDARD).rstrip("=")
+    return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)
+
+
+def guess_timestamp(value: Any) -> Timestamp | None:
+    """Return the time that any form of ISO 8601 means; without a zone, in UTC."""
     if not isinstance(value, str) or len(value) > 100:
         return None
     try:
@@ -137,11 +159,10 @@ def moment_of(value: Any) -> Timestamp | None:
         return None
 
 
-def member_of(cls: type[E]) -> Callable[[Any], E | None]:
-    """Return what takes a name of another spelling for a member, and an unknown one for none.
+def enum_guesser(cls: type[E]) -> Callable[[Any], E | None]:
+    """Return what reads a member in the spelling of another version, such as ``input-required``.
 
-    None is the member UNSPECIFIED, where there is one. Spellings are those of other versions:
-    ``input-required``, ``TASK_STATE_CANCELLED``.
+    An unknown name is the member UNSPECIFIED, if the enum has one.
     """
     known = {member.name: member for member in cls} | {
         member.value.upper(): member for member in cls if isinstance(member.value, str)
@@ -160,32 +181,32 @@ def member_of(cls: type[E]) -> Callable[[Any], E | None]:
     return guess
 
 
-# -- values that cannot be without what is missing -------------------------------------------------
+# -- repairs of structs that cannot be made from the fields that could be read --------------------
 
-_amends: dict[type, Callable[[dict[str, Any]], bool]] = {}
+Repair = Callable[[dict[str, Any]], bool]
+
+_repairs: dict[type, Repair] = {}
 
 
-def amends(
-    kind: type,
-) -> Callable[[Callable[[dict[str, Any]], bool]], Callable[[dict[str, Any]], bool]]:
-    """Have a function fill the fields of a ``kind`` that cannot be made; whether it helped."""
+def repairs(kind: type) -> Callable[[Repair], Repair]:
+    """Register a function that repairs the fields of a ``kind``, and returns whether it could."""
 
-    def register(function: Callable[[dict[str, Any]], bool]) -> Callable[[dict[str, Any]], bool]:
-        _amends[kind] = function
+    def register(function: Repair) -> Repair:
+        _repairs[kind] = function
         return function
 
     return register
 
 
-def amend(kind: type, given: dict[str, Any]) -> bool:
-    """Fill the fields of a value that cannot be made of what is ``given``; whether that helped."""
-    function = _amends.get(kind)
+def repair(kind: type, given: dict[str, Any]) -> bool:
+    """Repair the fields ``given`` for a ``kind``; return whether that was possible."""
+    function = _repairs.get(kind)
     return function is not None and function(given)
 
 
-@amends(Message)
+@repairs(Message)
 def _message(given: dict[str, Any]) -> bool:
-    """A message of nobody is the agent's, and one of nothing an empty one."""
+    """Give a message an id, the role of the agent, and an empty text if it has no part."""
     if not given.get("message_id"):
         given["message_id"] = uuid4().hex
     if given.get("role") not in (Role.USER, Role.AGENT):
@@ -195,15 +216,15 @@ def _message(given: dict[str, Any]) -> bool:
     return True
 
 
-@amends(Artifact)
+@repairs(Artifact)
 def _artifact(given: dict[str, Any]) -> bool:
     given["artifact_id"] = given.get("artifact_id") or UNNAMED_ARTIFACT
     return True
 
 
-@amends(Part)
+@repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """A part keeps the first content that is not empty; the name of a file stays without it."""
+    """Keep the first content that is not empty; a file without any keeps its name."""
     if not given:
         return False
     content = [name for name in ("text", "raw", "url", "data") if name in given]
