@@ -41,7 +41,7 @@ from parley.wire.dialect import Codec
 from parley.wire.json import protojson
 from parley.wire.protobuf.errors import CODES, read_status, write_status
 from tests.fuzz import messages
-from tests.fuzz.asked import DIALECTS, GrpcTarget
+from tests.fuzz.asked import DIALECTS, Target
 from tests.wire.v0_3.losses import left_of
 
 OWN_HOST = re.compile(r"|(?:localhost|127(?:\.\d{1,3}){3})\.*(?::\d+)?|\[[0-9a-f:.]+\](?::\d+)?")
@@ -57,7 +57,7 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def answers(name: str) -> GrpcTarget:
+def answers(name: str) -> Target:
     """Return the target for answers and events: after a line with the operation, or ``event``."""
     codec = CODECS[name]
     proto, is_old = not name.startswith("jsonrpc"), name.endswith("0.3")
@@ -314,7 +314,7 @@ def cards(data: bytes) -> None:
 
 
 def _callable(found: Any) -> None:
-    from parley.client.bindings.grpc import GrpcTarget as GrpcTarget
+    from parley.client.bindings.grpc import GrpcTarget
 
     for candidate in found:
         if candidate.binding == "GRPC":
