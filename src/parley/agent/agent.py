@@ -24,7 +24,7 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.model.extensions import Extension, collected
+from parley.model.extensions import Extension, collect_extensions
 from parley.model.parts import Message
 from parley.model.service import Caller
 from parley.wire.versions import LATEST
@@ -406,9 +406,9 @@ def slug(name: str) -> str:
 
 
 def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
-    extensions = collected([*OWN, *given])
+    extensions = collect_extensions([*OWN, *given])
     for extension in extensions:
-        if extension.required and extension.is_data_alone:
+        if extension.required and extension.is_declaration_only:
             log.warning(
                 "the extension %r is data on the card alone, and required: callers who do not ask "
                 "for it are refused for nothing, so the specification advises against it; leave "

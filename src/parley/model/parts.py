@@ -1,4 +1,4 @@
-"""What is said and what is made: parts, messages and artifacts (specification §4.1)."""
+"""Parts, messages and artifacts (specification §4.1)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Role(Enum):
         return self.value
 
 
-# What runs for every part and message that is read looks names up as rarely as it can.
+# Checks run for every part and message that is read, so they avoid lookups of names.
 _USER, _AGENT = Role.USER, Role.AGENT
 _NONE: tuple[str, ...] = ()
 
@@ -46,7 +46,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     media_type: str = ""
 
     def __post_init__(self) -> None:
-        # The way of nearly every part comes first: this runs for each one that is read.
+        # Nearly every part is text: this runs for each one that is read.
         if (
             isinstance(self.text, str)
             and self.raw is None

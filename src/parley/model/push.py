@@ -43,7 +43,7 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
 
 def server_of(url: str) -> str:
-    """Return as much of a webhook's URL as may be shown: the rest of it is often a secret."""
+    """Return the scheme and host of a webhook's URL: the rest of it is often a secret."""
     try:
         address = urlsplit(url)
     except ValueError:

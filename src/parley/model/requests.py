@@ -1,4 +1,4 @@
-"""What is asked of an agent and what it answers (specification §3.1, §3.2)."""
+"""Requests and responses of the operations (specification §3.1, §3.2)."""
 
 from __future__ import annotations
 
@@ -190,5 +190,5 @@ class StreamResponse(A2AStruct, frozen=True, kw_only=True):
     def payload(self) -> Event:
         """The one that is set."""
         event = self.artifact_update or self.status_update or self.task or self.message
-        assert event is not None  # __post_init__ has seen to it
+        assert event is not None  # __post_init__ ensures it
         return event

@@ -45,10 +45,10 @@ INTERRUPTED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRE
 
 
 class TaskStatus(A2AStruct, frozen=True, kw_only=True):
-    """A task's state, when it was entered, and what the agent said about it.
+    """A task's state, when the task entered it, and the agent's message about it.
 
     A peer may send UNSPECIFIED: an indeterminate state, neither terminal nor interrupted. Our own
-    agents never enter it (``log.fold`` refuses it), but readers must be able to hold it.
+    agents never enter it (``store.fold`` rejects it), but readers must be able to hold it.
     """
 
     state: TaskState

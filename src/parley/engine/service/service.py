@@ -92,7 +92,7 @@ class AgentService:
         """Answer a message with a task or a direct message (§3.1.1).
 
         Waits for the message's own turn to end, at most for the agent's ``blocking_timeout`` and
-        the caller's patience, unless the caller wants an immediate return.
+        the reply timeout of the caller, unless the caller wants an immediate return.
         """
         configuration = request.configuration
         immediate = configuration is not None and configuration.return_immediately
@@ -115,8 +115,8 @@ class AgentService:
         if not ticket.is_settled:
             await ticket.progress()  # all that most replies need
         ceiling = self._executor.options.blocking_timeout
-        if context.patience is not None:
-            ceiling = min(ceiling, context.patience)
+        if context.reply_timeout is not None:
+            ceiling = min(ceiling, context.reply_timeout)
         if ticket.done or await ticket.answered(ceiling):
             return _trimmed(ticket.reply, history)
         return _trimmed(await self._executor.elsewhere.as_it_stands(ticket), history)

@@ -224,7 +224,7 @@ class GrpcCall:
             extensions=named_in(extensions),
             last_event_id=metadata.get("last-event-id"),
             traceparent=metadata.get("traceparent", ""),
-            patience=self._reply_timeout(),
+            reply_timeout=self._reply_timeout(),
             interfaces=lambda tenant: interfaces(self._scope(), tenant),
         )
         call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
