@@ -78,12 +78,12 @@ async def search(
     """
     size = request.page_size or DEFAULT_PAGE
     if not 1 <= size <= LARGEST_PAGE:
-        _refuse("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
+        _reject("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
     words = request.text.casefold().split()
     if len(words) > MOST_WORDS:
-        _refuse("text", f"at most {MOST_WORDS} words")
+        _reject("text", f"at most {MOST_WORDS} words")
     if request.history_length is not None and request.history_length < 0:
-        _refuse("historyLength", "0 for none, a positive number, or left out for all")
+        _reject("historyLength", "0 for none, a positive number, or left out for all")
     # History and artifacts that are neither searched nor returned are not read.
     reads_content = bool(words or request.metadata)
     found: list[Task] = []
@@ -193,7 +193,7 @@ def _trimmed(task: Task, request: SearchTasksRequest) -> Task:
     return replace(task, history=history, artifacts=artifacts)
 
 
-def _refuse(field: str, description: str) -> None:
+def _reject(field: str, description: str) -> None:
     raise InvalidParamsError(
         f"{field}: {description}", violations=(FieldViolation(field, description),)
     )

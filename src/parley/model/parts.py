@@ -12,7 +12,7 @@ from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
 
 class Role(Enum):
-    """Who speaks: the client (user) or the agent (specification §4.1.5)."""
+    """The sender of a message: the client (user) or the agent (specification §4.1.5)."""
 
     UNSPECIFIED = "ROLE_UNSPECIFIED"
     USER = "ROLE_USER"
@@ -31,7 +31,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     """One piece of content: exactly one of ``text``, ``raw``, ``url`` or ``data`` (§4.1.6).
 
     ``data`` may be any JSON value, ``None`` (JSON null) included, so its absence is ``UNSET``.
-    ``raw`` holds a file's bytes, ``url`` says where to fetch them.
+    ``raw`` holds a file's bytes, ``url`` their address.
 
     Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is
     not a string or bytes are not bytes.
@@ -81,7 +81,7 @@ def text_of(parts: Sequence[Part]) -> str:
 
 
 class Message(A2AStruct, frozen=True, kw_only=True):
-    """One thing said by the user or the agent (specification §4.1.4).
+    """A message of the user or the agent (specification §4.1.4).
 
     Raises ``InvalidField`` (a ``ValueError``) without an id, a role or parts.
     """

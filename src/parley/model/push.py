@@ -8,7 +8,7 @@ from parley.model.struct import A2AStruct, NonEmpty
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
-    """How the agent authenticates at the webhook: an HTTP scheme and its credentials.
+    """The agent's authentication at a webhook: an HTTP scheme and its credentials.
 
     Shows no credentials where it is printed.
     """
@@ -22,7 +22,7 @@ class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """Where, and how authenticated, a task's events are to be posted.
+    """A webhook for the events of a task.
 
     Shows no secrets where it is printed.
     """

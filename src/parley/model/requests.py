@@ -17,7 +17,7 @@ from parley.model.tasks import (
 
 
 class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How a message is to be answered (specification §3.2.2).
+    """Options for the answer to a message (specification §3.2.2).
 
     ``history_length``: ``None`` for all of it, 0 for none, n for the last n messages (§3.2.4).
     """

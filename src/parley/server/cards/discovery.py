@@ -94,7 +94,7 @@ class CardPage:
     def _version(self, scope: Scope) -> str:
         """Return the version of the card to write, empty for a merged one.
 
-        An unsupported version counts as none: the card tells the caller what is supported.
+        An unsupported version counts as none: the card lists the supported ones.
         """
         named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
         named = named.strip() or _query(scope).get("a2a-version", "")

@@ -56,7 +56,7 @@ class Index:
             if request is not None:
                 # Clients that know only the host post to the root: like any JSON-RPC endpoint,
                 # that answers with 200.
-                await _refuse(request, words, addresses, 200 if path == "/" else 404, scope, send)
+                await _reject(request, words, addresses, 200 if path == "/" else 404, scope, send)
                 return
         is_index = path == "/" and scope["method"] in ("GET", "HEAD")
         body: dict[str, Any] = {} if is_index else {"error": words}
@@ -84,7 +84,7 @@ class Index:
             return None
 
 
-async def _refuse(
+async def _reject(
     request: jsonrpc.RpcRequest,
     words: str,
     addresses: Sequence[str],

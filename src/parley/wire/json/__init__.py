@@ -5,7 +5,7 @@
 - **Answers are read tolerantly** (``tolerance``): the agent has already run, so a wrong field is
   left out with a warning in the log, and the rest is kept.
 
-In both, canonical JSON takes one fast pass of msgspec. Only what that refuses gets a second,
+In both, canonical JSON takes one fast pass of msgspec. Only what that rejects gets a second,
 slower look: as any ProtoJSON (``readers``), then as an exchange of texts from before 0.3
 (``legacy_requests``, ``legacy_answers``). ``protojson`` is the entry to the first two.
 ``wire.protobuf`` reports problems in the same words and paths.

@@ -13,7 +13,7 @@ from parley.model.errors import FieldViolation
 Problem = tuple[str, str]
 
 MAX_PROBLEMS = 20
-"""How many problems with one value are told: a body full of them must not make a huge answer."""
+"""The number of problems that are told: a body full of them must not make a huge answer."""
 
 
 class InvalidValue(Exception):

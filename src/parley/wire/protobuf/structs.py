@@ -1,8 +1,8 @@
 """Values of the data model as protobuf messages of 1.0, and back.
 
 Each type of the data model has a writer and a reader, made once from its struct: both sides have
-the specification's names. Problems are told in the words of ``wire.json.problems``. Versions that
-have other messages go through plain values (``wire.protobuf.members``).
+the specification's names. ``wire.json.problems`` describes problems. Versions with other messages
+go through plain values (``wire.protobuf.members``).
 """
 
 from __future__ import annotations

@@ -192,9 +192,9 @@ class HttpJson:
         return errors.write_error(error)
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
-        """Return the error that a refusal means: by its code, else by its status.
+        """Read the body of an error: by its code, else by its status.
 
-        Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
         """
         return errors.read_error(status, body)
 

@@ -98,7 +98,7 @@ def without_tenant(request: Any) -> Any:
 
 
 class _Discriminators(msgspec.Struct):
-    """The members that tell the objects of 0.3 apart."""
+    """The members by which objects of 0.3 are identified."""
 
     kind: Any = None
     id: msgspec.Raw = msgspec.Raw()

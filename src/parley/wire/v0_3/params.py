@@ -37,7 +37,7 @@ def optional_length(history_length: int | None) -> int | None:
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
-    """How the agent authenticates at a webhook. Of several schemes the first counts."""
+    """The agent's authentication at a webhook. Of several schemes the first counts."""
 
     schemes: tuple[str, ...]
     credentials: str = ""
@@ -117,7 +117,7 @@ class AnswerConfig(TaskPushNotificationConfig, frozen=True, kw_only=True):
 
 
 class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How to answer a message. The call waits for its task unless ``blocking`` is false."""
+    """Options for the answer. The call waits for its task unless ``blocking`` is false."""
 
     accepted_output_modes: tuple[str, ...] = ()
     history_length: Int32 | None = None

@@ -55,7 +55,7 @@ def _parse_name(name: str, field: str = "name") -> tuple[str, str]:
 
 
 class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How to answer a message. Without ``blocking`` it is false."""
+    """Options for the answer. A missing ``blocking`` is false."""
 
     accepted_output_modes: tuple[str, ...] = ()
     push_notification: PushNotificationConfig | None = None
