@@ -26,7 +26,7 @@ from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatus
 from parley.wire import jsonrpc, sse, versions
-from parley.wire.protojson import check_limits, decode, encode
+from parley.wire.json.protojson import check_limits, decode, encode
 
 ROUNDS = 300
 TEXT = "The quick brown fox jumps over the lazy dog. " * 10

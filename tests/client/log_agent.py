@@ -18,7 +18,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.store.fold import Fold
-from parley.wire import protojson
+from parley.wire.json import protojson
 from tests.client.scripted_server import Exchange, card
 
 IDS = {"task_id": "t-1", "context_id": "c-1"}

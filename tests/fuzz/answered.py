@@ -32,15 +32,16 @@ from parley.model.errors import (
 from parley.model.operations import BY_NAME
 from parley.model.retry_after import seconds_of
 from parley.model.service import StreamItem
-from parley.model.struct import WrongField
+from parley.model.struct import InvalidField
 from parley.server.address import BadAddress, server_address
 from parley.server.hosts import Hosts, NotOurHost
 from parley.server.http.exchange import named_in
-from parley.wire import jsonrpc, protojson, sse, versions
+from parley.wire import jsonrpc, sse, versions
 from parley.wire.dialect import Codec
+from parley.wire.json import protojson
 from parley.wire.protobuf.errors import CODES, read_status, write_status
 from tests.fuzz import messages
-from tests.fuzz.asked import DIALECTS, GrpcTarget
+from tests.fuzz.asked import DIALECTS, Target
 from tests.wire.v0_3.losses import left_of
 
 OWN_HOST = re.compile(r"|(?:localhost|127(?:\.\d{1,3}){3})\.*(?::\d+)?|\[[0-9a-f:.]+\](?::\d+)?")
@@ -56,7 +57,7 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def answers(name: str) -> GrpcTarget:
+def answers(name: str) -> Target:
     """Return the target for answers and events: after a line with the operation, or ``event``."""
     codec = CODECS[name]
     proto, is_old = not name.startswith("jsonrpc"), name.endswith("0.3")
@@ -94,7 +95,7 @@ def answers(name: str) -> GrpcTarget:
         left = left_of(value, proto=proto) if is_old else value
         try:
             again = read(write(value))
-        except (InvalidAgentResponseError, WrongField):
+        except (InvalidAgentResponseError, InvalidField):
             # A webhook of no task has no name in 0.3.
             assert is_old, asked
             assert "ushNotification" in asked
@@ -150,7 +151,7 @@ def answer_seeds(name: str) -> Callable[[], Iterator[bytes]]:
                 if operation.streaming:
                     yield b"event\n" + codec.write_event(StreamItem(answer))
                     continue
-                with suppress(WrongField):  # 0.3 has no webhook without its task
+                with suppress(InvalidField):  # 0.3 has no webhook without its task
                     yield operation.name.encode() + b"\n" + codec.write_result(operation, answer)
         if name == "jsonrpc 0.3":
             yield from messages.ANSWERS_OF_0_3
@@ -313,7 +314,7 @@ def cards(data: bytes) -> None:
 
 
 def _callable(found: Any) -> None:
-    from parley.client.bindings.grpc import GrpcTarget as GrpcTarget
+    from parley.client.bindings.grpc import GrpcTarget
 
     for candidate in found:
         if candidate.binding == "GRPC":
@@ -339,11 +340,11 @@ def headers(data: bytes) -> None:
         case b"a2a-version":
             for said in (value.decode("latin-1"), text):
                 try:
-                    assert versions.asked(said) in ("", *versions.SUPPORTED_VERSIONS)
+                    assert versions.requested(said) in ("", *versions.SUPPORTED_VERSIONS)
                 except VersionNotSupportedError as error:
                     assert "1.0, 0.3" in error.message
                     assert len(error.message) < 400
-                assert versions.of_interface(said) in (None, *versions.SUPPORTED_VERSIONS)
+                assert versions.supported_for(said) in (None, *versions.SUPPORTED_VERSIONS)
         case b"a2a-extensions":
             uris = named_in([value])
             assert named_in([", ".join(uris).encode("latin-1")]) == uris

@@ -28,9 +28,10 @@ from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import A2AStruct
 from parley.server.http.paths import Paths, segments_of
-from parley.wire import jsonrpc, protojson, versions
-from parley.wire.limits import check_limits
-from parley.wire.protobuf.errors import MOST_BYTES, write_status
+from parley.wire import jsonrpc, versions
+from parley.wire.json import protojson
+from parley.wire.json.limits import check_limits
+from parley.wire.protobuf.errors import MAX_DETAILS_BYTES, write_status
 from tests.faults.malformed import FULL, MALFORMED
 from tests.fuzz import messages
 from tests.strategies import MESSAGES
@@ -50,7 +51,7 @@ def check_refusal(error: A2AError) -> None:
             written = codec.write_error(error)
             json.loads(written)
             assert len(written) <= LONGEST_REFUSAL, f"a refusal of {len(written)} bytes"
-    assert len(write_status(error)) <= MOST_BYTES + 1000
+    assert len(write_status(error)) <= MAX_DETAILS_BYTES + 1000
 
 
 def check_logged(value: A2AStruct) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.fuzz import fields
 
-MOST_BYTES = 16_384
+MAX_DETAILS_BYTES = 16_384
 
 _STRANGE: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 7, 1.5, -0.0, 1e-7, 1e308, 2**31 - 1, 2**31, 2**53 + 1, 2**64,
@@ -61,7 +61,7 @@ class Mutator:
             else:
                 bodies = [self._body_of(other) for other in _two(chance, others)]
                 data = line + end + self._body(body, bodies)
-        return data[:MOST_BYTES]
+        return data[:MAX_DETAILS_BYTES]
 
     def _body_of(self, data: bytes) -> bytes:
         return data.partition(b"\n")[2] if self._has_line else data

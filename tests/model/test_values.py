@@ -15,7 +15,7 @@ from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.requests import SendMessageResponse, StreamResponse
 from parley.model.schemes import OAuthFlows, SecurityScheme
-from parley.model.struct import WrongField
+from parley.model.struct import InvalidField
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from tests.strategies import MESSAGES, any_message, value_of
 
@@ -130,7 +130,7 @@ def test_a_part_does_not_hold_what_it_cannot_be_read_back_with(fields, message):
 )
 def test_a_message_has_an_id_a_role_and_parts(fields, field):
     whole = {"message_id": "m", "role": Role.USER, "parts": (Part(text="x"),)}
-    with pytest.raises(WrongField) as caught:
+    with pytest.raises(InvalidField) as caught:
         Message(**(whole | fields))
     assert caught.value.field == field
 
@@ -140,7 +140,7 @@ def test_an_artifact_may_close_without_parts():
 
 
 def test_an_artifact_has_an_id():
-    with pytest.raises(WrongField, match="artifact_id: must not be empty"):
+    with pytest.raises(InvalidField, match="artifact_id: must not be empty"):
         Artifact(artifact_id="", parts=[])
 
 

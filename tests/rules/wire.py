@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from tests.rules.told import KINDS, Answer, Event, Events, nothing, refused, refused_over_grpc
 from tests.server.raw_http import WAIT, Connection, Response, connection
-from tests.wire.oracle import facts, message_class
+from tests.wire.json.oracle import facts, message_class
 
 WAYS = [
     (binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON", "GRPC")

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from parley.security.egress import Egress, ForbiddenAddress, forbidden_in, kind_of
+from parley.security.egress import Egress, ForbiddenAddress, address_kind, find_forbidden
 from tests.webhooks import webhook
 
 pytestmark = pytest.mark.anyio
@@ -199,7 +199,7 @@ async def test_a_literal_address_is_refused_when_it_is_dialled(host: str) -> Non
         port = hook.url.rsplit(":", 1)[1]
         with pytest.raises((aiohttp.ClientError, OSError)) as failure:
             await dial(Egress(), f"http://{host}:{port}")
-        assert forbidden_in(failure.value) is not None
+        assert find_forbidden(failure.value) is not None
         assert hook.told == []
 
 
@@ -208,7 +208,7 @@ async def test_a_name_is_refused_when_it_leads_to_this_machine() -> None:
         port = hook.url.rsplit(":", 1)[1]
         with pytest.raises(aiohttp.ClientError) as failure:
             await dial(Egress(), f"http://example.com:{port}", Names(["127.0.0.1"]))
-        forbidden = forbidden_in(failure.value)
+        forbidden = find_forbidden(failure.value)
         assert forbidden is not None
         assert forbidden.kind == "loopback"
         assert hook.told == []
@@ -218,7 +218,7 @@ async def test_a_name_with_one_private_address_among_others_is_refused() -> None
     names = Names(["93.184.215.14", "127.0.0.1"])
     with pytest.raises(aiohttp.ClientError) as failure:
         await dial(Egress(), "http://example.com:9", names)
-    assert forbidden_in(failure.value) is not None
+    assert find_forbidden(failure.value) is not None
 
 
 async def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked() -> None:
@@ -233,7 +233,7 @@ async def test_a_name_that_changes_its_address_is_dialled_where_it_was_checked()
         assert hook.told[0].headers["host"] == f"rebinding.example:{port}"
         with pytest.raises(aiohttp.ClientError) as failure:
             await dial(egress, url, names)
-        assert forbidden_in(failure.value) is not None
+        assert find_forbidden(failure.value) is not None
         assert names.asked == 2
         assert len(hook.told) == 1
 
@@ -244,7 +244,7 @@ async def test_names_are_resolved_by_the_system() -> None:
         url = f"http://localhost:{port}"
         with pytest.raises(aiohttp.ClientError) as failure:
             await dial(Egress(), url)
-        assert forbidden_in(failure.value) is not None
+        assert find_forbidden(failure.value) is not None
         egress = Egress.allowing(["127.0.0.1", "::1"])
         assert await dial(egress, url) == 200
 
@@ -255,8 +255,8 @@ async def test_an_error_that_is_no_refusal_is_not_taken_for_one() -> None:
         port = closed.getsockname()[1]
         with pytest.raises(aiohttp.ClientError) as failure:
             await dial(Egress.allowing(True), f"http://127.0.0.1:{port}")
-    assert forbidden_in(failure.value) is None
+    assert find_forbidden(failure.value) is None
 
 
 def test_a_public_address_has_no_kind() -> None:
-    assert kind_of(ipaddress.ip_address("8.8.8.8")) == ""
+    assert address_kind(ipaddress.ip_address("8.8.8.8")) == ""

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("named", ["1.0", " 1.0 ", "1.0.1", "1.0.0-rc"])
 def test_version_1_0_is_served_however_it_is_spelled(named):
-    assert versions.asked(named) == "1.0"
+    assert versions.requested(named) == "1.0"
 
 
 @pytest.mark.parametrize("named", ["", "  "])
 def test_an_empty_version_is_none(named):
-    assert versions.asked(named) == ""
+    assert versions.requested(named) == ""
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_an_empty_version_is_none(named):
 )
 def test_every_other_version_is_refused(named):
     with pytest.raises(VersionNotSupportedError) as raised:
-        versions.asked(named)
+        versions.requested(named)
     assert "1.0, 0.3" in raised.value.message
     assert raised.value.metadata["supportedVersions"] == "1.0, 0.3"
 

@@ -32,7 +32,7 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.wire import jsonrpc, versions
-from parley.wire.protojson import encode
+from parley.wire.json.protojson import encode
 from tests.strategies import json_values, texts
 
 codec = versions.dialect(versions.LATEST).jsonrpc

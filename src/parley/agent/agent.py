@@ -31,7 +31,7 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.extensions import Extension, collected
+from parley.model.extensions import Extension, collect_extensions
 from parley.wire.versions import LATEST
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -344,9 +344,9 @@ def slug(name: str) -> str:
 
 
 def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
-    extensions = collected([*BUILT_IN, *given])
+    extensions = collect_extensions([*BUILT_IN, *given])
     for extension in extensions:
-        if extension.required and extension.is_data_alone:
+        if extension.required and extension.is_declaration_only:
             log.warning(
                 "the extension %r is data on the card alone, and required: callers who do not ask "
                 "for it are refused for nothing, so the specification advises against it; leave "

@@ -7,8 +7,9 @@ from urllib.parse import urlsplit
 
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
-from parley.wire import protojson, versions
-from parley.wire.forgiveness import noting
+from parley.wire import versions
+from parley.wire.json import protojson
+from parley.wire.json.tolerance import collecting_problems
 
 
 def problems(raw: bytes) -> list[str]:
@@ -22,7 +23,7 @@ def problems(raw: bytes) -> list[str]:
         if "supportedInterfaces" in members:
             card = protojson.decode(raw, AgentCard)
         else:
-            with noting() as notes:
+            with collecting_problems() as notes:
                 card = versions.read_card(members)
             if notes:
                 return [f"{path}: {text}" if path else text for path, text in notes]

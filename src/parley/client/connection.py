@@ -17,7 +17,7 @@ from parley.client.headers import taken_apart
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
-from parley.model.extensions import RESUMABLE_STREAMS, Extension, collected
+from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
 from parley.wire import versions
 
@@ -55,7 +55,7 @@ class Connection:
         self._timeout = timeout
         self._idle = stream_idle_timeout
         self._retry = retry
-        self._extensions = collected(extensions)
+        self._extensions = collect_extensions(extensions)
         self._idempotent = idempotent
         self._owns_http = http is None
         self._http = http or HttpTransport(insecure=insecure)
@@ -208,7 +208,7 @@ def _reading(version: str) -> dict[str, str]:
 
 
 def _spoken(version: str) -> str:
-    known = versions.of_interface(version) if version else ""
+    known = versions.supported_for(version) if version else ""
     if known is None:
         raise ValueError(
             f"version {version!r} of the protocol is not spoken; "

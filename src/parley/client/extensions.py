@@ -9,7 +9,7 @@ import msgspec
 from parley.client.calls.service import RemoteService
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
-from parley.extensions.profile import Profile, in_force, with_dependencies
+from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.task_search import TaskSearch
 from parley.model.cards import AgentCard, AgentExtension
@@ -19,7 +19,7 @@ from parley.model.extensions import (
     Extension,
     ExtensionMethod,
     Q,
-    collected,
+    collect_extensions,
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
@@ -56,7 +56,7 @@ def activate(
     client knows, and for idempotent sends, if wanted, where the agent has them. Only what the
     agent declares is at work in messages; of a URI no other version is tried.
     """
-    objects = collected(asked)
+    objects = collect_extensions(asked)
     declared = {extension.uri: extension for extension in card.capabilities.extensions}
     wanted = [extension.uri for extension in objects]
     wanted += [
@@ -64,9 +64,9 @@ def activate(
     ]
     if idempotent and IDEMPOTENT_SEND in declared:
         wanted.append(IDEMPOTENT_SEND)
-    known = collected([*KNOWN, *objects])
+    known = collect_extensions([*KNOWN, *objects])
     uris = with_dependencies(wanted, known)
-    active = in_force((extension for extension in known if extension.uri in declared), uris)
+    active = active_uris((extension for extension in known if extension.uri in declared), uris)
     profile = Profile(extension for extension in known if extension.uri in active)
     return Activation(frozenset(uris), profile)
 

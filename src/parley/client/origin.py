@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.security.egress import host_named
+from parley.security.egress import normalize_host
 
 PORTS = {"http": 80, "https": 443}
 PUBLIC_HEADERS = frozenset(
@@ -130,7 +130,7 @@ def is_loopback(host: str) -> bool:
 
 def _host(host: str) -> str:
     if ":" not in host:
-        return host_named(host)
+        return normalize_host(host)
     try:
         return str(ipaddress.IPv6Address(host))  # with its zone, if it has one
     except ValueError:

@@ -1,6 +1,6 @@
-"""Messages that can be sent again (``docs/extensions/idempotent-send.md``).
+"""Retries of a message without a second turn (``docs/extensions/idempotent-send.md``).
 
-Telling repeats apart is what admission does, with the store; this declares it.
+This only declares the extension: ``engine.service.admission`` detects repeated messages.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from parley.model.extensions import IDEMPOTENT_SEND, Extension
 
 
 class IdempotentSend(Extension):
-    """A message that comes twice is answered once, for callers that ask for it."""
+    """A repeated message gets the first answer again, for callers that ask for it."""
 
     uri = IDEMPOTENT_SEND
     description = (

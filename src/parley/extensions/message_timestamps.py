@@ -1,4 +1,4 @@
-"""When messages and artifacts were made (``docs/extensions/message-timestamps.md``)."""
+"""Creation times of messages and artifacts (``docs/extensions/message-timestamps.md``)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ V = TypeVar("V", Message, Artifact)
 
 
 class MessageTimestamps(Extension):
-    """Every message and every artifact says when it was made.
+    """Every message and every artifact carries its creation time, set by its creator.
 
-    The one who makes it says so. An agent stamps a caller's message that lacks its moment when it
-    comes in, and refuses one whose moment is none.
+    An agent sets the time of a message that arrives without one, and rejects an invalid time.
     """
 
     uri = MESSAGE_TIMESTAMPS
@@ -38,14 +37,14 @@ class MessageTimestamps(Extension):
 
     @classmethod
     def of(cls, carrier: Carrier) -> Timestamp | None:
-        """Return the moment that a message or an artifact was made at, if it says so.
+        """Return the creation time of a message or an artifact, if it has one.
 
-        Raises ``InvalidParamsError`` when what it says is no moment.
+        Raises ``InvalidParamsError`` for an invalid time.
         """
-        said = (carrier.metadata or {}).get(cls.uri)
-        if said is None:
+        value = (carrier.metadata or {}).get(cls.uri)
+        if value is None:
             return None
-        text = said.get("timestamp") if isinstance(said, dict) else None
+        text = value.get("timestamp") if isinstance(value, dict) else None
         try:
             return Timestamp.parse(text if isinstance(text, str) else "")
         except ValueError:
@@ -57,31 +56,31 @@ class MessageTimestamps(Extension):
 
     @classmethod
     def says(cls, data: Timestamp) -> dict[str, Any]:
-        """Return a moment as metadata."""
+        """Return a creation time as metadata."""
         return {cls.uri: {"timestamp": str(data)}}
 
     async def receive(
         self, request: SendMessageRequest, context: CallContext
     ) -> SendMessageRequest:
-        """Check the moment of a caller's message; give it one if it has none."""
+        """Check the creation time of a caller's message, or set it."""
         return self.ask(request)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Stamp a message that goes out."""
-        return replace(request, message=self._stamped(request.message))
+        """Set the creation time of a message to an agent."""
+        return replace(request, message=self._timestamped(request.message))
 
     def send(self, event: Any) -> Any:
-        """Stamp what an agent says."""
+        """Set the creation time of what an agent sends."""
         if isinstance(event, Message):
-            return self._stamped(event)
+            return self._timestamped(event)
         if isinstance(event, TaskArtifactUpdateEvent):
             if event.append and not event.last_chunk:
-                return event  # the first chunk says when the artifact was begun, the last when done
-            return replace(event, artifact=self._stamped(event.artifact))
+                return event  # the first chunk has the start, the last one the end of the artifact
+            return replace(event, artifact=self._timestamped(event.artifact))
         if event.status.message is None:
             return event
-        message = self._stamped(event.status.message)
+        message = self._timestamped(event.status.message)
         return replace(event, status=replace(event.status, message=message))
 
-    def _stamped(self, content: V) -> V:
+    def _timestamped(self, content: V) -> V:
         return content if self.of(content) is not None else self.put(content, self._clock())

@@ -1,7 +1,7 @@
-"""The extensions in force for one request, at work on what is said (specification §4.6.2).
+"""The active extensions of a request, applied to messages and events (specification §4.6.2).
 
-Agents and clients share this: what extensions make of a message is checked, so that none of them
-changes what the specification leaves to nobody.
+Agents and clients share this. Each change by an extension is checked: ids, states and other fields
+of the specification must stay as they are.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 V = TypeVar("V", Message, Artifact)
 
 InThread = Callable[..., Awaitable[Any]]
-"""Calls a function in a thread, with the arguments that follow it."""
+"""Calls a function in a thread, with the further arguments."""
 
-_KEPT: dict[type, tuple[str, ...]] = {
+_UNCHANGEABLE: dict[type, tuple[str, ...]] = {
     SendMessageRequest: ("tenant", "configuration"),
     Message: ("message_id", "context_id", "task_id", "role", "reference_task_ids"),
     TaskStatusUpdateEvent: ("task_id", "context_id"),
     TaskArtifactUpdateEvent: ("task_id", "context_id", "append", "last_chunk"),
 }
-_MOST_PROFILES = 64
+_MAX_PROFILES = 64
 
-# What these do is done by logs and streams; no message says anything of it.
-_SILENT = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND})
+# Logs and streams implement these; messages carry nothing of them.
+_WITHOUT_HOOKS = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND})
 
 
 class Profile:
-    """The extensions that are in force together, in the order in which they have their say.
+    """The extensions that are active together, in the order of their hooks.
 
-    ``in_thread`` calls a plain function in a thread: a ``receive`` that is no ``async def``.
+    ``in_thread`` runs a ``receive`` that is no ``async def``.
     """
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
@@ -56,8 +56,8 @@ class Profile:
         self._askers = self._with("ask")
 
     @property
-    def listens(self) -> bool:
-        """Whether any of them looks at messages that come in."""
+    def has_receivers(self) -> bool:
+        """Whether any of them has a ``receive`` hook."""
         return bool(self._receivers)
 
     def _with(self, hook: str) -> tuple[Extension, ...]:
@@ -67,7 +67,7 @@ class Profile:
     async def receive(
         self, request: SendMessageRequest, context: CallContext
     ) -> SendMessageRequest:
-        """Return a message that came in, as the agent is to see it. Raises ``A2AError``."""
+        """Apply ``receive`` hooks to an incoming message. Raises ``A2AError``."""
         for extension in self._receivers:
             try:
                 answer: Any
@@ -80,31 +80,31 @@ class Profile:
             except A2AError:
                 raise
             except Exception:
-                _failed(extension, "receive")
+                _raise_failed(extension, "receive")
         return request
 
     def send(self, event: E) -> E:
-        """Return what the agent says, as it is to be logged. Raises ``A2AError``."""
+        """Apply ``send`` hooks to an event, before it is logged. Raises ``A2AError``."""
         for extension in self._senders:
-            event = self._have_say(extension, "send", event)
-        return self._named(event)
+            event = self._apply(extension, "send", event)
+        return self._declare(event)
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Return a message that a client sends. Raises ``A2AError``, and what an extension does."""
+        """Apply ``ask`` hooks to a client's message. Raises what an extension raises."""
         for extension in self._askers:
             made = _checked(extension.ask(request), request)
             if made.message is not request.message:
                 made = replace(made, message=_with_uris(made.message, [extension.uri]))
             request = made
-        return self._named_in_request(request)
+        return self._declare_in_request(request)
 
-    def _have_say(self, extension: Extension, hook: str, event: E) -> E:
+    def _apply(self, extension: Extension, hook: str, event: E) -> E:
         try:
             made: E = _checked(getattr(extension, hook)(event), event)
         except A2AError:
             raise
         except Exception:
-            _failed(extension, hook)
+            _raise_failed(extension, hook)
         if made is event:
             return event
         before, after = _content(event), _content(made)
@@ -112,22 +112,22 @@ class Profile:
             made = _with_content(made, _with_uris(after, [extension.uri]))
         return made
 
-    def _named(self, event: E) -> E:
-        """Return the event with every extension named that its content has data of."""
+    def _declare(self, event: E) -> E:
+        """Return the event; its content names every extension with data in its metadata."""
         content = _content(event)
         if content is None or not content.metadata:
             return event
-        named = _with_uris(content, self._speaking(content.metadata))
-        return event if named is content else _with_content(event, named)
+        declared = _with_uris(content, self._with_data(content.metadata))
+        return event if declared is content else _with_content(event, declared)
 
-    def _named_in_request(self, request: SendMessageRequest) -> SendMessageRequest:
+    def _declare_in_request(self, request: SendMessageRequest) -> SendMessageRequest:
         message = request.message
         if not message.metadata:
             return request
-        named = _with_uris(message, self._speaking(message.metadata))
-        return request if named is message else replace(request, message=named)
+        declared = _with_uris(message, self._with_data(message.metadata))
+        return request if declared is message else replace(request, message=declared)
 
-    def _speaking(self, metadata: Collection[str]) -> list[str]:
+    def _with_data(self, metadata: Collection[str]) -> list[str]:
         return [
             extension.uri
             for extension in self._extensions
@@ -136,7 +136,7 @@ class Profile:
 
 
 class Profiles:
-    """The extensions of one agent, by what is in force for a request."""
+    """The profiles of one agent, by the active extensions of a request."""
 
     def __init__(self, extensions: Iterable[Extension], in_thread: InThread | None = None) -> None:
         self._extensions = tuple(extensions)
@@ -144,26 +144,26 @@ class Profiles:
         self._made: dict[frozenset[str], Profile | None] = {}
 
     def of(self, uris: frozenset[str]) -> Profile | None:
-        """Return the profile of a request, ``None`` where no extension has anything to say."""
+        """Return the profile for active extensions, ``None`` if none of them has a hook."""
         if uris not in self._made:
-            if len(self._made) >= _MOST_PROFILES:  # callers choose the sets
+            if len(self._made) >= _MAX_PROFILES:  # callers choose the combinations
                 self._made.clear()
-            chosen = [e for e in self._extensions if e.uri in uris and e.uri not in _SILENT]
+            chosen = [e for e in self._extensions if e.uri in uris and e.uri not in _WITHOUT_HOOKS]
             self._made[uris] = Profile(chosen, self._in_thread) if chosen else None
         return self._made[uris]
 
 
-def in_force(extensions: Iterable[Extension], asked: Collection[str]) -> list[str]:
-    """Return the URIs of those asked for whose dependencies are in force too."""
+def active_uris(extensions: Iterable[Extension], asked: Collection[str]) -> list[str]:
+    """Return the URIs of requested extensions whose dependencies are active too."""
     active = {e.uri: e.depends_on for e in extensions if e.uri in asked}
-    while lacking := [uri for uri, needs in active.items() if not active.keys() >= set(needs)]:
-        for uri in lacking:
+    while incomplete := [uri for uri, needs in active.items() if not active.keys() >= set(needs)]:
+        for uri in incomplete:
             del active[uri]
     return list(active)
 
 
 def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> list[str]:
-    """Return URIs, each before what it depends on, as far as ``extensions`` tell."""
+    """Return URIs and those that they depend on, as far as ``extensions`` are known."""
     needs = {extension.uri: extension.depends_on for extension in extensions}
     found: dict[str, None] = {}
     pending = [*uris]
@@ -176,35 +176,35 @@ def with_dependencies(uris: Iterable[str], extensions: Iterable[Extension]) -> l
 
 
 def _checked(made: Any, before: Any) -> Any:
-    """Return what an extension made of a value, after a look at what it must not change."""
+    """Return what an extension made of a value. Raises if it changed a fixed field."""
     if made is before:
         return before
     kind = type(before)
     if type(made) is not kind:
         raise TypeError(f"expected a {kind.__name__}, got a {type(made).__name__}")
-    _same(made, before, _KEPT[kind])
+    _check_same(made, before, _UNCHANGEABLE[kind])
     if kind is SendMessageRequest:
-        _same(made.message, before.message, _KEPT[Message])
+        _check_same(made.message, before.message, _UNCHANGEABLE[Message])
     elif kind is TaskStatusUpdateEvent:
-        _same(made.status, before.status, ("state", "timestamp"))
-        said, saying = before.status.message, made.status.message
-        if (said is None) != (saying is None):
+        _check_same(made.status, before.status, ("state", "timestamp"))
+        old, new = before.status.message, made.status.message
+        if (old is None) != (new is None):
             raise ValueError("a status has a message, or none, whatever an extension says")
-        if said is not None:
-            _same(saying, said, _KEPT[Message])
+        if old is not None:
+            _check_same(new, old, _UNCHANGEABLE[Message])
     elif kind is TaskArtifactUpdateEvent:
-        _same(made.artifact, before.artifact, ("artifact_id",))
-    # Struct fields are not checked when a value is made, and a log has to be read back.
+        _check_same(made.artifact, before.artifact, ("artifact_id",))
+    # Constructing a struct checks no field types, but the log must be able to read it back.
     return decode(encode(made), kind)
 
 
-def _same(made: Any, before: Any, fields: Sequence[str]) -> None:
+def _check_same(made: Any, before: Any, fields: Sequence[str]) -> None:
     for field in fields:
         if getattr(made, field) != getattr(before, field):
             raise ValueError(f"{field} of a {type(before).__name__} cannot be changed")
 
 
-def _failed(extension: Extension, hook: str) -> NoReturn:
+def _raise_failed(extension: Extension, hook: str) -> NoReturn:
     reference = uuid.uuid4().hex[-12:]
     log.exception("%s.%s failed (reference %s)", extension, hook, reference)
     raise InternalError(
@@ -213,7 +213,7 @@ def _failed(extension: Extension, hook: str) -> NoReturn:
 
 
 def _content(event: Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> Any:
-    """Return the message or the artifact of an event, ``None`` for a bare status."""
+    """Return the message or the artifact of an event, ``None`` for a status without a message."""
     if isinstance(event, TaskArtifactUpdateEvent):
         return event.artifact
     return event.status.message if isinstance(event, TaskStatusUpdateEvent) else event
@@ -228,6 +228,6 @@ def _with_content(event: Any, content: Message | Artifact) -> Any:
 
 
 def _with_uris(content: V, uris: Sequence[str]) -> V:
-    """Return a message or an artifact that names the extensions which contributed to it."""
+    """Return a message or an artifact that names these extensions."""
     new = tuple(uri for uri in uris if uri not in content.extensions)
     return replace(content, extensions=content.extensions + new) if new else content

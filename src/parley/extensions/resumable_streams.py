@@ -1,7 +1,7 @@
-"""Streams that go on where they were cut (``docs/extensions/resumable-streams.md``).
+"""Streams that resume after an interruption (``docs/extensions/resumable-streams.md``).
 
-Numbers and replay are what logs and streams do; this declares them, and says how the number of an
-event travels where a binding has no place of its own for it.
+``store.follow`` replays events by number. This declares the extension, and puts the number of an
+event into its metadata for bindings without event ids.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from parley.model.tasks import Event
 
 
 class StreamPosition(msgspec.Struct, frozen=True):
-    """Where an event stands: ``generation`` is its number in the task's log, from 1."""
+    """The position of an event: ``generation`` is its number in the task's log, from 1."""
 
     generation: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ResumableStreams(Extension):
-    """Every event of a task has a number, and a stream can go on after any of them."""
+    """Every event of a task has a number, and a stream can resume after any of them."""
 
     uri = RESUMABLE_STREAMS
     description = (
@@ -36,9 +36,9 @@ class ResumableStreams(Extension):
 
 
 def numbered(item: StreamItem) -> Event:
-    """Return an event as it is sent where its number has no other place: with it in metadata.
+    """Return an event with its number in its metadata; a direct message has none.
 
-    For the wire alone: what is logged knows its number. A direct message has none.
+    Only for the wire: the log keeps the number beside the event.
     """
     event = item.event
     if item.seq is None or isinstance(event, Message):
@@ -50,9 +50,9 @@ def numbered(item: StreamItem) -> Event:
 
 
 def number_of(event: Carrier) -> int | None:
-    """Return the number that an event carries in its metadata, if any."""
+    """Return the number in the metadata of an event, if any."""
     try:
-        place: StreamPosition | None = ResumableStreams.of(event)
+        position: StreamPosition | None = ResumableStreams.of(event)
     except InvalidParamsError:
         return None
-    return place.generation if place is not None else None
+    return position.generation if position is not None else None

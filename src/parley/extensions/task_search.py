@@ -24,20 +24,19 @@ MOST_TASKS = 500
 MOST_LISTS = 20
 MOST_CHARACTERS = 4_000_000
 MOST_WORDS = 32
-"""What one call looks at: it ends with the page of tasks that reaches one of these, and with a page
-that was cut because its tasks are large, when there is something to return.
+"""The work of one call: it ends with the page of tasks that reaches one of these limits, or, if it
+has found something, with a page that was cut because its tasks are large.
 """
 
 
 class SearchTasksRequest(A2AStruct, frozen=True, kw_only=True):
-    """Ask for the tasks that match all of what is given.
+    """A request for the tasks that match all given filters.
 
-    ``text``: every word of it occurs in what was said, or in what artifacts hold or are called;
-    case does not matter. ``states``: the task is in one of them. ``context_id``: it belongs to
-    that context. ``status_timestamp_after`` and ``status_timestamp_before``, both inclusive, bound
-    when its status last changed. ``metadata``: its own metadata, or that of one of its messages or
-    artifacts, has each of these members with this very value. ``history_length`` and
-    ``include_artifacts`` are those of ListTasks.
+    ``text``: every word occurs, in any case, in the text of messages and artifacts or in the names
+    and descriptions of artifacts. ``states``: the task has one of them. ``status_timestamp_after``
+    and ``status_timestamp_before``, both inclusive, bound the last change of its status.
+    ``metadata``: each member occurs, with the same value, in the metadata of the task, of a message
+    or of an artifact. ``history_length`` and ``include_artifacts`` are those of ListTasks.
     """
 
     tenant: str = ""
@@ -59,8 +58,8 @@ class SearchTasksRequest(A2AStruct, frozen=True, kw_only=True):
 class SearchTasksResponse(A2AStruct, frozen=True, kw_only=True):
     """Tasks that match, the last updated first.
 
-    A page may hold fewer than asked for, or none, though more match: only an empty
-    ``next_page_token`` says that all were looked at.
+    A page may be short or even empty although more tasks match: only an empty ``next_page_token``
+    marks the end.
     """
 
     tasks: tuple[Task, ...]
@@ -73,26 +72,25 @@ class SearchTasksResponse(A2AStruct, frozen=True, kw_only=True):
 async def search(
     service: A2AService, request: SearchTasksRequest, context: CallContext
 ) -> SearchTasksResponse:
-    """Answer ``tasks/search`` out of what the service lists for this caller, and for no other.
+    """Answer ``tasks/search`` from the tasks that the service lists for this caller.
 
-    The work of one call is bounded, however many tasks there are.
-    Raises ``InvalidParamsError``.
+    The work of one call is bounded. Raises ``InvalidParamsError``.
     """
     size = request.page_size or DEFAULT_PAGE
     if not 1 <= size <= LARGEST_PAGE:
-        _refuse("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
+        _reject("pageSize", f"pageSize is between 1 and {LARGEST_PAGE}, or 0 for the default")
     words = request.text.casefold().split()
     if len(words) > MOST_WORDS:
-        _refuse("text", f"at most {MOST_WORDS} words")
+        _reject("text", f"at most {MOST_WORDS} words")
     if request.history_length is not None and request.history_length < 0:
-        _refuse("historyLength", "0 for none, a positive number, or left out for all")
-    # What is not looked at and not shown is not asked for.
-    looks = bool(words or request.metadata)
+        _reject("historyLength", "0 for none, a positive number, or left out for all")
+    # History and artifacts that are neither searched nor returned are not read.
+    reads_content = bool(words or request.metadata)
     found: list[Task] = []
     token, tasks, lists, characters = request.page_token, 0, 0, 0
     while True:
-        # No page is larger than the room that is left, so every match on it finds a place, and
-        # the walk can always go on after a whole page.
+        # A page is never larger than what is left of the result, so every match on it fits, and
+        # the next call continues after a whole page.
         page = await service.list_tasks(
             ListTasksRequest(
                 tenant=request.tenant,
@@ -101,20 +99,20 @@ async def search(
                 status_timestamp_after=request.status_timestamp_after,
                 page_size=size - len(found),
                 page_token=token,
-                history_length=None if looks else request.history_length,
-                include_artifacts=looks or bool(request.include_artifacts),
+                history_length=None if reads_content else request.history_length,
+                include_artifacts=reads_content or bool(request.include_artifacts),
             ),
             context,
         )
-        shown = len(found)
+        before = len(found)
         for task in page.tasks:
-            if not _is_of(task, request):
+            if not _matches(task, request):
                 continue
             texts = [text.casefold() for text in _texts(task)] if words else []
             characters += sum(map(len, texts))
             if all(any(word in text for text in texts) for word in words):
-                found.append(_shown(task, request))
-        is_large = bool(found) and len(page.tasks) < size - shown
+                found.append(_trimmed(task, request))
+        is_large = bool(found) and len(page.tasks) < size - before
         tasks += len(page.tasks)
         lists += 1
         token = page.next_page_token
@@ -141,15 +139,15 @@ SEARCH = method(
 
 
 class TaskSearch(Extension):
-    """Callers find their tasks by what is in them: ``tasks/search``."""
+    """Callers search their tasks: ``tasks/search``."""
 
     uri = TASK_SEARCH
     description = "Finds the caller's own tasks by text, state, time and metadata: tasks/search."
     methods = (SEARCH,)
 
 
-def _is_of(task: Task, request: SearchTasksRequest) -> bool:
-    """Whether all but the text fits."""
+def _matches(task: Task, request: SearchTasksRequest) -> bool:
+    """Return whether a task matches all filters but the text."""
     if request.states and task.state not in request.states:
         return False
     before, at = request.status_timestamp_before, task.status.timestamp
@@ -162,23 +160,23 @@ def _is_of(task: Task, request: SearchTasksRequest) -> bool:
 
 
 def _equal(held: object, wanted: object) -> bool:
-    # JSON's true is no number, as Python's is.
+    # In JSON true is not 1.
     return held == wanted and isinstance(held, bool) == isinstance(wanted, bool)
 
 
-def _said(task: Task) -> list[Message]:
+def _messages(task: Task) -> list[Message]:
     return [*task.history, *([task.status.message] if task.status.message is not None else [])]
 
 
 def _metadata(task: Task) -> Iterator[Mapping[str, Any]]:
     if task.metadata:
         yield task.metadata
-    yield from (message.metadata for message in _said(task) if message.metadata)
+    yield from (message.metadata for message in _messages(task) if message.metadata)
     yield from (artifact.metadata for artifact in task.artifacts if artifact.metadata)
 
 
 def _texts(task: Task) -> Iterable[str]:
-    for message in _said(task):
+    for message in _messages(task):
         yield message.text
     for artifact in task.artifacts:
         yield artifact.name
@@ -186,7 +184,7 @@ def _texts(task: Task) -> Iterable[str]:
         yield artifact.text
 
 
-def _shown(task: Task, request: SearchTasksRequest) -> Task:
+def _trimmed(task: Task, request: SearchTasksRequest) -> Task:
     length = request.history_length
     history = task.history
     if length is not None:
@@ -195,7 +193,7 @@ def _shown(task: Task, request: SearchTasksRequest) -> Task:
     return replace(task, history=history, artifacts=artifacts)
 
 
-def _refuse(field: str, description: str) -> None:
+def _reject(field: str, description: str) -> None:
     raise InvalidParamsError(
         f"{field}: {description}", violations=(FieldViolation(field, description),)
     )

@@ -1,4 +1,4 @@
-"""The agent card: what an agent is, can do, and where it listens (specification §4.4, §8)."""
+"""The agent card: identity, skills, capabilities and interfaces (specification §4.4, §8)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from parley.model.struct import A2AStruct, NonEmpty, freeze
 
 
 class AgentInterface(A2AStruct, frozen=True, kw_only=True):
-    """One address of an agent, and the binding and protocol version spoken there (§4.4.6)."""
+    """One address of an agent, with its binding and protocol version (§4.4.6)."""
 
     url: NonEmpty
     protocol_binding: NonEmpty
@@ -18,7 +18,7 @@ class AgentInterface(A2AStruct, frozen=True, kw_only=True):
 
 
 class AgentProvider(A2AStruct, frozen=True, kw_only=True):
-    """Who offers the agent (§4.4.2)."""
+    """The provider of the agent (§4.4.2)."""
 
     url: str
     organization: str

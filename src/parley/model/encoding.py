@@ -1,6 +1,6 @@
 """The JSON that Parley writes, and reads back from its own log: canonical ProtoJSON.
 
-Reading what others write needs more forgiveness and better words: see ``wire.protojson``.
+``wire.json`` reads what peers write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def to_wire(value: Any) -> Any:
 
 
 def from_wire(kind: type, value: Any) -> Any:
-    """Return the value of type ``kind`` that ``value`` stands for in JSON."""
+    """Return the value of type ``kind`` whose JSON form is ``value``."""
     if kind is Timestamp:
         if not isinstance(value, str):
             raise ValueError("expected a timestamp such as 2026-01-31T12:00:00.000Z")

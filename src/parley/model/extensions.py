@@ -1,8 +1,8 @@
-"""Extensions of the protocol: what one can add, on either side (specification §4.6).
+"""The base of extensions of the protocol, for agents and clients (specification §4.6).
 
-An extension may declare data on the card, check and enrich what is sent (a profile), and add
-methods. It never adds fields to the types of the specification, or values to its enums: what it
-has to say is in metadata, under its URI.
+An extension may declare data on the card, check and enrich messages (a profile), and add methods.
+It adds no fields to the types of the specification and no values to its enums: its data is in
+metadata, under its URI.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Carrier = (
     | TaskArtifactUpdateEvent
     | SendMessageRequest
 )
-"""What has metadata, and so can carry what an extension has to say."""
+"""Anything with metadata, which can carry the data of an extension."""
 
 C = TypeVar("C", bound=Carrier)
 
@@ -46,10 +46,9 @@ C = TypeVar("C", bound=Carrier)
 class ExtensionMethod(msgspec.Struct, Generic[Q, A], frozen=True):
     """A method that an extension adds. Make it with ``method``.
 
-    It is called as core methods are: with the same authentication, validation and errors, by
-    callers that ask for the extension. ``operation.name`` is its JSON-RPC name, and
-    ``operation.extension`` the URI. ``handle`` answers, with the agent's service, which keeps
-    callers apart, the request and its context.
+    Callers that activate the extension call it like core methods, with the same authentication,
+    validation and errors. ``operation.name`` is its JSON-RPC name, and ``operation.extension`` the
+    URI. ``handle`` gets the agent's service, which authorizes, the request and its context.
     """
 
     operation: Operation
@@ -69,14 +68,13 @@ def method(
 ) -> ExtensionMethod[Q, A]:
     """Return a method of the extension ``uri``.
 
-    ``name`` is what it is called over JSON-RPC; ``verb`` and ``path``, relative to the agent's
-    address and with fields of the request in braces, what it is over HTTP+JSON. A ``safe`` method
-    changes nothing, so that clients may repeat it. A request with a field ``tenant`` can be sent
-    to an agent behind a tenant.
+    ``name`` is its name over JSON-RPC; over HTTP+JSON it has ``verb`` and ``path``, relative to
+    the agent's address and with fields of the request in braces. A ``safe`` method changes
+    nothing, so that clients may repeat it. A request with a field ``tenant`` can be sent to an
+    agent behind a tenant.
 
-    Raises ``ValueError`` for a name or a path that the specification has given away, ``TypeError``
-    for a ``handle`` that is no ``async def``: it is called on the event loop, and what it asks the
-    service is awaited.
+    Raises ``ValueError`` for a name or a path of the specification, ``TypeError`` for a ``handle``
+    that is no ``async def``: it runs on the event loop.
     """
     if not _is_async(handle):
         raise TypeError(
@@ -103,12 +101,11 @@ def method(
 
 
 class Extension:
-    """One extension, as an agent or a client takes part in it. Subclass it for behaviour.
+    """An extension, for an agent or a client. Subclass it for behaviour.
 
-    The version is part of ``uri``: another version is another extension, and nobody falls back
-    from one to the other. ``depends_on`` are URIs of extensions without which it makes no sense:
-    it is in force for callers that ask for them too. ``params`` go onto the card. ``data`` is the
-    type of what it says in metadata; whatever does not fit is refused when it is read.
+    The version is part of ``uri``: another version is another extension, without fallback.
+    ``depends_on`` are URIs of extensions that callers must activate too. ``params`` go onto the
+    card. ``data`` is the type of its data in metadata; reading rejects anything else.
     """
 
     uri: str = ""
@@ -125,25 +122,25 @@ class Extension:
         return f"{type(self).__name__}({self.uri!r})"
 
     @property
-    def is_data_alone(self) -> bool:
-        """Whether an agent does nothing for it: it is data on the card, and no more."""
+    def is_declaration_only(self) -> bool:
+        """Whether it is only data on the card, without behaviour."""
         kind = type(self)
         acts = kind.receive is not Extension.receive or kind.send is not Extension.send
         return not acts and not self.methods and kind.data is Any
 
     def declared(self) -> AgentExtension:
-        """Return what stands on the card."""
+        """Return the declaration for the card."""
         return AgentExtension(
             uri=self.uri, description=self.description, required=self.required, params=self.params
         )
 
-    # -- what it says in metadata --------------------------------------------------------------
+    # -- data in metadata ----------------------------------------------------------------------
 
     @classmethod
     def of(cls, carrier: Carrier) -> Any:
-        """Return what the metadata of ``carrier`` says under the URI, ``None`` if nothing.
+        """Return the data under the URI in the metadata of ``carrier``, ``None`` if there is none.
 
-        Raises ``InvalidParamsError`` when it is no ``data``.
+        Raises ``InvalidParamsError`` if it does not have the type ``data``.
         """
         value = (carrier.metadata or {}).get(cls.uri)
         if value is None or cls.data is Any:
@@ -168,42 +165,41 @@ class Extension:
         metadata = {**(carrier.metadata or {}), **cls.says(data)}
         return msgspec.structs.replace(carrier, metadata=metadata)
 
-    # -- an agent's side: called where the extension is in force -------------------------------
+    # -- hooks of an agent, called where the extension is active -------------------------------
 
     def receive(
         self, request: SendMessageRequest, context: CallContext
     ) -> SendMessageRequest | Awaitable[SendMessageRequest]:
-        """Check a message that comes in, and return it as the agent is to see it.
+        """Check an incoming message, and return it as the agent gets it.
 
-        It may be an ``async def``, which awaits what takes time; a plain ``def`` runs in a thread.
-        It is called before anything is logged.
+        It may be an ``async def``; a plain ``def`` runs in a thread. It is called before anything
+        is logged.
         Raises ``A2AError`` for a message that the extension does not allow.
         """
         return request
 
     def send(self, event: E) -> E:
-        """Return what the agent says, enriched: a direct message, a status, an artifact update.
+        """Enrich what the agent sends: a direct message, a status, an artifact update.
 
-        It is called before the event is logged, so stream, task and push agree. Ids, states and
-        the order of things are not its to change. It is a plain ``def`` that the event loop calls
-        for every event and chunk, so it returns at once: what takes time belongs into ``receive``,
-        or into the skill.
-        Raises ``A2AError`` for what the extension does not allow the agent to say.
+        It is called before the event is logged, so stream, task and push agree. It must not change
+        ids and states. It is a plain ``def`` that the event loop calls for every event and chunk,
+        so it must return at once: slow work belongs in ``receive`` or in the skill.
+        Raises ``A2AError`` for what the extension does not allow the agent to send.
         """
         return event
 
-    # -- a client's side -----------------------------------------------------------------------
+    # -- hook of a client ----------------------------------------------------------------------
 
     def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Return a message that goes out, enriched. It is called once for each message.
+        """Enrich an outgoing message. It is called once for each message.
 
-        It is a plain ``def`` that the event loop calls, so it returns at once.
+        It is a plain ``def`` that the event loop calls, so it must return at once.
         """
         return request
 
 
 class Declared(Extension):
-    """An extension that is data on the card and nothing else."""
+    """An extension that is only data on the card."""
 
     def __init__(self, declaration: AgentExtension) -> None:
         super().__init__(required=declaration.required, params=declaration.params)
@@ -212,17 +208,17 @@ class Declared(Extension):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling a function, or an object that can be called, is to be awaited."""
+    """Return whether a function, or the call of an object, is an ``async def``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004
     )
 
 
-def collected(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extension, ...]:
-    """Return extensions as objects, by URI; a later one replaces an earlier of the same URI.
+def collect_extensions(given: Iterable[Extension | AgentExtension | str]) -> tuple[Extension, ...]:
+    """Return extensions as objects; a later one replaces an earlier one of the same URI.
 
-    Raises ``TypeError`` and ``ValueError`` for what is none, has a URI that cannot be sent in a
-    header, or has a ``send`` or an ``ask`` that is an ``async def``.
+    Raises ``TypeError`` and ``ValueError`` for what is no extension, has a URI that cannot be sent
+    in a header, or has an ``async def`` for ``send`` or ``ask``.
     """
     found: dict[str, Extension] = {}
     for item in given:

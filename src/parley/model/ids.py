@@ -1,7 +1,7 @@
-"""What an id may be: of a task, a context, a message, a tenant, a caller.
+"""Limits on ids of tasks, contexts, messages, tenants and callers.
 
-The specification sets no bounds, but every store has some. These are such that all of them keep the
-same ids, and several of one fit into a key.
+The specification has none, but every store does. Within these, all stores keep the same ids, and
+several of them fit into one key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def may_be_id(text: str) -> bool:
-    """Return whether a text can be an id; whatever cannot names nothing that there is."""
+    """Return whether a text can be an id. Nothing has an id that cannot be one."""
     if len(text) > LONGEST_ID or "\0" in text:
         return False
     if text.isascii():

@@ -1,7 +1,7 @@
-"""The operations of A2A 1.0, once, as data (specification §5.3).
+"""The operations of A2A 1.0, as a table (specification §5.3).
 
-Bindings, client, metrics and documentation are driven by this table; nothing else spells an
-operation's name, types or path.
+Bindings, client, metrics and documentation are driven by this table; nothing else names an
+operation's types or path.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` is its JSON-RPC method and gRPC name, ``method`` the method of ``A2AService``.
     ``verb`` and ``path`` are those of the HTTP+JSON binding, with fields of the request in
-    braces. ``aliases`` are names that older texts use for it. ``safe`` operations change nothing
-    and may be repeated at will. ``extension`` is the URI of the extension that adds the operation,
+    braces. ``aliases`` are legacy names for it. ``safe`` operations change nothing and may be
+    repeated. ``extension`` is the URI of the extension that adds the operation,
     which then is no method of ``A2AService``; empty for those of the specification.
     """
 

@@ -1,4 +1,4 @@
-"""What is said and what is made: parts, messages and artifacts (specification §4.1)."""
+"""Parts, messages and artifacts (specification §4.1)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from parley.model.struct import A2AStruct, NonEmpty, WrongField, freeze
+from parley.model.struct import A2AStruct, InvalidField, NonEmpty, freeze
 
 
 class Role(Enum):
-    """Who speaks: the client (user) or the agent (specification §4.1.5)."""
+    """The sender of a message: the client (user) or the agent (specification §4.1.5)."""
 
     UNSPECIFIED = "ROLE_UNSPECIFIED"
     USER = "ROLE_USER"
@@ -22,7 +22,7 @@ class Role(Enum):
         return self.value
 
 
-# What runs for every part and message that is read looks names up as rarely as it can.
+# Checks run for every part and message that is read, so they avoid lookups of names.
 _USER, _AGENT = Role.USER, Role.AGENT
 _NONE: tuple[str, ...] = ()
 
@@ -31,7 +31,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     """One piece of content: exactly one of ``text``, ``raw``, ``url`` or ``data`` (§4.1.6).
 
     ``data`` may be any JSON value, ``None`` (JSON null) included, so its absence is ``UNSET``.
-    ``raw`` holds a file's bytes, ``url`` says where to fetch them.
+    ``raw`` holds a file's bytes, ``url`` their address.
 
     Raises ``ValueError`` when none or several of the four are given, ``TypeError`` when text is
     not a string or bytes are not bytes.
@@ -46,7 +46,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
     media_type: str = ""
 
     def __post_init__(self) -> None:
-        # The way of nearly every part comes first: this runs for each one that is read.
+        # Nearly every part is text: this runs for each one that is read.
         if (
             isinstance(self.text, str)
             and self.raw is None
@@ -81,9 +81,9 @@ def text_of(parts: Sequence[Part]) -> str:
 
 
 class Message(A2AStruct, frozen=True, kw_only=True):
-    """One thing said by the user or the agent (specification §4.1.4).
+    """A message of the user or the agent (specification §4.1.4).
 
-    Raises ``WrongField`` (a ``ValueError``) without an id, a role or parts.
+    Raises ``InvalidField`` (a ``ValueError``) without an id, a role or parts.
     """
 
     message_id: NonEmpty
@@ -103,11 +103,11 @@ class Message(A2AStruct, frozen=True, kw_only=True):
         ):
             freeze(self, "parts", "extensions", "reference_task_ids")
         if self.role is not _USER and self.role is not _AGENT:
-            raise WrongField("role", f"expected ROLE_USER or ROLE_AGENT, got {self.role}")
+            raise InvalidField("role", f"expected ROLE_USER or ROLE_AGENT, got {self.role}")
         if not self.message_id:
-            raise WrongField("message_id", "must not be empty")
+            raise InvalidField("message_id", "must not be empty")
         if not self.parts:
-            raise WrongField("parts", "must not be empty")
+            raise InvalidField("parts", "must not be empty")
 
     @property
     def text(self) -> str:
@@ -121,7 +121,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 class Artifact(A2AStruct, frozen=True, kw_only=True):
     """One result of a task (specification §4.1.7). Its id is unique within the task.
 
-    Raises ``WrongField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
+    Raises ``InvalidField`` (a ``ValueError``) without an id. It may have no parts: a last chunk can
     close an artifact without adding to it.
     """
 
@@ -136,7 +136,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
         if type(self.parts) is not tuple or self.extensions is not _NONE:
             freeze(self, "parts", "extensions")
         if not self.artifact_id:
-            raise WrongField("artifact_id", "must not be empty")
+            raise InvalidField("artifact_id", "must not be empty")
 
     @property
     def text(self) -> str:

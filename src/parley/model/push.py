@@ -8,7 +8,7 @@ from parley.model.struct import A2AStruct, NonEmpty
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
-    """How the agent authenticates at the webhook: an HTTP scheme and its credentials.
+    """The agent's authentication at a webhook: an HTTP scheme and its credentials.
 
     Shows no credentials where it is printed.
     """
@@ -22,7 +22,7 @@ class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """Where, and how authenticated, a task's events are to be posted.
+    """A webhook for the events of a task.
 
     Shows no secrets where it is printed.
     """
@@ -43,7 +43,7 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
 
 def server_of(url: str) -> str:
-    """Return as much of a webhook's URL as may be shown: the rest of it is often a secret."""
+    """Return the scheme and host of a webhook's URL: the rest of it is often a secret."""
     try:
         address = urlsplit(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a message refers to tasks, and its parts to artifacts (specification §3.4.3)."""
+"""References of a message to tasks, and of its parts to artifacts (specification §3.4.3)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from parley.model.parts import Message, Part
 
 TASK_KEY = "taskId"
 ARTIFACT_KEY = "artifactId"
-"""The members of a part's metadata that name an artifact, and the task that made it."""
+"""The members of a part's metadata that name an artifact and its task."""
 
 
 class ArtifactReference(msgspec.Struct, frozen=True):
-    """An artifact that a part refers to. Without ``task_id`` it is one of the tasks around."""
+    """A reference to an artifact; without ``task_id`` to one of a referenced or current task."""
 
     artifact_id: str
     task_id: str = ""
@@ -26,7 +26,7 @@ def refer_to(artifact_id: str, task_id: str = "") -> dict[str, Any]:
 
 
 def artifacts_named(message: Message) -> tuple[ArtifactReference, ...]:
-    """Return the artifacts that the parts of a message refer to, in order, each once."""
+    """Return the distinct artifacts that the parts of a message refer to, in order."""
     found = {
         ArtifactReference(artifact, _string(part, TASK_KEY)): None
         for part in message.parts
@@ -36,7 +36,7 @@ def artifacts_named(message: Message) -> tuple[ArtifactReference, ...]:
 
 
 def tasks_named(message: Message) -> tuple[str, ...]:
-    """Return the ids of the tasks that a message, or a part of it, refers to, each once."""
+    """Return the distinct ids of the tasks that a message or its parts refer to."""
     ids = [*message.reference_task_ids, *(_string(part, TASK_KEY) for part in message.parts)]
     return tuple(dict.fromkeys(filter(None, ids)))
 

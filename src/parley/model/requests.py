@@ -1,4 +1,4 @@
-"""What is asked of an agent and what it answers (specification §3.1, §3.2)."""
+"""Requests and responses of the operations (specification §3.1, §3.2)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.model.tasks import (
 
 
 class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How a message is to be answered (specification §3.2.2).
+    """Options for the answer to a message (specification §3.2.2).
 
     ``history_length``: ``None`` for all of it, 0 for none, n for the last n messages (§3.2.4).
     """
@@ -190,5 +190,5 @@ class StreamResponse(A2AStruct, frozen=True, kw_only=True):
     def payload(self) -> Event:
         """The one that is set."""
         event = self.artifact_update or self.status_update or self.task or self.message
-        assert event is not None  # __post_init__ has seen to it
+        assert event is not None  # __post_init__ ensures it
         return event

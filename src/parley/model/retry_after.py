@@ -1,4 +1,4 @@
-"""What a server says about when to come again (RFC 9110 §10.2.3)."""
+"""The ``Retry-After`` header (RFC 9110 §10.2.3)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 
 def seconds_of(retry_after: str | None, now: datetime | None = None) -> float | None:
-    """Return what a ``Retry-After`` header asks for: seconds, or a date that becomes seconds."""
+    """Return the seconds of a ``Retry-After`` header, which may be a date."""
     if retry_after is None:
         return None
     value = retry_after.strip()
     if value.isascii() and value.isdigit():
-        return float(value[:10])  # more is for ever, too
-    from email.utils import parsedate_to_datetime  # slow to import, seldom needed
+        return float(value[:10])  # longer numbers mean for ever, too
+    from email.utils import parsedate_to_datetime  # slow to import, rarely needed
 
     try:
         moment = parsedate_to_datetime(value)

@@ -1,4 +1,4 @@
-"""The one interface between those who ask and those who answer (specification §3.1)."""
+"""``A2AService``: the interface between callers and agents (specification §3.1)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from parley.model.requests import (
 )
 from parley.model.tasks import Event, Task
 
-_MARK = "\x1f"
-"""Stands in no issuer and no id (see ``may_be_name``), so it separates the two."""
+_SEPARATOR = "\x1f"
+"""Separates issuer and id, neither of which can contain it (``ids.may_be_name``)."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The one who asks.
+    """The identity of a caller.
 
-    ``id`` and ``issuer`` name a caller: the "bob" of two issuers is two callers. ``issuer`` is the
-    issuer or the security scheme that vouches for the id; a server with one scheme needs none.
-    ``authenticated`` is false when nobody vouches for the id: an unauthenticated "bob" is another.
-    ``claims`` is what else the credential says.
+    ``id`` and ``issuer`` identify a caller: the "bob" of two issuers is two callers. ``issuer`` is
+    the issuer or the security scheme that authenticated the id; a server with one scheme needs
+    none. ``authenticated`` is false for an id without proof: an unauthenticated "bob" is another
+    caller. ``claims`` are the further claims of the credential.
     """
 
     id: str = ""
@@ -46,39 +46,39 @@ class Caller(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The name under which all that the caller owns is kept: tasks, contexts, receipts.
+        """The key of all that the caller owns in the store: tasks, contexts, receipts.
 
-        Two callers have the same one only if they are the same; those without an id have none.
+        Different callers have different ones; callers without an id have none.
         """
         if not self.id:
             return ""
         name = owned_by(self.issuer) + self.id if self.issuer else self.id
-        return name if self.authenticated else _MARK + name
+        return name if self.authenticated else _SEPARATOR + name
 
 
 ANONYMOUS = Caller()
 
 
 def owned_by(issuer: str) -> str:
-    """Return what the owner begins with for the authenticated callers of an issuer."""
-    return issuer + _MARK
+    """Return the prefix of the ``owner`` of an issuer's authenticated callers."""
+    return issuer + _SEPARATOR
 
 
 def caller_of(owner: str) -> Caller:
-    """Return the caller who has this ``owner``, without claims."""
+    """Return the caller with this ``owner``, without claims."""
     if not owner:
         return ANONYMOUS
-    issuer, _, id = owner.removeprefix(_MARK).rpartition(_MARK)
-    return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_MARK))
+    issuer, _, id = owner.removeprefix(_SEPARATOR).rpartition(_SEPARATOR)
+    return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_SEPARATOR))
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What travels beside a request.
+    """The context of a request: who sent it, and how.
 
-    ``extensions`` are the URIs that the caller asked for and the agent has (those in force).
-    ``last_event_id`` is the caller's place in a stream: the number of the last event that it has.
-    ``traceparent`` is the W3C trace header, passed on as received. ``patience`` is how many seconds
-    the caller waits for the end of a task, where the binding knows of a deadline.
+    ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
+    ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` is the
+    W3C trace header, as received. ``reply_timeout`` is how many seconds the caller waits for the
+    end of a task, if the binding has a deadline.
     """
 
     caller: Caller = ANONYMOUS
@@ -87,14 +87,14 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     last_event_id: str | None = None
     traceparent: str = ""
-    patience: float | None = None
+    reply_timeout: float | None = None
 
 
 class StreamItem(NamedTuple):
     """One event of a stream.
 
-    ``seq`` is its number in the task's log; ``None`` where the answerer keeps no numbers, and for
-    a direct message. ``json`` is the event's canonical JSON where it is at hand already.
+    ``seq`` is its number in the task's log; ``None`` if the agent has no numbers, and for a direct
+    message. ``json`` is the event's canonical JSON, if it is already known.
     """
 
     event: Event
@@ -105,11 +105,10 @@ class StreamItem(NamedTuple):
 class A2AService(Protocol):
     """The eleven operations of A2A 1.0 on the 1.0 data model.
 
-    Whatever answers implements it (a local agent, a remote one, a gateway, a test double);
-    whatever asks calls it. Every method raises only ``A2AError``; that of a remote agent also
-    ``ClientError``, when the agent could not be asked or heard. A streaming method is an async
-    generator: errors that are known before the first event are raised by its first step, and
-    closing it ends the caller's interest, never the task.
+    Local and remote agents, gateways and test doubles implement it; bindings call it. Every
+    method raises only ``A2AError``, and that of a remote agent also ``ClientError``, when the
+    agent cannot be reached. A streaming method is an async generator: its first step raises
+    errors that are known before the first event, and closing it never ends the task.
     """
 
     async def send_message(

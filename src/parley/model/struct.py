@@ -1,4 +1,4 @@
-"""The shape that every A2A value shares: frozen, keyword-only, camelCase on the wire."""
+"""The base of every A2A value: frozen, keyword-only, camelCase on the wire."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Self
 import msgspec
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
-"""A required string that means nothing when it is empty: an id, an address.
+"""A required string that must not be empty: an id, an address.
 
-Other required fields may be empty, and then ProtoJSON writers leave them out.
+Other required fields may be empty, and ProtoJSON writers then leave them out.
 """
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -31,14 +31,13 @@ class A2AStruct(
     Values are immutable; ``msgspec.structs.replace`` makes a changed copy. Two values are equal
     when their fields are; a value can be hashed when it holds no JSON object (metadata, data).
     Fields without a default are REQUIRED by the specification and are always written; a field
-    that equals its default is left out of the JSON, as ProtoJSON asks (specification §5.7). Names
-    are checked strictly here; ``wire.protojson`` is where unknown and differently spelled names
-    are forgiven.
+    that equals its default is left out of the JSON, as ProtoJSON asks (specification §5.7). Only
+    exact names are accepted here; ``wire.json`` reads unknown and differently spelled ones.
     """
 
 
-class WrongField(ValueError):
-    """A value cannot be made because of one of its fields; ``field`` is its Python name."""
+class InvalidField(ValueError):
+    """A value cannot be made because of one of its fields, ``field`` in Python."""
 
     def __init__(self, field: str, description: str) -> None:
         self.field = field
@@ -47,10 +46,9 @@ class WrongField(ValueError):
 
 
 def freeze(value: A2AStruct, *fields: str) -> None:
-    """Make tuples of the lists that an author gave for ``fields`` of a new value.
+    """Replace lists that an author gave for ``fields`` of a new value by tuples.
 
-    What is written then equals what is read back, and can no longer change. Raises ``TypeError``
-    for a single string, which would fall into letters.
+    Raises ``TypeError`` for a single string, which would become a tuple of letters.
     """
     for field in fields:
         held = getattr(value, field)
@@ -68,7 +66,7 @@ _RFC_3339 = re.compile(
 
 
 class Timestamp(datetime):
-    """A moment in UTC, in whole milliseconds (specification §5.6.1)."""
+    """A time in UTC, in whole milliseconds (specification §5.6.1)."""
 
     _text: str | None = None
 
@@ -76,7 +74,7 @@ class Timestamp(datetime):
     def of(cls, moment: datetime) -> Self:
         """Return ``moment`` in UTC and whole milliseconds.
 
-        Raises ``ValueError`` for a moment without a time zone, which would be ambiguous.
+        Raises ``ValueError`` for a time without a time zone, which would be ambiguous.
         """
         if moment.tzinfo is None:
             raise ValueError(
@@ -99,7 +97,7 @@ class Timestamp(datetime):
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Self:
-        """Return the present moment; always in UTC, so ``tz`` makes no difference."""
+        """Return the current time; always in UTC, so ``tz`` makes no difference."""
         return cls.of(datetime.now(tz or UTC))
 
     @classmethod
@@ -122,7 +120,7 @@ class Timestamp(datetime):
 
     @classmethod
     def from_milliseconds(cls, milliseconds: int) -> Self:
-        """Return the moment that lies ``milliseconds`` after 1970-01-01T00:00:00Z."""
+        """Return the time ``milliseconds`` after 1970-01-01T00:00:00Z."""
         return cls(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
     @property
@@ -131,7 +129,7 @@ class Timestamp(datetime):
         return (self - _EPOCH) // timedelta(milliseconds=1)
 
     def __str__(self) -> str:
-        if self._text is None:  # a moment is written in an event, and again in a reply
+        if self._text is None:  # a time is often written twice: in an event and in a reply
             moment = self if self.tzinfo is UTC else self.of(self)
             self._text = f"{moment.isoformat(timespec='milliseconds')[:23]}Z"
         return self._text

@@ -10,7 +10,7 @@ from parley.model.struct import A2AStruct, NonEmpty, Timestamp, freeze
 
 
 class TaskState(Enum):
-    """Where a task stands in its life (specification §4.1.3)."""
+    """The state of a task in its life cycle (specification §4.1.3)."""
 
     UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
     SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -45,10 +45,10 @@ INTERRUPTED_STATES = frozenset({TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRE
 
 
 class TaskStatus(A2AStruct, frozen=True, kw_only=True):
-    """A task's state, when it was entered, and what the agent said about it.
+    """A task's state, when the task entered it, and the agent's message about it.
 
     A peer may send UNSPECIFIED: an indeterminate state, neither terminal nor interrupted. Our own
-    agents never enter it (``log.fold`` refuses it), but readers must be able to hold it.
+    agents never enter it (``store.fold`` rejects it), but readers must be able to hold it.
     """
 
     state: TaskState
@@ -57,7 +57,7 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
 
 
 class Task(A2AStruct, frozen=True, kw_only=True):
-    """A unit of work with a life of its own (specification §4.1.1)."""
+    """A unit of work with a life cycle (specification §4.1.1)."""
 
     id: NonEmpty
     context_id: str = ""
@@ -77,9 +77,9 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the task has to say: the text of its artifacts, else of its status message.
+        """The text of the task's artifacts, else of its status message.
 
-        When it has ended without either, that of the last thing its agent said on the way.
+        Of an ended task without either, it is the text of the agent's last message.
         """
         text = "\n".join([text_of(a.parts) for a in self.artifacts])
         if not text.strip() and self.status.message is not None:
@@ -89,7 +89,7 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @property
     def last_words(self) -> Message | None:
-        """What the agent of a task that has ended without a message said last in its turn."""
+        """The agent's last message in the turn that ended the task without a status message."""
         if not self.state.is_terminal or self.status.message is not None:
             return None
         for message in reversed(self.history):
@@ -104,7 +104,7 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """A task entered a state, or spoke about the one it is in (specification §4.2.1)."""
+    """A task entered a state, or sent a message in its state (specification §4.2.1)."""
 
     task_id: NonEmpty
     context_id: str
@@ -113,7 +113,7 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
 
 class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """A task made an artifact, or a further piece of one (specification §4.2.2)."""
+    """A task made an artifact, or a further chunk of one (specification §4.2.2)."""
 
     task_id: NonEmpty
     context_id: str

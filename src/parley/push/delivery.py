@@ -12,7 +12,7 @@ from parley.model.push import server_of
 from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
 from parley.push.reader import EventReader, Notice, TaskReader
 from parley.push.scheduler import DeliveryJob, Destination
-from parley.security.egress import looked_up_for
+from parley.security.egress import lookup_caller
 from parley.store import jitter
 from parley.store.task_store import PushRecord, PushState, StoreError, TaskStore
 from parley.wire import versions
@@ -117,7 +117,7 @@ class WebhookDelivery:
 
     def reader(self, task_id: str, push: PushRecord) -> EventReader | TaskReader:
         """Return what reads what a webhook is to be told, after its cursor."""
-        if versions.dialect(push.version).tells_tasks:
+        if versions.dialect(push.version).pushes_tasks:
             return TaskReader(self._store, task_id, push.cursor)
         return EventReader(self._store, task_id)
 
@@ -142,7 +142,7 @@ class WebhookDelivery:
         """Send a notification, and note how its destination answers."""
         loop = get_running_loop()
         begun = loop.time()
-        looked_up_for.set(destination.caller)  # in this task, which is one call's
+        lookup_caller.set(destination.caller)  # in this task, which is one call's
         failure = await self._poster.post(push, body, named)
         if failure is None or not failure.is_ours:
             is_well = failure is None or failure.is_refusal

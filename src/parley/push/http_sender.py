@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from parley.model.retry_after import seconds_of
-from parley.security.answers import AnswerTooLarge, bounded_connector
-from parley.security.egress import Egress, cause_in, forbidden_in
+from parley.security.egress import Egress, find_cause, find_forbidden
+from parley.security.response_limits import ResponseLimitExceeded, bounded_connector
 from parley.store.task_store import PushRecord
 from parley.wire import versions
 
@@ -89,12 +89,12 @@ class HttpSender:
         except (aiohttp.InvalidURL, ValueError):
             return DeliveryFailure("the URL cannot be called", is_final=True)
         except (aiohttp.ClientError, OSError) as error:
-            forbidden = forbidden_in(error)
+            forbidden = find_forbidden(error)
             if forbidden is not None:
                 return DeliveryFailure(f"it is at a {forbidden.kind} address", is_final=True)
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 return DeliveryFailure("this server has no room for a connection", is_ours=True)
-            if cause_in(error, AnswerTooLarge) is not None:
+            if find_cause(error, ResponseLimitExceeded) is not None:
                 return DeliveryFailure("it answers with more than an answer may take")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.uuid7 import new_id
-from parley.security.egress import Egress, ForbiddenAddress, host_named
+from parley.security.egress import Egress, ForbiddenAddress, normalize_host
 from parley.store.task_store import PushRecord
 
 LONGEST_ID = 256
@@ -75,7 +75,7 @@ def _wrong_url(url: str, egress: Egress) -> str:
     try:
         if "[" in address.netloc and not _IN_BRACKETS.fullmatch(address.netloc):
             raise ValueError("an IPv6 address in brackets, or a name without them")
-        host = host_named(host)
+        host = normalize_host(host)
     except ValueError as error:
         return f"a URL whose host is {error}"
     try:

@@ -1,1 +1,1 @@
-"""Who may do what, and where this process may connect to."""
+"""Safe egress: the addresses this process may connect to, and limits on responses."""

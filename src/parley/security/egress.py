@@ -1,10 +1,8 @@
-"""Where this process connects to when somebody else named the address.
+"""Egress policy (an SSRF guard): the addresses to connect to for URLs that callers give.
 
-A URL that a caller gives may lead into the network that the server stands in: to a database, a
-cloud's metadata, the server itself. So an address is looked at when it is dialled, after names were
-resolved and on the very address that is connected to: a name that answers differently the next time
-gains nothing. What a URL shows by itself (a literal address, a name that is local by its form) can
-be refused before that.
+Such a URL may lead into the server's own network: to a database, a cloud's metadata, the server
+itself. So the address is checked when it is dialled, after names were resolved, which defeats DNS
+rebinding. A literal address or a local name in a URL can be rejected before that.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from parley.security.answers import bounded_connector
+from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
-LOOKUPS = 64
-"""How many names a connector looks up at once."""
+MAX_LOOKUPS = 64
+"""The number of concurrent DNS look-ups of a connector."""
 
-looked_up_for: ContextVar[str] = ContextVar("parley_looked_up_for", default="")
-"""On whose behalf a call is made: each has at most as many look-ups as are left for others."""
+lookup_caller: ContextVar[str] = ContextVar("parley_looked_up_for", default="")
+"""The caller on whose behalf a call is made: none may use more than half of the look-ups."""
 
 E = TypeVar("E", bound=BaseException)
 
@@ -67,11 +65,10 @@ _NETWORKS = [
 ]
 _GLOBAL = ipaddress.ip_network("2000::/3")
 
-_WITHIN = frozenset({"loopback", "private", "shared", "translated"})
-"""What the setting for all private networks allows. Link-local addresses are not among them: on
-them clouds hand out credentials."""
+_PRIVATE_KINDS = frozenset({"loopback", "private", "shared", "translated"})
+"""The kinds that ``private`` allows; not link-local, where clouds serve credentials."""
 
-# IPv6 networks whose addresses stand for IPv4 ones, and where in the address those are.
+# IPv6 networks whose addresses contain IPv4 ones, and the offset of those.
 _IPV4_COMPATIBLE = ipaddress.ip_network("::/96")
 _WRAPPING = [
     (ipaddress.ip_network("::ffff:0:0/96"), 12),
@@ -83,7 +80,7 @@ _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
 
 
 class ForbiddenAddress(OSError):
-    """An address that may not be connected to. The message says what kind of address it is."""
+    """The policy forbids an address. The message names its kind."""
 
     def __init__(self, host: str, kind: str) -> None:
         self.kind = kind
@@ -91,10 +88,10 @@ class ForbiddenAddress(OSError):
 
 
 class Egress(msgspec.Struct, frozen=True):
-    """Which addresses may be connected to: those of the public internet, and what is allowed.
+    """The allowed addresses: those of the public internet, and what the policy adds.
 
-    ``private`` allows the private networks, this machine among them. ``networks`` are allowed
-    whatever is in them, and so are ``hosts``, by their names in lower case.
+    ``private`` allows private networks and this machine. ``networks`` are allowed entirely, and so
+    are ``hosts``, by their names in lower case.
     """
 
     private: bool = False
@@ -105,7 +102,7 @@ class Egress(msgspec.Struct, frozen=True):
     def allowing(cls, allowed: bool | Iterable[str]) -> Egress:
         """Return the policy for a setting: all private networks, or hosts, addresses, networks.
 
-        Raises ``ValueError`` for what is none of these.
+        Raises ``ValueError`` for anything else.
         """
         if isinstance(allowed, bool):
             return cls(private=allowed)
@@ -121,32 +118,32 @@ class Egress(msgspec.Struct, frozen=True):
                     raise ValueError(
                         f"{each!r} is no host, no address and no network such as 10.1.0.0/16"
                     ) from error
-                hosts.add(_plain(each))
+                hosts.add(_normalize(each))
         return cls(networks=tuple(networks), hosts=frozenset(hosts))
 
     def trusts(self, host: str) -> bool:
-        """Whether a host is allowed by its name, wherever that leads."""
-        return _plain(host) in self.hosts
+        """Return whether a host is allowed by name, whatever its addresses."""
+        return _normalize(host) in self.hosts
 
     def check_address(self, address: str) -> None:
-        """Look at an address that is about to be connected to. Raises ``ForbiddenAddress``."""
+        """Raise ``ForbiddenAddress`` if an address must not be dialled."""
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:
             raise ForbiddenAddress(address, "malformed") from None
-        for each in _meant(parsed):
-            kind = kind_of(each)
-            if not kind or (self.private and kind in _WITHIN):
+        for each in _effective(parsed):
+            kind = address_kind(each)
+            if not kind or (self.private and kind in _PRIVATE_KINDS):
                 continue
             if not any(each.version == net.version and each in net for net in self.networks):
                 raise ForbiddenAddress(address, kind)
 
     def check_host(self, host: str) -> None:
-        """Look at the host of a URL, without resolving it. Raises ``ForbiddenAddress``.
+        """Raise ``ForbiddenAddress`` if the host of a URL is forbidden, without resolving it.
 
-        It passes names that may yet turn out to lead where nothing may connect to.
+        A name that passes may still resolve to a forbidden address.
         """
-        name = _plain(host)
+        name = _normalize(host)
         if name in self.hosts:
             return
         literal = _literal(name)
@@ -161,13 +158,13 @@ class Egress(msgspec.Struct, frozen=True):
     def connector(
         self, *, resolver: AbstractResolver | None = None, **options: Any
     ) -> aiohttp.TCPConnector:
-        """Return a connector that dials nothing else, with the options of ``TCPConnector``.
+        """Return a connector that dials only allowed addresses, with options of ``TCPConnector``.
 
-        A name is resolved once a connection; it is refused when one of its addresses is. What is
-        raised has a ``ForbiddenAddress`` for a cause (see ``forbidden_in``). ``hosts`` are not for
-        it to see: give those that are trusted a connector of their own.
+        A name is resolved once per connection, and rejected if one of its addresses is forbidden:
+        the error has a ``ForbiddenAddress`` for a cause (see ``find_forbidden``). The connector
+        does not know ``hosts``: use another one for those.
         """
-        guard = _Guard(self, resolver or _Lookups())
+        guard = _DialGuard(self, resolver or _ThreadedResolver())
         return bounded_connector(
             resolver=cast("AbstractResolver", guard),
             use_dns_cache=False,
@@ -176,13 +173,13 @@ class Egress(msgspec.Struct, frozen=True):
         )
 
 
-def forbidden_in(error: BaseException) -> ForbiddenAddress | None:
-    """Return the refusal that an error of a client comes from, if it is one."""
-    return cause_in(error, ForbiddenAddress)
+def find_forbidden(error: BaseException) -> ForbiddenAddress | None:
+    """Return the ``ForbiddenAddress`` among the causes of an error, if any."""
+    return find_cause(error, ForbiddenAddress)
 
 
-def cause_in(error: BaseException, kind: type[E]) -> E | None:
-    """Return the error of a kind that an error of a client comes from, if it comes from one."""
+def find_cause(error: BaseException, kind: type[E]) -> E | None:
+    """Return the error of a kind among the causes of an error, if any."""
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
@@ -193,8 +190,8 @@ def cause_in(error: BaseException, kind: type[E]) -> E | None:
     return None
 
 
-def kind_of(address: Address) -> str:
-    """Return what makes an address one that is not of the public internet; nothing if it is."""
+def address_kind(address: Address) -> str:
+    """Return the kind of an address, empty for one of the public internet."""
     for network, kind in _NETWORKS:
         if address.version == network.version and address in network:
             return kind
@@ -207,46 +204,46 @@ class _Resolver(Protocol):
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]: ...
 
 
-class _Lookups:
-    """Resolves names in threads of its own: many that are slow hold up no others' look-ups."""
+class _ThreadedResolver:
+    """Resolves names in its own threads, fairly: slow names of one caller delay no other's."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LOOKUPS, "parley-lookup")
-        self._free = LOOKUPS
-        self._taken: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(MAX_LOOKUPS, "parley-lookup")
+        self._free = MAX_LOOKUPS
+        self._used: Counter[str] = Counter()
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def _look_up(self, look_up: Callable[[], list[Any]]) -> list[Any]:
-        """Do a look-up when there is a thread for it. One that is given up has its thread still."""
-        loop, name = asyncio.get_running_loop(), looked_up_for.get()
-        while self._taken[name] >= self._free:
-            turn = loop.create_future()
-            self._waiting[turn] = None
+        """Run a look-up once its caller may have a thread. A cancelled one keeps its thread."""
+        loop, caller = asyncio.get_running_loop(), lookup_caller.get()
+        while self._used[caller] >= self._free:
+            waiter = loop.create_future()
+            self._waiting[waiter] = None
             try:
-                await turn
+                await waiter
             finally:
-                self._waiting.pop(turn, None)
+                self._waiting.pop(waiter, None)
 
         def ended(_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._release, name)
+                loop.call_soon_threadsafe(self._release, caller)
 
-        self._take(name, 1)
+        self._count(caller, 1)
         job = self._threads.submit(look_up)
         job.add_done_callback(ended)
         return await asyncio.wrap_future(job)
 
-    def _take(self, name: str, count: int) -> None:
+    def _count(self, caller: str, count: int) -> None:
         self._free -= count
-        self._taken[name] += count
-        if not self._taken[name]:
-            del self._taken[name]
+        self._used[caller] += count
+        if not self._used[caller]:
+            del self._used[caller]
 
-    def _release(self, name: str) -> None:
-        self._take(name, -1)
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(None)
+    def _release(self, caller: str) -> None:
+        self._count(caller, -1)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
         look_up = partial(
@@ -271,8 +268,8 @@ class _Lookups:
         ]
 
 
-class _Guard:
-    """Resolves names and makes sockets, both only for addresses that may be connected to."""
+class _DialGuard:
+    """Resolves names and makes sockets, both only for allowed addresses."""
 
     def __init__(self, egress: Egress, resolver: _Resolver) -> None:
         self._egress = egress
@@ -285,24 +282,21 @@ class _Guard:
         return found
 
     def socket(self, info: Any) -> socket.socket:
-        """Return a socket to connect to an address with: the last moment to refuse it.
-
-        Addresses that were literal in the URL come by no resolver, and so only here.
-        """
+        """Return a socket for an address. Literal addresses of a URL are only checked here."""
         family, kind, protocol, _, address = info
         self._egress.check_address(address[0])
         return socket.socket(family, kind, protocol)
 
 
-def _meant(address: Address) -> list[Address]:
-    """Return the addresses that one stands for: itself, or the IPv4 ones inside it."""
+def _effective(address: Address) -> list[Address]:
+    """Return the addresses to check for one: itself, or the IPv4 ones that it contains."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     packed = address.packed
     for network, place in _WRAPPING:
         if address in network:
             return [ipaddress.IPv4Address(packed[place : place + 4])]
-    if address in _TEREDO:  # the server's address, and the client's with all bits turned over
+    if address in _TEREDO:  # the server's address, and the client's with all bits inverted
         client = bytes(byte ^ 0xFF for byte in packed[12:])
         return [ipaddress.IPv4Address(packed[4:8]), ipaddress.IPv4Address(client)]
     is_compatible = address in _IPV4_COMPATIBLE and int(address) > 0xFFFF
@@ -311,11 +305,11 @@ def _meant(address: Address) -> list[Address]:
     return [address]
 
 
-def host_named(host: str) -> str:
-    """Return the host of a URL as it will be looked up: in ASCII, in lower case.
+def normalize_host(host: str) -> str:
+    """Return the host of a URL as it is looked up: in ASCII, in lower case.
 
-    Raises ``ValueError``, which says what is wrong, for one that no machine can have, and for
-    addresses in forms that only some read as such (2130706433, 0x7f.1, 127.1).
+    Raises ``ValueError`` for an invalid host, and for addresses in forms that only some programs
+    accept (2130706433, 0x7f.1, 127.1).
     """
     if ":" in host:
         try:
@@ -330,7 +324,7 @@ def host_named(host: str) -> str:
             return str(ipaddress.IPv4Address(name))
         except ValueError:
             raise ValueError("an IPv4 address as four numbers, such as 192.0.2.1") from None
-    if len(name) > LONGEST_NAME or not all(map(_LABEL.fullmatch, name.split("."))):
+    if len(name) > MAX_NAME_LENGTH or not all(map(_LABEL.fullmatch, name.split("."))):
         raise ValueError(
             "a name of labels of up to 63 letters, digits and hyphens, with dots between them"
         )
@@ -338,7 +332,7 @@ def host_named(host: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """Return the scheme, host and port of a URL: what a connection to it is for."""
+    """Return the scheme, host and port of a URL."""
     try:
         address = urlsplit(url)
         port = address.port or (443 if address.scheme == "https" else 80)
@@ -348,8 +342,8 @@ def origin_of(url: str) -> str:
 
 
 def _in_ascii(host: str) -> str:
-    """Return a name of other letters as it will be looked up. Raises ``ValueError``."""
-    import yarl  # which is what writes the requests
+    """Return an internationalized name as it is looked up. Raises ``ValueError``."""
+    import yarl  # which the HTTP client uses
 
     try:
         url = yarl.URL(f"http://{host}/")
@@ -358,24 +352,24 @@ def _in_ascii(host: str) -> str:
         raise ValueError("a name that can be written in ASCII (IDNA)") from None
 
 
-LONGEST_NAME = 253
+MAX_NAME_LENGTH = 253
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 
-def _plain(host: str) -> str:
+def _normalize(host: str) -> str:
     return host.lower().strip("[]").removesuffix(".")
 
 
 def _is_number(host: str) -> bool:
-    """Whether a name would be taken for an address: its last label is a number."""
+    """Return whether a name may be taken for an address: its last label is a number."""
     last = host.removesuffix(".").rpartition(".")[2].lower()
     return last.isdigit() or (last.startswith("0x") and set(last[2:]) <= set("0123456789abcdef"))
 
 
 def _literal(host: str) -> str | None:
-    """Return the address that a host is, if it is one: in its old forms too (127.1, 0x7f.1)."""
+    """Return the address of a host that is one, in its old forms too (127.1, 0x7f.1)."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -385,4 +379,4 @@ def _literal(host: str) -> str | None:
     try:
         return socket.inet_ntoa(socket.inet_aton(host))
     except (OSError, UnicodeError):
-        return host  # and thereby malformed
+        return host  # malformed

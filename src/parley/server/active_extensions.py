@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from parley.extensions.profile import in_force, with_dependencies
+from parley.extensions.profile import active_uris, with_dependencies
 from parley.model.cards import AgentCapabilities
 from parley.model.errors import ExtensionSupportRequiredError
-from parley.model.extensions import Extension, ExtensionMethod, collected
+from parley.model.extensions import Extension, ExtensionMethod, collect_extensions
 
 _NONE: frozenset[str] = frozenset()
 
@@ -30,7 +30,7 @@ class Extensions(msgspec.Struct, frozen=True):
         """Return the extensions of a card; ``own`` are those that have a part on the server."""
         on_card = capabilities.extensions
         uris = {extension.uri for extension in on_card}
-        declared = collected([*on_card, *(e for e in own if e.uri in uris)])
+        declared = collect_extensions([*on_card, *(e for e in own if e.uri in uris)])
         required = [extension.uri for extension in on_card if extension.required]
         methods = {m.operation.name: m for extension in declared for m in extension.methods}
         return cls(declared, tuple(with_dependencies(required, declared)), methods)
@@ -53,7 +53,7 @@ class Extensions(msgspec.Struct, frozen=True):
                 "A2A-Extensions",
                 metadata={"requiredExtensions": ",".join(missing)},
             )
-        return frozenset(in_force(self.declared, asked))
+        return frozenset(active_uris(self.declared, asked))
 
     def require(self, uri: str, asked: frozenset[str]) -> None:
         """Raise ``ExtensionSupportRequiredError`` unless ``uri`` is in force."""

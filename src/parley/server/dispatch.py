@@ -48,7 +48,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     last_event_id: str | None = None
     traceparent: str = ""
-    patience: float | None = None
+    reply_timeout: float | None = None
     interfaces: Callable[[str], Interfaces] = _nowhere
 
 
@@ -170,7 +170,7 @@ class Dispatcher:
             extensions=extensions,
             last_event_id=parameters.last_event_id,
             traceparent=parameters.traceparent,
-            patience=parameters.patience,
+            reply_timeout=parameters.reply_timeout,
         )
         if operation.extension:
             return agent.method_call(operation, request, context)

@@ -72,11 +72,14 @@ def run(
         started=lambda: on_listening(address) if on_listening is not None else None,
     )
 
+    # Made here, because it imports gRPC, which takes a while: the event loop should not wait.
+    grpc_serving = over_grpc(app, grpc, host, address, grace)
+
     async def main() -> None:
         try:
             await app.lifecycle.start()
             _collect_seldom()
-            async with over_grpc(app, grpc, host, address, grace):
+            async with grpc_serving:
                 await server.serve(sockets)
         finally:
             if not server.force_exit:

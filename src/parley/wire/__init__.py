@@ -1,1 +1,4 @@
-"""Codecs: bytes in, model out. No I/O."""
+"""Codecs: bytes in, model out. No I/O.
+
+Bindings of ``server`` and ``client`` ask ``versions`` for a ``dialect``, and this for its codecs.
+"""

@@ -1,23 +1,24 @@
-"""What a version of the protocol is to a binding: the seam between the two.
+"""The seam between bindings and versions: what a version of the protocol gives to a binding.
 
-A binding asks ``wire.versions`` for the dialect of a version and has it read and write for it. It
-never looks at the version itself, so a new binding speaks all versions, and a new version is
-spoken over all bindings.
+A binding asks ``wire.versions`` for the dialect of a version, and has its codec read and write. It
+never looks at the version itself, so every binding serves every version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote
 
 import msgspec
 
-from parley.model.errors import A2AError
+from parley.model.errors import A2AError, FieldViolation
 from parley.model.operations import Operation
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task, TaskState
-from parley.wire.syntax import Bytes
+from parley.wire.json.protojson import refuse
+from parley.wire.json.syntax import Bytes
 
 Answer = Any
 """What a method of ``A2AService`` returns: a task, a direct message, a page, a card, ..."""
@@ -31,65 +32,65 @@ class Codec(Protocol):
     """
 
     def write_result(self, operation: Operation, answer: Answer) -> bytes:
-        """Return the answer to an operation."""
+        """Write the answer to an operation."""
         ...
 
     def read_result(self, operation: Operation, data: Bytes) -> Answer:
-        """Return what an answer says."""
+        """Read the answer to an operation."""
         ...
 
     def write_event(self, item: StreamItem) -> bytes:
-        """Return one event of a stream."""
+        """Write one event of a stream."""
         ...
 
     def read_event(self, data: Bytes) -> Event:
-        """Return what an event of a stream says."""
+        """Read one event of a stream."""
         ...
 
     def ends_stream(self, event: Event) -> bool:
-        """Whether no event may follow this one in a stream of this version."""
+        """Return whether a stream of this version ends with this event."""
         ...
 
 
 class JsonRpcCodec(Codec, Protocol):
     """The parameters and results of JSON-RPC; the envelope around them is ``wire.jsonrpc``.
 
-    ``methods`` are all names that are understood, aliases too; ``names`` the one to call each
-    operation by, of those that the version has.
+    ``methods`` are all accepted names, aliases too; ``names`` the one that a client sends for each
+    operation of the version.
     """
 
     @property
     def methods(self) -> Mapping[str, Operation]:
-        """Every name that is understood, with what it means."""
+        """The operations by every accepted name."""
         ...
 
     @property
     def names(self) -> Mapping[str, str]:
-        """The name to call each operation by."""
+        """The name that a client sends for each operation."""
         ...
 
     def read_request(self, operation: Operation, params: Bytes) -> Any:
-        """Return what ``params`` ask for."""
+        """Read the parameters of a request."""
         ...
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
-        """Return the parameters of a call."""
+        """Write the parameters of a request."""
         ...
 
     def write_error(self, error: A2AError) -> bytes:
-        """Return the error object of a response."""
+        """Write the error object of a response."""
         ...
 
     def read_error(self, data: Bytes) -> A2AError:
-        """Return the error that a response's error object means."""
+        """Read the error object of a response."""
         ...
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A verb and a path at which an operation is asked for over HTTP+JSON.
+    """A verb and a path of an operation over HTTP+JSON.
 
     ``path`` is relative to the agent's address, or to a tenant below it, with names of fields in
-    braces; ``alias`` marks what is understood but not written.
+    braces. A server accepts an ``alias``; a client never sends it.
     """
 
     verb: str
@@ -107,22 +108,26 @@ class HttpRequest(NamedTuple):
     body: bytes | None
 
 
+def path_segment(field: str, value: str) -> str:
+    """Return the value of a field, quoted for a path. Raises ``InvalidParamsError``."""
+    if value in ("", ".", ".."):
+        refuse([FieldViolation(field, f"{value!r} cannot be part of a path")])
+    return quote(value, safe="")
+
+
 class HttpJsonCodec(Codec, Protocol):
     """The bodies, paths and query parameters of HTTP+JSON.
 
-    ``media_type`` is what bodies are sent as. ``unnamed`` are routes of another version that are
-    understood too, where a request names none.
+    Bodies are sent as ``media_type``. ``versionless_routes`` are routes of this version at paths
+    of another one: they count for requests that name no version.
     """
 
     media_type: str
     routes: Sequence[Route]
-    unnamed: Sequence[Route]
+    versionless_routes: Sequence[Route]
 
     def for_peer(self, peer: str) -> HttpJsonCodec:
-        """Return what speaks to a peer: implementations differ.
-
-        A caller names itself in ``User-Agent``, and who is called in ``Server``.
-        """
+        """Return the codec for a peer, by its ``User-Agent`` or ``Server``: some need their own."""
         ...
 
     def read_request(
@@ -132,21 +137,21 @@ class HttpJsonCodec(Codec, Protocol):
         query: Sequence[tuple[str, str]],
         body: Bytes,
     ) -> Any:
-        """Return what is asked for by a path's fields, query parameters and a body."""
+        """Read a request from a path's fields, query parameters and a body."""
         ...
 
     def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
-        """Return the request that asks for an operation."""
+        """Write the request for an operation."""
         ...
 
     def write_error(self, error: A2AError) -> bytes:
-        """Return the body of a refusal."""
+        """Write the body of an error."""
         ...
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
-        """Return the error that a refusal means.
+        """Read the body of an error.
 
-        Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
         """
         ...
 
@@ -164,59 +169,59 @@ class GrpcCodec(Codec, Protocol):
     pool: Any
 
     def for_peer(self, peer: str) -> GrpcCodec:
-        """Return what speaks to a peer: implementations differ, as over HTTP+JSON."""
+        """Return the codec for a peer, by its ``User-Agent`` or ``Server``: some need their own."""
         ...
 
     def read_request(
         self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
     ) -> Any:
-        """Return what a message asks for, within the limits that ``wire.limits`` has for JSON."""
+        """Read the message of a request, within the limits that ``wire.json.limits`` describes."""
         ...
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
-        """Return the message of a call."""
+        """Write the message of a request."""
         ...
 
-    def in_these_names(self, error: A2AError) -> A2AError:
-        """Return an error with the fields that are wrong as callers name them."""
+    def with_wire_names(self, error: A2AError) -> A2AError:
+        """Return an error with the names of fields that callers of this version know."""
         ...
 
 
 class Dialect(Protocol):
     """One version of the protocol, as ``Major.Minor``.
 
-    ``extensions_header`` is the name, in lower case, of the header that names extensions.
-    ``tells_tasks`` says that a webhook is told the task as it stands, and not each of its events;
-    ``cancels_again`` that a canceled task may be canceled once more, and is then returned.
+    ``extensions_header`` is the name, in lower case, of the header that names extensions. With
+    ``pushes_tasks`` a webhook gets the current task instead of each event; with ``repeats_cancel``
+    CancelTask on a canceled task returns it.
     """
 
     version: str
     extensions_header: str
-    tells_tasks: bool
-    cancels_again: bool
+    pushes_tasks: bool
+    repeats_cancel: bool
 
     @property
     def jsonrpc(self) -> JsonRpcCodec:
-        """What speaks JSON-RPC."""
+        """The codec for JSON-RPC."""
         ...
 
     @property
     def http_json(self) -> HttpJsonCodec:
-        """What speaks HTTP+JSON."""
+        """The codec for HTTP+JSON."""
         ...
 
     def grpc(self) -> GrpcCodec:
-        """Return what speaks gRPC. Raises ``ImportError`` where the extra is not installed."""
+        """Return the codec for gRPC. Raises ``ImportError`` where the extra is not installed."""
         ...
 
     def state_name(self, state: TaskState) -> str:
-        """Return the name of a state, as texts of this version have it."""
+        """Return the name of a state in texts of this version."""
         ...
 
     def write_push(self, event: Event, task: Task | None) -> bytes:
-        """Return what a webhook is told.
+        """Write the body of a push notification about an event.
 
-        Where tasks are told, ``task`` is the task after the event, and ``None`` for a message
-        that has none; elsewhere it is ``None``, and the event is all that matters.
+        With ``pushes_tasks``, ``task`` is the task after the event, or ``None`` for a message
+        without a task. Otherwise it is ``None``.
         """
         ...

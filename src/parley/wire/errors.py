@@ -1,8 +1,8 @@
-"""Errors as typed details, the form that every binding carries them in (specification §3.3.2).
+"""Errors as typed details, the form in which every binding carries them (specification §3.3.2).
 
-A list of objects, each with its ``@type``: always an ErrorInfo first, whose reason says which
-error it is; a BadRequest when fields are wrong; a RetryInfo when a later try may succeed; then
-whatever else a peer had to say.
+The details are a list of objects, each with its ``@type``: always an ErrorInfo first, whose reason
+identifies the error; a BadRequest when fields are wrong; a RetryInfo when a later try may succeed;
+then any others that a peer sent.
 """
 
 from __future__ import annotations
@@ -18,8 +18,19 @@ from parley.model.errors import (
     ERRORS_BY_CODE,
     ERRORS_BY_REASON,
     A2AError,
+    ContentTypeNotSupportedError,
     FieldViolation,
+    InternalError,
+    InvalidAgentResponseError,
+    InvalidParamsError,
+    MethodNotFoundError,
+    OverloadedError,
     PeerError,
+    PermissionDeniedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnauthenticatedError,
+    UnsupportedOperationError,
 )
 
 _TYPES = "type.googleapis.com/google.rpc."
@@ -27,6 +38,22 @@ ERROR_INFO = _TYPES + "ErrorInfo"
 BAD_REQUEST = _TYPES + "BadRequest"
 RETRY_INFO = _TYPES + "RetryInfo"
 STRUCT = "type.googleapis.com/google.protobuf.Struct"
+
+ERRORS_BY_STATUS: Mapping[int, type[A2AError]] = {
+    400: InvalidParamsError,
+    401: UnauthenticatedError,
+    403: PermissionDeniedError,
+    404: TaskNotFoundError,
+    405: MethodNotFoundError,
+    409: TaskNotCancelableError,
+    415: ContentTypeNotSupportedError,
+    429: OverloadedError,
+    500: InternalError,
+    501: UnsupportedOperationError,
+    502: InvalidAgentResponseError,
+    503: OverloadedError,
+}
+"""The errors that HTTP statuses mean, of peers that say nothing more precise."""
 
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
 
@@ -66,9 +93,9 @@ def status_of(error: A2AError) -> dict[str, Any]:
 def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AError:
     """Return the error that a peer means by a code, a message and typed details.
 
-    The reason decides, because several errors share a code or a status in some bindings, then the
-    code; what A2A does not define becomes a ``PeerError``. Details that are not understood are
-    kept in ``error.details``; nothing that a peer sends makes this fail.
+    The reason decides, because several errors share a code or a status in some bindings; then the
+    code does. What A2A does not define becomes a ``PeerError``. Unknown details are kept in
+    ``error.details``. Nothing that a peer sends makes this fail.
     """
     kind: type[A2AError] | None = None
     metadata: dict[str, str] = {}
@@ -98,6 +125,13 @@ def error_of(code: int | None, message: str, details: Iterable[object]) -> A2AEr
     error.retry_after = retry_after
     error.details = tuple(others)
     return error
+
+
+def invalid_answer(what: str, kind: str, error: Exception) -> InvalidAgentResponseError:
+    """Return the complaint that ``what`` an agent sent is not a ``kind``."""
+    words = error.message if isinstance(error, A2AError) else str(error)
+    violations = error.violations if isinstance(error, A2AError) else ()
+    return InvalidAgentResponseError(f"{what} is not a {kind}: {words}", violations=violations)
 
 
 def _short_name(detail: dict[Any, Any]) -> str:

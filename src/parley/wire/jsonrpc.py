@@ -1,6 +1,6 @@
-"""The JSON-RPC 2.0 envelope (specification §9): what is around the parameters and the result.
+"""The JSON-RPC 2.0 envelope around parameters and results (specification §9).
 
-Nothing here looks into parameters or results: they pass as the bytes that they are.
+Parameters and results pass through as bytes: ``dialect.JsonRpcCodec`` reads and writes them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from parley.model.errors import (
     InvalidAgentResponseError,
     InvalidRequestError,
 )
-from parley.wire import protojson
 from parley.wire.errors import details_of, error_of
-from parley.wire.syntax import Bytes, not_json
+from parley.wire.json import protojson
+from parley.wire.json.syntax import Bytes, not_json
 
 Id = msgspec.Raw | bytes | None
 
@@ -38,7 +38,7 @@ class RpcRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_notification(self) -> bool:
-        """Whether nobody waits for an answer: none may be sent."""
+        """Whether the request must not be answered."""
         return self.id is None
 
 
@@ -49,8 +49,8 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     params: msgspec.Raw = _ABSENT
 
 
-class AnotherRequests(InvalidAgentResponseError):
-    """An answer whose id is that of another request."""
+class MismatchedId(InvalidAgentResponseError):
+    """An answer with the id of another request."""
 
 
 class _Response(msgspec.Struct, gc=False):
@@ -92,7 +92,7 @@ def parse_request(body: bytes) -> RpcRequest:
 
 
 def request_id(body: bytes) -> msgspec.Raw | None:
-    """Return the id of a request that ``parse_request`` refused, where it can be read."""
+    """Return the id of a request that ``parse_request`` rejected, if it can be read."""
     try:
         return _check_id(_members(body).get("id", _ABSENT), body)
     except (ValueError, RecursionError, A2AError):
@@ -100,25 +100,25 @@ def request_id(body: bytes) -> msgspec.Raw | None:
 
 
 def response(id: Id, result: bytes) -> bytes:
-    """Return the answer to a request, around a result that is already JSON."""
+    """Return the response to a request, around a result that is already JSON."""
     return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"result":', result, b"}"))
 
 
 def error_response(id: Id, error: bytes) -> bytes:
-    """Return the refusal of a request (§9.5), around an error object that is already JSON.
+    """Return the error response to a request (§9.5), around an error object that is JSON.
 
-    ``id`` is ``None`` where it could not be read.
+    ``id`` is ``None`` if it could not be read.
     """
     return b"".join((b'{"jsonrpc":"2.0","id":', id or b"null", b',"error":', error, b"}"))
 
 
 def error_object(error: A2AError) -> bytes:
-    """Return the error object of a response: code, message and typed details."""
+    """Write the error object of a response: code, message and typed details."""
     return _encode({"code": error.code, "message": error.message, "data": details_of(error)})
 
 
 def read_error_object(data: Bytes) -> A2AError:
-    """Return the error that an error object means, as ``wire.errors.error_of`` reads it.
+    """Read an error object, as ``wire.errors.error_of`` does.
 
     Raises ``InvalidAgentResponseError`` when it is none.
     """
@@ -157,12 +157,11 @@ def parse_response(
     *,
     id: int | None = None,
 ) -> msgspec.Raw:
-    """Return the result of an answer, as the JSON that it is.
+    """Return the JSON of the result in a response; null if there is none.
 
-    Where there is none it is null: agents leave it out when they have nothing to say. ``id`` is
-    that of the request; an answer may leave it out, have null for it, or have it as text.
-    Raises the error that the answer holds, as ``read_error`` reads it, ``AnotherRequests`` when its
-    id is another one, and ``InvalidAgentResponseError`` when the body is no JSON-RPC 2.0 answer.
+    ``id`` is that of the request; a response may lack it, or have null or a string for it.
+    Raises the error in the response, as ``read_error`` reads it, ``MismatchedId`` for another id,
+    and ``InvalidAgentResponseError`` for a body that is no JSON-RPC 2.0 response.
     """
     try:
         try:
@@ -170,27 +169,27 @@ def parse_response(
         except msgspec.ValidationError:
             raise
         except ValueError as problem:
-            answer = _response(_mended(body, problem))
+            answer = _response(_repaired(body, problem))
     except (ValueError, RecursionError) as problem:
         raise InvalidAgentResponseError(
             f"the answer is not a JSON-RPC 2.0 response: {problem}"
         ) from None
-    said = bytes(answer.id)
-    if id is not None and said != b"%d" % id and not _is_as_good(said, id):
-        shown = said[:60].decode(errors="replace")
-        raise AnotherRequests(f"the answer has the id {shown}, and the request had {id}")
+    answered = bytes(answer.id)
+    if id is not None and answered != b"%d" % id and not _matches(answered, id):
+        shown = answered[:60].decode(errors="replace")
+        raise MismatchedId(f"the answer has the id {shown}, and the request had {id}")
     if answer.error and answer.error != _NULL:
         raise read_error(answer.error)
     return answer.result or _NULL
 
 
-def _is_as_good(said: bytes, id: int) -> bool:
-    """Whether an answer that does not repeat a request's id as it was is meant for it."""
-    return said in (b"", b"null", b'"%d"' % id, b"%d.0" % id)
+def _matches(answered: bytes, id: int) -> bool:
+    """Return whether an id in another form, or none, stands for that of the request."""
+    return answered in (b"", b"null", b'"%d"' % id, b"%d.0" % id)
 
 
-def _mended(body: Bytes, problem: ValueError) -> bytes:
-    """Return an answer as JSON, of one in which something is said that JSON cannot."""
+def _repaired(body: Bytes, problem: ValueError) -> bytes:
+    """Return an answer as JSON, without what JSON cannot hold."""
     try:
         return _encode(protojson.parse_answer(body))
     except A2AError:
@@ -198,7 +197,7 @@ def _mended(body: Bytes, problem: ValueError) -> bytes:
 
 
 def _explain(body: bytes) -> _Request:
-    """Read a request again, with room for members that we do not know, and say what is wrong."""
+    """Read a request again, with unknown members allowed, or raise what is wrong with it."""
     try:
         members = _members(body)
     except RecursionError:
@@ -224,7 +223,7 @@ def _explain(body: bytes) -> _Request:
 
 
 def _check_syntax(body: bytes) -> None:
-    """Refuse a body that is no JSON at all, before it is said what kind of JSON it should be."""
+    """Raise the error of a body that is not JSON."""
     try:
         _any(body)
     except RecursionError:
@@ -236,7 +235,7 @@ def _check_syntax(body: bytes) -> None:
 
 
 def _value(raw: msgspec.Raw) -> Any:
-    """Return what ``raw`` holds, ``None`` when it cannot be read."""
+    """Return the value of ``raw``, ``None`` when it cannot be read."""
     try:
         return _any(raw)
     except (ValueError, RecursionError):
@@ -246,7 +245,7 @@ def _value(raw: msgspec.Raw) -> Any:
 def _check_id(raw: msgspec.Raw, body: bytes) -> msgspec.Raw | None:
     if not raw:
         return None
-    # A copy, because a view would keep the whole body alive for as long as a stream is.
+    # A copy: a view would keep the whole body alive for as long as a stream lasts.
     id = bytes(raw)
     if id.isdigit() or id == b"null" or (id.startswith(b'"') and id.isascii()):
         return msgspec.Raw(id)

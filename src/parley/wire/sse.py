@@ -15,7 +15,7 @@ _LF, _CR = b"\n\r"
 
 
 def frame(data: bytes, id: int | None = None) -> bytes:
-    """Return one event. ``id`` is its number in the task's log, which a reader resumes after."""
+    """Return one event. A reader resumes after its ``id``, the number in the task's log."""
     if _LF in data or _CR in data:
         data = b"\ndata: ".join(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
     if id is None:
@@ -32,11 +32,11 @@ class SseEvent(NamedTuple):
 
 
 class SseParser:
-    """Makes events of a stream's bytes, wherever they are cut.
+    """Parses the bytes of a stream into events, however they are chunked.
 
-    Takes any line ends, a byte order mark, comments, data of several lines. ``retry`` is what the
-    stream last asked for, in milliseconds. An event without its closing empty line is never
-    returned, and no event may hold more than ``max_event`` bytes in memory.
+    Accepts any line ends, a byte order mark, comments, and data of several lines. ``retry`` is the
+    last reconnection time of the stream, in milliseconds. An event without its closing empty line
+    is never returned. An event holds at most ``max_event`` bytes in memory.
     """
 
     def __init__(self, max_event: int = MAX_EVENT) -> None:
@@ -48,13 +48,13 @@ class SseParser:
         self._id: str | None = None
         self._event = ""
         self._data: list[bytes] = []
-        self._held = 0
+        self._size = 0
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that ``chunk`` completes, in order.
 
-        Raises ``InvalidAgentResponseError`` when an event is larger than the bound; the parser is
-        of no use after that.
+        Raises ``InvalidAgentResponseError`` when an event is too large; the parser then cannot
+        be used any more.
         """
         if self._after_cr and chunk.startswith(b"\n"):  # the second half of a CRLF
             chunk = chunk[1:]
@@ -74,20 +74,20 @@ class SseParser:
                 lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
             for line in lines:
                 if line:
-                    self._take(line)
-                elif self._held:
+                    self._parse_line(line)
+                elif self._size:
                     self._finish(events)
         self._line += rest
-        self._check(len(self._line))
+        self._check_size(len(self._line))
         return events
 
-    def _take(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if not field:
             return  # a comment
-        self._held += len(line)
-        self._check(0)
+        self._size += len(line)
+        self._check_size(0)
         if field == b"data":
             self._data.append(value)
         elif field == b"id":
@@ -104,10 +104,10 @@ class SseParser:
         self._id = None
         self._event = ""
         self._data = []
-        self._held = 0
+        self._size = 0
 
-    def _check(self, more: int) -> None:
-        if self._held + more > self._max_event:
+    def _check_size(self, more: int) -> None:
+        if self._size + more > self._max_event:
             raise InvalidAgentResponseError(
                 f"an event of the stream is larger than {self._max_event} bytes"
             )

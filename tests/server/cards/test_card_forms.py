@@ -100,27 +100,27 @@ async def test_nothing_is_put_into_a_card_that_was_signed():
 
 async def test_the_exact_card_is_the_data_model_and_nothing_else(both):
     exact = await ask(both, "GET", CARD, headers={"A2A-Version": "1.0"})
-    offer = AdvertisedInterfaces("", url=both, trust_proxy=False)
-    assert exact.body == encode(card_of()(offer.interfaces_at(offer.url)))
+    advertised = AdvertisedInterfaces("", url=both, trust_proxy=False)
+    assert exact.body == encode(card_of()(advertised.interfaces_at(advertised.url)))
 
 
-def test_an_offer_names_all_that_is_spoken_newest_version_first():
-    offer = AdvertisedInterfaces("", url=None, trust_proxy=False, tenants={"acme"})
-    offered = offer.interfaces_at("https://a.example/x/")
-    versions = [each.protocol_version for each in offered]
+def test_interfaces_name_all_supported_versions_newest_first():
+    advertised = AdvertisedInterfaces("", url=None, trust_proxy=False, tenants={"acme"})
+    interfaces = advertised.interfaces_at("https://a.example/x/")
+    versions = [each.protocol_version for each in interfaces]
     assert versions == sorted(versions, reverse=True)
-    assert (offered[0].protocol_binding, offered[0].protocol_version) == ("JSONRPC", "1.0")
-    for each in offered:
+    assert (interfaces[0].protocol_binding, interfaces[0].protocol_version) == ("JSONRPC", "1.0")
+    for each in interfaces:
         is_rpc = each.protocol_binding == "JSONRPC"
         assert each.url == ("https://a.example/x/" if is_rpc else "https://a.example/x")
         assert each.tenant == ""
-    for each in offer.interfaces_at("https://a.example/x", "acme"):
+    for each in advertised.interfaces_at("https://a.example/x", "acme"):
         if each.protocol_version == "0.3":
             assert (each.url, each.tenant) == ("https://a.example/x/acme", "")
         else:
             assert (each.url, each.tenant) == ("https://a.example/x", "acme")
     # A tenant without a path cannot be reached by those who cannot name it.
-    unknown = offer.interfaces_at("https://a.example/x", "initech")
+    unknown = advertised.interfaces_at("https://a.example/x", "initech")
     assert {each.protocol_version for each in unknown} == {"1.0"}
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 CARD = "/.well-known/agent-card.json"
 
 
-async def offers(url, path="", **headers):
+async def grpc_interfaces(url, path="", **headers):
     """Address, version and tenant of every gRPC interface on a card."""
     response = await ask(url, "GET", path + CARD, headers={"A2A-Version": "1.0", **headers})
     return [
@@ -29,25 +29,25 @@ async def offers(url, path="", **headers):
 
 async def test_a_card_names_grpc_only_where_it_is_served():
     async with serving(app_of()) as url:
-        assert await offers(url) == []
+        assert await grpc_interfaces(url) == []
     app = app_of()
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         port = app.grpc.port
-        assert await offers(url, Host="localhost:9999") == [
+        assert await grpc_interfaces(url, Host="localhost:9999") == [
             (f"localhost:{port}", "1.0", ""),
             (f"localhost:{port}", "0.3", ""),
         ]
-        assert (await offers(url, Host="[::1]:9999"))[0][0] == f"[::1]:{port}"
+        assert (await grpc_interfaces(url, Host="[::1]:9999"))[0][0] == f"[::1]:{port}"
     assert app.grpc.port is None
 
 
 async def test_a_public_address_is_named_where_there_is_one():
     app = app_of(url="https://agents.example/all")
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
-        assert (await offers(url))[0][0] == f"agents.example:{app.grpc.port}"
+        assert (await grpc_interfaces(url))[0][0] == f"agents.example:{app.grpc.port}"
     settings = Settings(grpc_address="grpc.example:443")
     async with serving(app_of(settings=settings), grpc=GrpcOptions(port=0)) as url:
-        assert (await offers(url))[0][0] == "grpc.example:443"
+        assert (await grpc_interfaces(url))[0][0] == "grpc.example:443"
 
 
 @pytest.mark.parametrize("form", ["merged", "1.0"])
@@ -66,7 +66,7 @@ def test_an_address_without_a_port_is_none(address):
         Settings(grpc_address=address)
 
 
-async def test_one_of_several_agents_is_offered_as_the_tenant_of_its_path():
+async def test_one_of_several_agents_is_advertised_as_the_tenant_of_its_path():
     tenants = {"acme": Endpoint(Scripted(), card_of())}
     endpoints = {
         "/": Endpoint(Scripted(), card_of()),
@@ -76,19 +76,19 @@ async def test_one_of_several_agents_is_offered_as_the_tenant_of_its_path():
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         here = f"127.0.0.1:{app.grpc.port}"
         # Version 0.3 has no tenants, so it reaches the agent at the root alone.
-        assert await offers(url) == [(here, "1.0", ""), (here, "0.3", "")]
-        assert await offers(url, "/time") == [(here, "1.0", "time")]
-        assert await offers(url, "/time/acme") == [(here, "1.0", "time/acme")]
+        assert await grpc_interfaces(url) == [(here, "1.0", ""), (here, "0.3", "")]
+        assert await grpc_interfaces(url, "/time") == [(here, "1.0", "time")]
+        assert await grpc_interfaces(url, "/time/acme") == [(here, "1.0", "time/acme")]
 
 
-async def test_an_agent_alone_is_offered_without_a_tenant_and_its_tenants_by_their_names():
+async def test_an_agent_alone_is_advertised_without_a_tenant_and_its_tenants_by_their_names():
     tenants = {"acme": Endpoint(Scripted(), card_of())}
     app = create_app({"/time": Endpoint(Scripted(), card_of(), tenants=tenants)})
     async with serving(app, grpc=GrpcOptions(port=0)) as url:
         here = f"127.0.0.1:{app.grpc.port}"
-        assert await offers(url, "/time") == [(here, "1.0", ""), (here, "0.3", "")]
-        assert await offers(url, "/time/acme") == [(here, "1.0", "acme")]
-        assert await offers(url, "/a2a/acme") == [(here, "1.0", "acme")]
+        assert await grpc_interfaces(url, "/time") == [(here, "1.0", ""), (here, "0.3", "")]
+        assert await grpc_interfaces(url, "/time/acme") == [(here, "1.0", "acme")]
+        assert await grpc_interfaces(url, "/a2a/acme") == [(here, "1.0", "acme")]
 
 
 async def test_the_extended_card_says_over_grpc_where_the_agent_is():

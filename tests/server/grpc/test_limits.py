@@ -34,7 +34,7 @@ REFLECT = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "_MOMENT", 0.05)
+    monkeypatch.setattr(limits, "_SLOW_SECONDS", 0.05)
 
 
 def asking(words: str) -> SendMessageRequest:

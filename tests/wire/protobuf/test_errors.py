@@ -18,7 +18,13 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from parley.wire.protobuf.errors import CODES, MOST_BYTES, has_reason, read_status, write_status
+from parley.wire.protobuf.errors import (
+    CODES,
+    MAX_DETAILS_BYTES,
+    has_reason,
+    read_status,
+    write_status,
+)
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
@@ -60,7 +66,7 @@ def test_details_are_cut_to_what_metadata_may_hold_and_the_reason_stays():
         retry_after=1,
     )
     details = write_status(error)
-    assert len(details) <= MOST_BYTES
+    assert len(details) <= MAX_DETAILS_BYTES
     read = read_status("INVALID_ARGUMENT", "words", details)
     assert isinstance(read, InvalidParamsError)
     assert 0 < len(read.violations) < 20

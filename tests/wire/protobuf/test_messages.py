@@ -28,14 +28,15 @@ from parley.model.requests import GetTaskRequest, SendMessageRequest
 from parley.model.service import StreamItem
 from parley.model.struct import Timestamp
 from parley.model.tasks import Task, TaskState, TaskStatus
-from parley.wire import protojson, versions
-from parley.wire.lenient import Wrong
+from parley.wire import versions
+from parley.wire.json import protojson
+from parley.wire.json.problems import InvalidValue
 from parley.wire.protobuf.limits import DEEPEST
 from parley.wire.protobuf.messages import Messages, Schema, file_of
 from parley.wire.protobuf.structs import Structs
 from parley.wire.protobuf.values import EXACT
-from parley.wire.v0_3.grpc_messages import SCHEMA as OLD
-from parley.wire.v1_0.grpc_messages import SCHEMA
+from parley.wire.v0_3.proto.schema import SCHEMA as OLD
+from parley.wire.v1_0.grpc_schema import SCHEMA
 from tests.strategies import MESSAGES, value_of
 
 DATA = Path(__file__).parents[2] / "data"
@@ -316,7 +317,7 @@ def test_a_moment_is_read_in_milliseconds():
 def test_a_moment_that_cannot_be_is_refused(seconds, nanos):
     message = MADE["TaskStatus"](state=2)
     message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
-    with pytest.raises(Wrong, match="no moment"):
+    with pytest.raises(InvalidValue, match="no moment"):
         STRUCTS.read(message, TaskStatus)
 
 

@@ -24,8 +24,8 @@ from parley.model.requests import (
     SendMessageRequest,
 )
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
-from parley.wire.v0_3.file_bytes import content_of
-from parley.wire.v0_3.params import meant_by
+from parley.wire.v0_3.params import optional_length
+from parley.wire.v0_3.proto.file_bytes import decode_content
 
 
 def left_of(value: Any, *, proto: bool = False) -> Any:
@@ -59,10 +59,10 @@ def left_of(value: Any, *, proto: bool = False) -> Any:
             if webhook is not None:
                 webhook = replace(left(webhook), task_id="")
             if proto:
-                value = replace(value, history_length=meant_by(value.history_length))
+                value = replace(value, history_length=optional_length(value.history_length))
             return replace(value, task_push_notification_config=webhook)
         case GetTaskRequest():
-            return replace(value, history_length=meant_by(value.history_length))
+            return replace(value, history_length=optional_length(value.history_length))
         case TaskPushNotificationConfig(authentication=authentication):
             if authentication == AuthenticationInfo(scheme=""):
                 authentication = None
@@ -85,7 +85,7 @@ def _part(part: Part, proto: bool) -> Part:
     if part.is_file:
         if proto and part.raw is not None:
             # Base64 throughout: it may be what official Python peers make of bytes.
-            return replace(part, raw=content_of(part.raw, part.media_type))
+            return replace(part, raw=decode_content(part.raw, part.media_type))
         return part
     if part.data is not UNSET and not isinstance(part.data, dict) and not part.metadata:
         part = replace(part, metadata=None)

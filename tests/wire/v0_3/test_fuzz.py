@@ -14,7 +14,7 @@ from parley.model.errors import A2AError, InvalidAgentResponseError
 from parley.model.requests import StreamResponse
 from parley.model.service import StreamItem
 from parley.wire import versions
-from parley.wire.limits import check_limits
+from parley.wire.json.limits import check_limits
 from parley.wire.v0_3.http_json import HttpJson
 from parley.wire.v0_3.jsonrpc import JsonRpc
 from tests.strategies import abort, json_objects, json_values, value_of

@@ -37,8 +37,8 @@ from parley.model.tasks import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from parley.wire.v0_3.file_bytes import content_of
 from parley.wire.v0_3.http_json import HttpJson
+from parley.wire.v0_3.proto.file_bytes import decode_content
 
 CODEC = HttpJson()
 ROUTES = {(route.verb, route.path): route for route in CODEC.routes}
@@ -121,7 +121,7 @@ def test_bytes_are_read_whichever_way_a_peer_puts_them_there(raw):
 
 @pytest.mark.parametrize("raw", [b"test", b"deadbeefdeadbeef", b"abc", b"Zm9v\n"])
 def test_text_that_only_looks_like_base64_stays_what_it_is(raw):
-    assert content_of(raw, "text/plain") == raw
+    assert decode_content(raw, "text/plain") == raw
 
 
 def test_files_are_written_as_the_proto_says():

@@ -27,8 +27,8 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire import versions
 from parley.wire.dialect import Codec, Dialect
+from parley.wire.json.syntax import Bytes
 from parley.wire.sse import SseParser
-from parley.wire.syntax import Bytes
 
 logger = logging.getLogger(__name__)
 

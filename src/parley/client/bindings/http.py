@@ -28,7 +28,7 @@ from parley.client.errors import (
 )
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
-from parley.security.answers import bounded_connector
+from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
     import ssl

@@ -51,7 +51,7 @@ class JsonRpcBinding(HttpBinding):
         """
         try:
             result = jsonrpc.parse_response(data, self.codec.read_error, id=written.id)
-        except jsonrpc.AnotherRequests as error:
+        except jsonrpc.MismatchedId as error:
             logger.warning("an event is passed over: %s", error)
             return None
         return self.codec.read_event(result)

@@ -84,7 +84,7 @@ def choose(
         if (name := canonical(offered.protocol_binding)) == (only or name)
         and is_spoken(name)
         # One that does not say its version has the one whose cards have interfaces like this.
-        and (spoken := versions.of_interface(offered.protocol_version or versions.LATEST))
+        and (spoken := versions.supported_for(offered.protocol_version or versions.LATEST))
         is not None
         and spoken == (version or spoken)
     ]

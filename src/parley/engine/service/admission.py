@@ -64,7 +64,7 @@ class Admission:
         push = self._push(request, context)
         if context.extensions:
             profile = self._executor.output_filters.profiles.of(context.extensions)
-            if profile is not None and profile.listens:
+            if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
         message = request.message
         if message.task_id:

@@ -112,8 +112,8 @@ class AgentService:
         if not handle.is_settled:
             await handle.changed()  # all that most replies need
         timeout = self._executor.options.blocking_timeout
-        if context.patience is not None:
-            timeout = min(timeout, context.patience)
+        if context.reply_timeout is not None:
+            timeout = min(timeout, context.reply_timeout)
         if handle.done or await handle.wait(timeout):
             return _with_history(handle.reply, length)
         return _with_history(await self._executor.remote_replies.current_task(handle), length)
@@ -304,7 +304,7 @@ class AgentService:
         scope = self._scope(context)
         dialect = versions.dialect(context.version)
         record = await self._owned(request.id, scope)
-        may_be_canceled = dialect.cancels_again or record.task.state is not TaskState.CANCELED
+        may_be_canceled = dialect.repeats_cancel or record.task.state is not TaskState.CANCELED
         if not record.task.state.is_terminal:
             try:
                 await self._executor.cancel(request.id, turn=record.turn, caller=context.caller)

@@ -1,1 +1,1 @@
-"""What a server publishes about its agents: cards, documents, pages."""
+"""Agent cards, OpenAPI documents and pages that a server publishes about its agents."""

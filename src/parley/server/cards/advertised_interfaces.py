@@ -1,4 +1,4 @@
-"""Where an agent is offered, as those who ask see it (specification §4.4.6, §8.3)."""
+"""The interfaces on a card, with addresses that its reader can reach (specification §4.4.6)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parley.wire import versions
 
 GRPC = "GRPC"
 
-# In order of preference. Clients of 0.3 take the first of their version for the main one.
-_OFFERED = tuple(
+# In order of preference. To clients of 0.3 the first of their version is the main one.
+_BINDINGS = tuple(
     (binding, version)
     for version in versions.SUPPORTED_VERSIONS
     for binding in ("JSONRPC", "HTTP+JSON", GRPC)
@@ -24,9 +24,9 @@ _OFFERED = tuple(
 
 
 class GrpcAddress:
-    """Where gRPC is listened to: nowhere while ``port`` is ``None``.
+    """The address of the gRPC server; ``port`` is ``None`` while it does not listen.
 
-    ``address`` is the public one, where that is another.
+    ``address`` is the public one, if it differs.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -34,7 +34,7 @@ class GrpcAddress:
         self._address = address
 
     def beside(self, url: str) -> str:
-        """Return the ``host:port`` for those who reach the server at ``url``."""
+        """Return the ``host:port`` for callers that reach the server at ``url``."""
         host = urlsplit(url).hostname or "localhost"
         return self._address or (f"[{host}]" if ":" in host else host) + f":{self.port}"
 
@@ -42,10 +42,9 @@ class GrpcAddress:
 class AdvertisedInterfaces:
     """The addresses of one agent, on a server or behind proxies.
 
-    ``url`` is the public address of the whole app, where requests do not tell it. ``tenants`` are
-    those that have paths of their own below the address; ``tenant`` is the one that the address
-    itself stands for. ``grpc`` is where gRPC is listened to, ``over_grpc`` the tenant that stands
-    for the agent there, where there are no paths.
+    ``url`` is the public address of the app; without it, requests tell the address. ``tenants``
+    have paths of their own below the address; the address itself is that of ``tenant``. ``grpc`` is
+    the address of gRPC, which has no paths: there, ``over_grpc`` is the tenant of the agent.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class AdvertisedInterfaces:
         self._tenant = tenant
 
     def address(self, scope: Scope) -> str:
-        """Return the URL at which the agent takes JSON-RPC, as the caller sees it.
+        """Return the agent's URL for JSON-RPC, as the caller can reach it.
 
         Raises ``BadAddress``.
         """
@@ -79,46 +78,46 @@ class AdvertisedInterfaces:
         address = server_address(scope, trust_proxy=self._trust_proxy)
         if self._prefix:
             return address + self._prefix
-        # Whoever mounts the app at a path redirects to that path with a slash: name it so.
+        # Frameworks that mount an app at a path redirect to that path with a slash.
         return f"{address}/" if address.count("/") > 2 else address
 
     @property
     def varies(self) -> tuple[bytes, ...]:
-        """The headers of a request that ``address`` depends on, for ``Vary``."""
+        """The request headers that ``address`` depends on, for ``Vary``."""
         if self.url is not None:
             return ()
         if self._trust_proxy:
             return (b"Host", *FORWARDED_ADDRESS)
-        # A server of this package has no scheme but its own.
+        # Our own server ignores the forwarded scheme.
         return (b"Host",) if self._hosts.serves_itself else (b"Host", *FORWARDED_SCHEME)
 
     def interfaces(self, scope: Scope, tenant: str = "") -> Interfaces:
-        """Return the interfaces for a tenant, the preferred first. Raises ``BadAddress``."""
+        """Return the interfaces of a tenant, in order of preference. Raises ``BadAddress``."""
         return self.interfaces_at(self.address(scope), tenant)
 
     def interfaces_at(self, address: str, tenant: str = "") -> Interfaces:
-        """Return the interfaces for a tenant at an address that takes JSON-RPC."""
-        whole = "/".join(filter(None, (self._over_grpc, tenant)))
+        """Return the interfaces of a tenant whose JSON-RPC address is ``address``."""
+        grpc_tenant = "/".join(filter(None, (self._over_grpc, tenant)))
         if tenant == self._tenant:
             tenant = ""
         found = []
-        for binding, version in _OFFERED:
+        for binding, version in _BINDINGS:
             if binding == GRPC:
                 if self._grpc.port is not None and (
-                    not whole or version != versions.DEFAULT_VERSION
+                    not grpc_tenant or version != versions.DEFAULT_VERSION
                 ):
                     found.append(
                         AgentInterface(
                             url=self._grpc.beside(address),
                             protocol_binding=GRPC,
                             protocol_version=version,
-                            tenant=whole,
+                            tenant=grpc_tenant,
                         )
                     )
                 continue
             url, named = address if binding == "JSONRPC" else address.rstrip("/"), tenant
             if tenant and version == versions.DEFAULT_VERSION:
-                # Nothing of 0.3 names a tenant: theirs is a path of its own, if it has one.
+                # 0.3 has no tenants: only one with a path of its own can be reached.
                 if tenant not in self._tenants:
                     continue
                 url, named = f"{url.rstrip('/')}/{tenant}", ""

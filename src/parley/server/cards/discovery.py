@@ -23,12 +23,12 @@ from parley.wire import versions
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 
-_MOST_FILES = 64
+_MAX_FILES = 64
 _ETAG = re.compile(r'"[^"]*"')
 
 
 class CardFile(msgspec.Struct, frozen=True):
-    """A card as it is sent. ``modified`` and ``made`` are seconds since 1970."""
+    """A written card and its validators. ``modified`` and ``made`` are seconds since 1970."""
 
     body: bytes
     etag: str
@@ -39,16 +39,15 @@ class CardFile(msgspec.Struct, frozen=True):
 class CardPage:
     """Serves one agent's card, or that of a tenant.
 
-    A caller that names a version gets the card of that version, others one that all versions read
-    (``Settings.card``). The card is made for each address that the agent is reached by, and made
-    anew when it is older than caches may keep it. As addresses come out of headers, only the last
-    64 are kept.
+    A caller that names a version gets the card of that version, others one for all versions
+    (``Settings.card``). The card is made for each address of the agent, and again when it is older
+    than caches may keep it. Because addresses come from headers, only the last 64 are kept.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
-        offer: AdvertisedInterfaces,
+        advertised: AdvertisedInterfaces,
         *,
         settings: Settings,
         tenant: str = "",
@@ -56,7 +55,7 @@ class CardPage:
     ) -> None:
         assert endpoint.card is not None
         self._card = endpoint.card
-        self._offer = offer
+        self._advertised = advertised
         self._tenant = tenant
         self._settings = settings
         self._clock = clock
@@ -71,7 +70,7 @@ class CardPage:
             await refuse_method(scope, send, "GET, HEAD", words)
             return
         try:
-            file = self._file(self._offer.address(scope), self._version(scope))
+            file = self._file(self._advertised.address(scope), self._version(scope))
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return
@@ -80,11 +79,11 @@ class CardPage:
             return
         headers = [
             self._cached,
-            (b"vary", b", ".join((b"A2A-Version", *self._offer.varies))),
+            (b"vary", b", ".join((b"A2A-Version", *self._advertised.varies))),
             (b"etag", file.etag.encode()),
             (b"last-modified", formatdate(file.modified, usegmt=True).encode()),
         ]
-        if _is_known(scope, file):
+        if _is_fresh(scope, file):
             await reply_without_body(send, 304, headers)
             return
         headers += [JSON, (b"content-length", b"%d" % len(file.body))]
@@ -93,23 +92,23 @@ class CardPage:
         await send({"type": "http.response.body", "body": body})
 
     def _version(self, scope: Scope) -> str:
-        """Return the version to write the card in, empty for all in one.
+        """Return the version of the card to write, empty for a merged one.
 
-        One that is not spoken counts as none: the card is where its caller finds out what is.
+        An unsupported version counts as none: the card lists the supported ones.
         """
         named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
         named = named.strip() or _query(scope).get("a2a-version", "")
-        asked = versions.of_interface(named) if named else None
-        return asked or ("" if self._settings.card == "merged" else self._settings.card)
+        known = versions.supported_for(named) if named else None
+        return known or ("" if self._settings.card == "merged" else self._settings.card)
 
     def _file(self, address: str, version: str) -> CardFile:
         now = self._clock()
         file = self._files.pop((address, version), None)
         if file is None or now - file.made >= self._settings.card_max_age:
-            card = self._card(self._offer.interfaces_at(address, self._tenant))
-            file = _make(_written(card, version), now, file)
+            card = self._card(self._advertised.interfaces_at(address, self._tenant))
+            file = _make(_write(card, version), now, file)
         self._files[address, version] = file
-        if len(self._files) > _MOST_FILES:
+        if len(self._files) > _MAX_FILES:
             del self._files[next(iter(self._files))]
         return file
 
@@ -117,8 +116,8 @@ class CardPage:
 class CardChoice:
     """Serves the cards of several agents at one path, by the query.
 
-    ``?tenant=`` and ``?assistant_id=`` choose; without them it is ``own``, where there is one.
-    A tenant that is nobody's is left to an agent that takes any.
+    ``?tenant=`` and ``?assistant_id=`` choose; ``own``, if there is one, is the default, and serves
+    unknown tenants.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class CardChoice:
         self._assistants = assistants
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the card that is asked for, or say that there is none."""
+        """Answer with the chosen card, or with 404."""
         query = _query(scope) if scope["query_string"] else {}
         page, words = self._own, "several agents share this address: add ?tenant= and yours"
         if "assistant_id" in query:
@@ -151,12 +150,12 @@ class CardChoice:
 
 
 def no_assistant(id: str) -> str:
-    """Return the words for an assistant that there is not."""
+    """Return the error text for an unknown assistant."""
     return f"there is no assistant {id[:100]!r} here"
 
 
 def no_tenant(name: str) -> str:
-    """Return the words for a tenant that there is not."""
+    """Return the error text for an unknown tenant."""
     return f"there is no tenant {name[:100]!r} here"
 
 
@@ -167,11 +166,10 @@ def _query(scope: Scope) -> dict[str, str]:
     }
 
 
-def _written(card: AgentCard, version: str) -> bytes:
-    """Return a card in a version, or in all at once.
+def _write(card: AgentCard, version: str) -> bytes:
+    """Write a card for a version, or for all.
 
-    What was signed is the card of 1.0: nothing is put beside that, and no signature stands on
-    another version's.
+    Signatures are of the card of 1.0: that is never merged, and other versions have none.
     """
     if card.signatures:
         if version in ("", versions.LATEST):
@@ -186,8 +184,8 @@ def _make(body: bytes, now: float, before: CardFile | None) -> CardFile:
     return CardFile(body, etag, modified, now)
 
 
-def _is_known(scope: Scope, file: CardFile) -> bool:
-    """Whether the client says that it has this very card (RFC 9110 §13)."""
+def _is_fresh(scope: Scope, file: CardFile) -> bool:
+    """Return whether the client already has this card (RFC 9110 §13)."""
     known = [value for name, value in scope["headers"] if name == b"if-none-match"]
     if known:
         tags = b",".join(known).decode("latin-1")

@@ -1,4 +1,4 @@
-"""The pages about an agent's HTTP+JSON binding: its OpenAPI document, and one for people."""
+"""The OpenAPI document of an agent, and the page that shows it to people."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from parley.wire import versions
 OPENAPI_PATH = "/openapi.json"
 DOCS_PATH = "/docs"
 
-# So many are kept, as callers call a server by few names.
-_MOST_KEPT = 16
+# Documents that are cached: a server has few names.
+_MAX_CACHED = 16
 
 _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
 
@@ -38,30 +38,30 @@ _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
 class OpenApiPage:
     """Serves the OpenAPI document of one agent, or of a tenant below its address.
 
-    To make one takes many times as long as to answer a request, so those of the last addresses
-    are kept: who asks for many must not hold up others.
+    Making one takes many times as long as answering a request, so the last ones are cached, by
+    address.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
-        offer: AdvertisedInterfaces,
+        advertised: AdvertisedInterfaces,
         *,
         settings: Settings,
         tenant: str = "",
     ) -> None:
         self._endpoint = endpoint
-        self._offer = offer
+        self._advertised = advertised
         self._settings = settings
-        self._below = f"/{tenant}" if tenant else ""
-        self._kept: dict[str, tuple[AgentCard, bytes]] = {}
+        self._path = f"/{tenant}" if tenant else ""
+        self._cache: dict[str, tuple[AgentCard, bytes]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer GET and HEAD."""
-        if await _is_refused(scope, send, "an OpenAPI document is read with GET"):
+        if await _is_wrong_method(scope, send, "an OpenAPI document is read with GET"):
             return
         try:
-            body = self._made(self._offer.address(scope).rstrip("/") + self._below)
+            body = self._document(self._advertised.address(scope).rstrip("/") + self._path)
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return
@@ -70,17 +70,17 @@ class OpenApiPage:
             await reply_in_words(scope, send, 500, words)
             return
         headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]
-        if varies := self._offer.varies:
+        if varies := self._advertised.varies:
             headers.append((b"vary", b", ".join(varies)))
         await _answer(scope, send, body, b"application/json", headers)
 
-    def _made(self, address: str) -> bytes:
+    def _document(self, address: str) -> bytes:
         endpoint, settings = self._endpoint, self._settings
         assert endpoint.card is not None
         card = endpoint.card(())
-        kept = self._kept.get(address)
-        if kept is not None and kept[0] == card:
-            return kept[1]
+        cached = self._cache.get(address)
+        if cached is not None and cached[0] == card:
+            return cached[1]
         from parley.server.cards.openapi import document
 
         body = msgspec.json.encode(
@@ -91,21 +91,21 @@ class OpenApiPage:
                 names_version=settings.missing_version != versions.LATEST,
             )
         )
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        self._kept[address] = card, body
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        self._cache[address] = card, body
         return body
 
 
 async def docs(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer GET and HEAD with the page for people, which reads the document beside it."""
-    if await _is_refused(scope, send, "a page is read with GET"):
+    """Answer GET and HEAD with the page, which loads the document next to it."""
+    if await _is_wrong_method(scope, send, "a page is read with GET"):
         return
     body, headers = _page()
     await _answer(scope, send, body, b"text/html; charset=utf-8", headers)
 
 
-async def _is_refused(scope: Scope, send: Send, words: str) -> bool:
+async def _is_wrong_method(scope: Scope, send: Send, words: str) -> bool:
     if scope["method"] in ("GET", "HEAD"):
         return False
     await refuse_method(scope, send, "GET, HEAD", words)
@@ -125,7 +125,7 @@ async def _answer(
 
 @cache
 def _page() -> tuple[bytes, Headers]:
-    """Return the page and its headers, which let nothing run that is not in it."""
+    """Return the page and its headers, which allow no script but its own."""
     body = files("parley.server").joinpath("docs.html").read_bytes()
     hashes = {
         kind.decode(): f"'sha256-{b64encode(hashlib.sha256(inline).digest()).decode()}'"

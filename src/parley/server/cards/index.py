@@ -1,4 +1,4 @@
-"""Where no agent is: what there is instead."""
+"""The index of a server's agents, at its root and wherever there is no agent."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 
 ASSISTANTS = "/a2a"
-"""Below this, every agent is found by a name of its own, as in LangGraph's server."""
+"""The path below which every agent has a name, as in LangGraph's server."""
 
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 
 class Index:
-    """Says which agents there are: the root of a server that has none there, and every path
-    where nothing is. Tenants are not among them.
+    """Lists the agents, without tenants: at a root without an agent, and in every 404.
 
-    Who sends JSON-RPC is told in JSON-RPC, so that its client shows the words.
+    A JSON-RPC request gets a JSON-RPC error, so that its client shows the text.
     """
 
     def __init__(
-        self, offers: Sequence[AdvertisedInterfaces], settings: Settings, held: ByteReservation
+        self, advertised: Sequence[AdvertisedInterfaces], settings: Settings, held: ByteReservation
     ) -> None:
-        self._offers = offers
+        self._advertised = advertised
         self._held = held
         self._settings = settings
 
@@ -42,7 +41,7 @@ class Index:
         """Answer one request."""
         path = route_path(scope)
         try:
-            addresses = [offer.address(scope) for offer in self._offers]
+            addresses = [each.address(scope) for each in self._advertised]
         except BadAddress as error:
             await reply_in_words(scope, send, 400, str(error))
             return
@@ -51,13 +50,13 @@ class Index:
             words = no_assistant(path.split("/")[2])
         if scope["method"] == "POST":
             try:
-                asked = await self._asked(scope, receive)
+                request = await self._read_request(scope, receive)
             except ClientGone:
                 return
-            if asked is not None:
-                # The root is where a client posts that knows nothing but the host: there, as
-                # always in JSON-RPC, the status says that an answer came.
-                await _refuse(asked, words, addresses, 200 if path == "/" else 404, scope, send)
+            if request is not None:
+                # Clients that know only the host post to the root: like any JSON-RPC endpoint,
+                # that answers with 200.
+                await _reject(request, words, addresses, 200 if path == "/" else 404, scope, send)
                 return
         is_index = path == "/" and scope["method"] in ("GET", "HEAD")
         body: dict[str, Any] = {} if is_index else {"error": words}
@@ -66,15 +65,15 @@ class Index:
                 {"url": address, "card": address.rstrip("/") + CARD_PATHS[0]}
                 for address in addresses
             ]
-        varies = self._offers[0].varies if self._offers else ()
+        varies = self._advertised[0].varies if self._advertised else ()
         headers = [(b"vary", b", ".join(varies))] if varies else []
         if scope["method"] == "HEAD":
             await reply_without_body(send, 200 if is_index else 404, headers)
         else:
             await reply(send, 200 if is_index else 404, msgspec.json.encode(body), headers)
 
-    async def _asked(self, scope: Scope, receive: Receive) -> jsonrpc.RpcRequest | None:
-        """Return the JSON-RPC request that the body is, if it is one. Raises ``ClientGone``."""
+    async def _read_request(self, scope: Scope, receive: Receive) -> jsonrpc.RpcRequest | None:
+        """Return the JSON-RPC request in the body, if it is one. Raises ``ClientGone``."""
         declared = dict(scope["headers"]).get(b"content-length")
         try:
             body = await read_body(
@@ -85,23 +84,23 @@ class Index:
             return None
 
 
-async def _refuse(
-    asked: jsonrpc.RpcRequest,
+async def _reject(
+    request: jsonrpc.RpcRequest,
     words: str,
     addresses: Sequence[str],
     status: int,
     scope: Scope,
     send: Send,
 ) -> None:
-    """Tell a JSON-RPC client where to go, in the version that it speaks."""
-    if asked.is_notification:
+    """Answer a JSON-RPC client with the addresses of the agents, in its version."""
+    if request.is_notification:
         await reply_without_body(send, 204 if status == 200 else status)
         return
     if addresses:
-        words += f"; the agents here are at {', '.join(addresses[:_MOST_NAMED])}"
+        words += f"; the agents here are at {', '.join(addresses[:_MAX_NAMED])}"
     error = MethodNotFoundError(words)
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
-    version = versions.of_interface(named) or versions.DEFAULT_VERSION
+    version = versions.supported_for(named) or versions.DEFAULT_VERSION
     written = versions.dialect(version).jsonrpc.write_error(error)
     headers = [(b"a2a-version", version.encode())]
-    await reply(send, status, jsonrpc.error_response(asked.id, written), headers)
+    await reply(send, status, jsonrpc.error_response(request.id, written), headers)

@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of an agent: its HTTP+JSON binding, for tools to read.
 
-It is made of the table of operations, the schemas of the data model and the agent's card, and
-says what this agent takes: what its card does not declare is left out.
+It is made from the table of operations, the schemas of the data model and the agent's card, and
+leaves out what the card does not declare.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Json = dict[str, Any]
 MEDIA_TYPES = ("application/a2a+json", "application/json")
 
 _REF = "#/components/schemas/{name}"
-_OF_UNSAID = _REF.format(name="OfVersionUnsaid")
+_VERSIONLESS_ANSWER = _REF.format(name="OfVersionUnsaid")
 _OF_ANY = "OfAnyVersion"
-_UNNAMED = (
+_VERSIONLESS = (
     f"Without the header A2A-Version the request is of version {versions.DEFAULT_VERSION}, "
     "and is answered in that, whose forms are not described here."
 )
 _FIELD = re.compile(r"\{(\w+)\}")
 
-# Where exactly one of several members is set.
+# Types with exactly one of several members.
 _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
     Part: ("text", "raw", "url", "data"),
     **{
@@ -67,13 +67,13 @@ def document(
     url: str,
     names_version: bool = True,
 ) -> Json:
-    """Return the document of an agent that is reached at ``url``.
+    """Return the document of an agent at ``url``.
 
-    ``names_version``: requests have to name the version that they are of.
+    With ``names_version``, requests must name their version.
     """
     schemes, requirements = security_of(card)
     operations = [
-        (operation, _words_of(operation))
+        (operation, _summary(operation))
         for operation in OPERATIONS
         if not operation.capability or getattr(card.capabilities, operation.capability)
     ]
@@ -101,7 +101,7 @@ def document(
         "paths": paths,
         "components": {
             "schemas": {**schemas, **_ERROR_SCHEMAS},
-            "responses": _refusals(),
+            "responses": _error_responses(),
             "parameters": _parameters(names_version=names_version),
             "securitySchemes": schemes,
         },
@@ -143,33 +143,33 @@ def _operation(operation: Operation, words: str, schemas: Json, *, names_version
             for name, schema in rest.items()
             if name != "tenant"
         ]
-    if names_version and _is_unnamed(operation):
-        described["description"] = _UNNAMED
-        described["responses"] = {"200": _unnamed(_answer(operation)), **_UNNAMED_REFUSALS}
+    if names_version and _may_be_versionless(operation):
+        described["description"] = _VERSIONLESS
+        described["responses"] = {"200": _or_versionless(_answer(operation)), **_VERSIONLESS_ERRORS}
     else:
-        described["responses"] = {"200": _answer(operation), **_REFUSALS}
+        described["responses"] = {"200": _answer(operation), **_ERRORS}
     return described
 
 
-def _is_unnamed(operation: Operation) -> bool:
-    """Whether a request that names no version is answered too, in another version."""
+def _may_be_versionless(operation: Operation) -> bool:
+    """Return whether a request without a version is answered too, in another version."""
     return any(
         (route.verb, route.path) == (operation.verb, operation.path)
         for version in versions.SUPPORTED_VERSIONS
-        for route in versions.dialect(version).http_json.unnamed
+        for route in versions.dialect(version).http_json.versionless_routes
     )
 
 
-def _unnamed(response: Json) -> Json:
-    """Return a response that may also be one to a request that names no version."""
+def _or_versionless(response: Json) -> Json:
+    """Return a response that may also answer a request without a version."""
     content = dict(response["content"])
     schema = content["application/json"]["schema"]
-    content["application/json"] = {"schema": {"anyOf": [schema, {"$ref": _OF_UNSAID}]}}
+    content["application/json"] = {"schema": {"anyOf": [schema, {"$ref": _VERSIONLESS_ANSWER}]}}
     return {**response, "content": content}
 
 
 def _body(operation: Operation, request: Json, rest: Json, in_path: Sequence[str]) -> Json | None:
-    """Return what goes with a request, ``None`` where the path says it all."""
+    """Return the body of a request, ``None`` if the path has all fields."""
     schema: Json = {"$ref": _REF.format(name=operation.request.__name__)}
     if in_path:
         rest = {name: each for name, each in rest.items() if name != "tenant"}
@@ -235,7 +235,7 @@ def _parameters(*, names_version: bool) -> Json:
     }
 
 
-def _words_of(operation: Operation) -> str:
+def _summary(operation: Operation) -> str:
     return _first_words(getattr(A2AService, operation.method).__doc__)
 
 
@@ -255,14 +255,16 @@ def _camel(operation: Operation, field: str) -> str:
 
 @cache
 def _schemas(operations: tuple[Operation, ...]) -> Json:
-    """Return the schemas of all that operations take and answer, by name."""
+    """Return the schemas of requests and responses, by name."""
     kinds = {kind for operation in operations for kind in (operation.request, operation.response)}
     _, schemas = msgspec.json.schema_components(
-        sorted(kinds, key=lambda kind: kind.__name__), schema_hook=_special, ref_template=_REF
+        sorted(kinds, key=lambda kind: kind.__name__),
+        schema_hook=_timestamp_schema,
+        ref_template=_REF,
     )
     one_of = {kind.__name__: members for kind, members in _ONE_OF.items()}
     for name, schema in schemas.items():
-        # Members that are not known are passed over.
+        # Unknown members are ignored.
         schema.pop("additionalProperties", None)
         schema.pop("title", None)
         schema["description"] = _first_words(schema.get("description"))
@@ -271,21 +273,21 @@ def _schemas(operations: tuple[Operation, ...]) -> Json:
             schema["enum"] = [e for e in schema["enum"] if not str(e).endswith("_UNSPECIFIED")]
         members = schema.get("properties", {})
         schema.update(
-            {"properties": {m: _plain(m, s) for m, s in members.items()}} if members else {}
+            {"properties": {m: _without_null(m, s) for m, s in members.items()}} if members else {}
         )
         if name in one_of:
             schema["oneOf"] = [{"required": [member]} for member in one_of[name]]
     return schemas
 
 
-def _special(kind: type) -> Json:
+def _timestamp_schema(kind: type) -> Json:
     if kind is Timestamp:
         return {"type": "string", "format": "date-time"}
     raise NotImplementedError(kind)
 
 
-def _plain(name: str, schema: Json) -> Json:
-    """Return a member's schema without what only says that it may be missing."""
+def _without_null(name: str, schema: Json) -> Json:
+    """Return a member's schema without the marks of an optional one."""
     schema = {key: value for key, value in schema.items() if key != "default"}
     if "anyOf" in schema:
         schema = next(each for each in schema["anyOf"] if each.get("type") != "null")
@@ -378,29 +380,29 @@ _ERROR_SCHEMAS: Json = {
 
 
 @cache
-def _refusals() -> Json:
+def _error_responses() -> Json:
     by_status: dict[int, list[str]] = {status: [words] for status, words in _BY_HTTP.items()}
     for error in ERRORS:
-        by_status.setdefault(error.http_status, []).append(_words_of_error(error))
+        by_status.setdefault(error.http_status, []).append(_error_summary(error))
     content = _json({"schema": {"$ref": _REF.format(name="Status")}})
-    refusals: Json = {
+    errors: Json = {
         f"Error{status}": {"description": "\n".join(words), "content": content}
         for status, words in sorted(by_status.items())
     }
-    unnamed = {f"{name}{_OF_ANY}": _unnamed(refusal) for name, refusal in refusals.items()}
-    return refusals | unnamed
+    versionless = {f"{name}{_OF_ANY}": _or_versionless(error) for name, error in errors.items()}
+    return errors | versionless
 
 
-def _words_of_error(error: type[A2AError]) -> str:
+def _error_summary(error: type[A2AError]) -> str:
     return f"{error.reason}: {_first_words(error.__doc__)}"
 
 
 def _refs(ending: str) -> Json:
     return {
         name.removeprefix("Error").removesuffix(ending): {"$ref": f"#/components/responses/{name}"}
-        for name in _refusals()
+        for name in _error_responses()
         if name.endswith(_OF_ANY) == bool(ending)
     }
 
 
-_REFUSALS, _UNNAMED_REFUSALS = _refs(""), _refs(_OF_ANY)
+_ERRORS, _VERSIONLESS_ERRORS = _refs(""), _refs(_OF_ANY)

@@ -1,4 +1,4 @@
-"""The security schemes of a card as OpenAPI has them (specification §4.5)."""
+"""The security schemes of a card in the form of OpenAPI (specification §4.5)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 
 
 def security_of(card: AgentCard) -> tuple[Json, list[Json]]:
-    """Return the security schemes and requirements of a card, as far as OpenAPI has them."""
+    """Return the security schemes and requirements of a card that OpenAPI can describe."""
     schemes = {}
     for name, scheme in card.security_schemes.items():
         described = _scheme(scheme)
@@ -59,9 +59,9 @@ def _flows(flows: OAuthFlows) -> Json:
     for field in msgspec.structs.fields(flows):
         flow = getattr(flows, field.name)
         if flow is not None and field.name in known:
-            said: Json = msgspec.to_builtins(flow)
+            described: Json = msgspec.to_builtins(flow)
             found[field.encode_name] = {
                 "scopes": {},
-                **{key: said[key] for key in members & said.keys()},
+                **{key: described[key] for key in members & described.keys()},
             }
     return found

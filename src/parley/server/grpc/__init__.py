@@ -1,1 +1,1 @@
-"""The gRPC binding, listening. It is imported only when it is used."""
+"""The gRPC binding, listening. It is imported only when used; ``options`` needs no gRPC."""

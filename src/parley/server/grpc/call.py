@@ -1,4 +1,4 @@
-"""One call over gRPC and its answer (specification §10)."""
+"""One call over gRPC, from its request to its status (specification §10)."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from parley.wire.protobuf.errors import STATUS_KEY, write_status
 Context = Any
 """A ``grpc.aio.ServicerContext``."""
 
-_LONGEST_MESSAGE = 1000
+_MAX_MESSAGE_LENGTH = 1000
 
 
-class Speaker(NamedTuple):
-    """A version of the protocol, over gRPC."""
+class VersionCodec(NamedTuple):
+    """A version of the protocol, and its codec for gRPC."""
 
     dialect: Dialect
     codec: GrpcCodec
 
 
-class Agents:
-    """The agents behind one port. gRPC has no paths: the tenant says which of several is meant.
+class AgentRouter:
+    """Routes requests to the agents of one port, by tenant, because gRPC has no paths.
 
-    What is served at the path ``/time`` over HTTP is the tenant ``time`` here; a tenant of its own
-    is named behind it, as in ``time/acme``. One agent alone is meant by every request.
+    The agent at the path ``/time`` over HTTP is the tenant ``time`` here; a tenant of that agent
+    follows, as in ``time/acme``. An agent alone gets every request.
     """
 
     def __init__(self, agents: Mapping[str, Surroundings], limits: GrpcLimits) -> None:
@@ -61,9 +61,9 @@ class Agents:
         self._alone = len(agents) == 1
 
     def find(self, request: Any) -> tuple[Surroundings, Any]:
-        """Return where a request goes, and the request as it is seen there.
+        """Return the agent of a request, and the request with the tenant that the agent knows.
 
-        Raises ``InvalidParamsError`` when it names nobody.
+        Raises ``InvalidParamsError`` for an unknown tenant.
         """
         if self._alone:
             return self.first, request
@@ -91,21 +91,21 @@ class Agents:
 class GrpcCall:
     """One call, from the bytes of its request to its status.
 
-    A call that the client cancels, or whose deadline passes, ends what it waits for; what an agent
-    does for it goes on.
+    When the client cancels it, or its deadline passes, the call stops waiting; the agent's turn
+    continues.
     """
 
     def __init__(
         self,
-        agents: Agents,
-        speaker: Speaker,
+        agents: AgentRouter,
+        version: VersionCodec,
         operation: Operation,
         context: Context,
         server: tuple[str, int],
     ) -> None:
         self._agents = agents
         self._around = agents.first
-        self._dialect, self._codec = speaker
+        self._dialect, self._codec = version
         self._operation = operation
         self._context = context
         self._server = server
@@ -114,7 +114,7 @@ class GrpcCall:
         self._drained = False
 
     async def answer(self) -> bytes:
-        """Return the answer to a request, or end the call with an error's status."""
+        """Return the answer to a request, or abort the call with an error's status."""
         try:
             result = await self._result()
         except A2AError as error:
@@ -122,19 +122,18 @@ class GrpcCall:
         except asyncio.CancelledError:
             if self._task is not None and self._task.cancelling():
                 raise
-            failure = log_unforeseen(
-                self._operation.name
-            )  # something within the service was cancelled
+            # Not this call, but something within the service was cancelled.
+            failure = log_unforeseen(self._operation.name)
         except Exception:
             failure = log_unforeseen(self._operation.name)
         else:
             await self._context.send_initial_metadata(self._echo)
             return result
-        await self._refuse(failure)
+        await self._abort(failure)
 
     async def _result(self) -> bytes:
-        # A frame of its own: that in which a call is aborted stays until the collector comes.
-        call = await self._understand()
+        # A frame of its own: the frame that aborts a call lives until garbage collection.
+        call = await self._read_call()
         result = self._codec.write_result(self._operation, await call.answer())
         self._agents.limits.count_until_sent(self._context, len(result))
         return result
@@ -142,14 +141,14 @@ class GrpcCall:
     async def stream(self) -> None:
         """Send the events that answer a request.
 
-        They end without an error when the server drains. An error that comes before the first is
-        the status of the call, as is a later one.
+        They end without an error when the server drains. An error, before the first event or later,
+        is the status of the call.
         """
         failure: A2AError | None = None
         started = False
         last: Event | None = None
         try:
-            call = await self._understand()
+            call = await self._read_call()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
             with self._around.streams.holding(self, call.context):
                 items = cast("AsyncGenerator[StreamItem, None]", call.stream())
@@ -163,7 +162,7 @@ class GrpcCall:
                         last = item.event
                         data = self._codec.write_event(item)
                         with self._agents.limits.sending(self._context, len(data)):
-                            # Waits while the reader is slow: nothing gathers here.
+                            # Waits for a slow reader, so that events do not accumulate.
                             await self._context.write(data)
                         if self._codec.ends_stream(item.event):
                             break
@@ -179,23 +178,20 @@ class GrpcCall:
             else:
                 failure = log_unforeseen("a stream")
         except grpc.aio.BaseError:
-            return  # the client has gone
+            return  # the client disconnected
         except Exception:
             failure = log_unforeseen("a stream")
         if failure is not None:
-            await self._refuse(failure, started=started)
+            await self._abort(failure, started=started)
 
     def drain(self) -> None:
-        """End the stream: its reader resumes elsewhere."""
+        """End the stream; its reader resumes on another replica."""
         if not self._drained and self._task is not None:
             self._drained = True
             self._task.cancel()
 
-    async def _understand(self) -> ServiceCall:
-        """Return what is asked for. Raises ``A2AError``.
-
-        The request is received once it is known who sends it; of its bytes nothing is kept.
-        """
+    async def _read_call(self) -> ServiceCall:
+        """Identify the caller, receive the request and return its call. Raises ``A2AError``."""
         around, limits = self._around, self._agents.limits
         limits.check_room(self._context)
         await around.dispatcher.start()
@@ -228,7 +224,7 @@ class GrpcCall:
             extensions=named_in(extensions),
             last_event_id=metadata.get("last-event-id"),
             traceparent=metadata.get("traceparent", ""),
-            patience=self._patience(),
+            reply_timeout=self._reply_timeout(),
             interfaces=lambda tenant: interfaces(self._scope(), tenant),
         )
         call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
@@ -237,18 +233,18 @@ class GrpcCall:
             self._echo.append((self._dialect.extensions_header, uris))
         return call
 
-    def _patience(self) -> float | None:
-        """Return how long to wait for a reply: one that comes at the deadline comes too late."""
-        rest: float | None = self._context.time_remaining()
-        return None if rest is None else max(0.0, 0.9 * rest - 0.05)
+    def _reply_timeout(self) -> float | None:
+        """Return how long to wait for a reply, a little less than until the deadline."""
+        remaining: float | None = self._context.time_remaining()
+        return None if remaining is None else max(0.0, 0.9 * remaining - 0.05)
 
     def _check_version(self, named: str) -> None:
-        """Hold the version that the metadata name against that of the service (§3.6)."""
+        """Raise ``VersionNotSupportedError`` if the metadata names another version (§3.6)."""
         version = self._dialect.version
-        asked = versions.asked(named)
-        if asked == version:
+        requested = versions.requested(named)
+        if requested == version:
             return
-        if not asked and version in (
+        if not requested and version in (
             versions.DEFAULT_VERSION,
             self._around.settings.missing_version,
         ):
@@ -256,15 +252,15 @@ class GrpcCall:
         service = self._codec.service
         raise VersionNotSupportedError(
             f"the service {service} is of version {version}, and this request of version "
-            f"{asked or versions.DEFAULT_VERSION}; send the metadata a2a-version: {version}",
+            f"{requested or versions.DEFAULT_VERSION}; send the metadata a2a-version: {version}",
             metadata={
-                "requestedVersion": asked or versions.DEFAULT_VERSION,
+                "requestedVersion": requested or versions.DEFAULT_VERSION,
                 "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
             },
         )
 
     def _scope(self) -> Scope:
-        """Return the call as an ASGI scope would tell it, of the type ``grpc``."""
+        """Return the call as an ASGI scope of the type ``grpc``."""
         context = self._context
         headers = [
             (name.encode(), value.encode() if isinstance(value, str) else value)
@@ -293,18 +289,18 @@ class GrpcCall:
             }
         return scope
 
-    async def _refuse(self, error: A2AError, *, started: bool = False) -> NoReturn:
-        """End the call with the status of an error, and its details."""
-        # What it knows of frames would stay, with all that is in them, as long as the error itself.
+    async def _abort(self, error: A2AError, *, started: bool = False) -> NoReturn:
+        """Abort the call with the status and the details of an error."""
+        # Its frames, and all that they hold, would live as long as the error.
         error.__traceback__ = error.__context__ = error.__cause__ = None
-        error = self._codec.in_these_names(error)
+        error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
         if isinstance(error, UnauthenticatedError):
             trailing.append(("www-authenticate", "Bearer"))
         if not started:
             await self._context.send_initial_metadata(self._echo)
         status = getattr(grpc.StatusCode, error.grpc_status)
-        await self._context.abort(status, error.message[:_LONGEST_MESSAGE], tuple(trailing))
+        await self._context.abort(status, error.message[:_MAX_MESSAGE_LENGTH], tuple(trailing))
         raise AssertionError("to abort is to raise")
 
 

@@ -1,4 +1,4 @@
-"""Whether the server takes calls, as gRPC's own health service tells it (grpc.health.v1)."""
+"""gRPC's health service: whether the server accepts calls (grpc.health.v1)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,12 @@ SERVICE = "grpc.health.v1.Health"
 
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 
-_LOOK_SECONDS = 1.0
-"""How often it is looked whether what those who watch were told still holds."""
+_POLL_SECONDS = 1.0
+"""The interval at which Watch compares the status with the last one that it sent."""
 
 
 class Health:
-    """Serves until the server drains, then no more, and not while the store cannot be reached.
-
-    ``services`` are those that it knows of.
-    """
+    """The health of ``services``: not serving once the server drains, or without its store."""
 
     def __init__(self, lifecycle: Lifecycle, services: Collection[str], limits: GrpcLimits) -> None:
         self._lifecycle = lifecycle
@@ -68,10 +65,10 @@ class Health:
         self._changed.set()
 
     async def _check(self, messages: object, context: Any) -> bytes:
-        service = self._asked(await self._limits.receive_or_abort(context))
+        service = self._service_of(await self._limits.receive_or_abort(context))
         if not self._knows(service):
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
-        return self._told(self._status)
+        return self._response(self._status)
 
     async def _list(self, messages: object, context: Any) -> bytes:
         await self._limits.receive_or_abort(context)
@@ -81,18 +78,18 @@ class Health:
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     async def _watch(self, messages: object, context: Any) -> AsyncIterator[bytes]:
-        is_known = self._knows(self._asked(await self._limits.receive_or_abort(context)))
-        told = 0
+        is_known = self._knows(self._service_of(await self._limits.receive_or_abort(context)))
+        sent = 0
         while True:
             is_over = self._changed.is_set()
             status = self._status if is_known or is_over else _SERVICE_UNKNOWN
-            if status != told:
-                told = status
-                yield self._told(status)
+            if status != sent:
+                sent = status
+                yield self._response(status)
             if is_over:
                 break
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_POLL_SECONDS):
                     await self._changed.wait()
 
     @property
@@ -104,9 +101,9 @@ class Health:
     def _knows(self, service: str) -> bool:
         return not service or service in self._services
 
-    def _asked(self, data: bytes | None) -> str:
+    def _service_of(self, data: bytes | None) -> str:
         return str(self._messages.parse("HealthCheckRequest", data or b"").service)
 
-    def _told(self, status: int) -> bytes:
+    def _response(self, status: int) -> bytes:
         message = self._messages["HealthCheckResponse"](status=status)
         return message.SerializeToString()  # type: ignore[no-any-return]

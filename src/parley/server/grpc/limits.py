@@ -1,4 +1,4 @@
-"""What calls over gRPC can make the server hold: requests that do not come, answers that stay."""
+"""Limits on what gRPC calls make the server hold: unfinished requests and unsent answers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from parley.server.settings import Settings
 from parley.server.slow_readers import UnsentBytes
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
 
-_MOMENT = 0.5
-"""How many seconds a message may take before it counts as one that is not whole; a tenth of that
-when there are more to come than there is room for.
+_SLOW_SECONDS = 0.5
+"""The time after which an incoming message counts against the budget of bodies; a tenth of it when
+there are more incoming messages than the budget holds.
 """
 
-_TURNS = 4
-"""So often the event loop goes round before that: what came while it was busy is here then."""
+_LOOP_PASSES = 4
+"""Passes of the event loop before that, for messages that arrived while it was busy."""
 
-_CALL = 16 * 1024
-"""What a call costs whose answer is not read, besides the answer."""
+_CALL_BYTES = 16 * 1024
+"""The cost of a call whose answer is not read, besides the answer."""
 
 
 class TooSlow(InvalidRequestError):
-    """The request did not come in time."""
+    """The request did not arrive in time."""
 
     grpc_status = "DEADLINE_EXCEEDED"
 
@@ -37,54 +37,54 @@ class TooSlow(InvalidRequestError):
 class GrpcLimits:
     """Receives the messages of calls, and counts their answers, within the limits of the server.
 
-    gRPC shows no message before it is whole. So one that takes longer than a moment counts as if it
-    were as large as it may be.
+    gRPC shows no message before it is complete, so a slow one counts as if it had the largest
+    allowed size.
     """
 
     def __init__(self, settings: Settings, held: ByteReservation, unsent: UnsentBytes) -> None:
         self._settings = settings
         self._held = held
         self._unsent = unsent
-        self._few = settings.max_body_bytes_held // settings.max_body_bytes
-        self._coming = 0
+        self._max_incoming = settings.max_body_bytes_held // settings.max_body_bytes
+        self._incoming = 0
 
     async def receive(self, context: Any) -> bytes | None:
-        """Return the next message of a call, and nothing when there is none.
+        """Return the next message of a call, or ``None`` at the end.
 
-        Raises ``OverloadedError``, before it is here as a whole, and ``TooSlow``.
+        Raises ``OverloadedError`` while it arrives, and ``TooSlow``.
         """
         task = asyncio.current_task()
         assert task is not None
-        moment = min(_MOMENT, self._settings.body_timeout)
-        if self._coming > self._few:
-            moment /= 10
-        coming = _Coming(self._settings, self._held, context, task, moment)
-        self._coming += 1
+        slow_after = min(_SLOW_SECONDS, self._settings.body_timeout)
+        if self._incoming > self._max_incoming:
+            slow_after /= 10
+        incoming = _IncomingMessage(self._settings, self._held, context, task, slow_after)
+        self._incoming += 1
         try:
             data = await context.read()
         except asyncio.CancelledError:
-            if coming.error is None or task.uncancel():
+            if incoming.error is None or task.uncancel():
                 raise
-            raise coming.its_error() from None
+            raise incoming.take_error() from None
         finally:
-            self._coming -= 1
-            coming.close()
+            self._incoming -= 1
+            incoming.close()
         return None if data is grpc.aio.EOF else bytes(data)
 
     def check_room(self, context: Any) -> None:
-        """Refuse a call whose answer nobody would read. Raises ``OverloadedError``."""
+        """Reject a call from a host with too many unsent bytes. Raises ``OverloadedError``."""
         if not self._unsent.is_small:
             self._unsent.check(host_of(context.peer()))
 
     def count_until_sent(self, context: Any, size: int) -> None:
-        """Count the answer to a call until the task that runs it is done, which is its end.
+        """Count the answer to a call until its task ends.
 
-        Raises ``InternalError`` when there is no room for it: what was asked for is done.
+        Raises ``InternalError`` if the answer exceeds the limit: the operation has been done.
         """
         task = asyncio.current_task()
         assert task is not None
         host = host_of(context.peer())
-        size += _CALL
+        size += _CALL_BYTES
         try:
             self._unsent.take(host, size)
         except OverloadedError as error:
@@ -93,8 +93,8 @@ class GrpcLimits:
 
     @contextmanager
     def sending(self, context: Any, size: int) -> Iterator[None]:
-        """Count an event of a stream while the context lasts. Raises ``OverloadedError``."""
-        if size <= _CALL:
+        """Count an event of a stream within the context. Raises ``OverloadedError``."""
+        if size <= _CALL_BYTES:
             yield
             return
         host = host_of(context.peer())
@@ -105,7 +105,7 @@ class GrpcLimits:
             self._unsent.give_back(host, size)
 
     async def receive_or_abort(self, context: Any) -> bytes | None:
-        """Return the next message of a call that is not of A2A, or end the call."""
+        """Return the next message of a call to another service than A2A's, or abort the call."""
         try:
             return await self.receive(context)
         except A2AError as error:
@@ -114,8 +114,8 @@ class GrpcLimits:
             raise AssertionError("to abort is to raise") from None
 
 
-class _Coming:
-    """A message that a call waits for."""
+class _IncomingMessage:
+    """A message that a call waits for, and its timer."""
 
     __slots__ = ("_address", "_counted", "_held", "_settings", "_task", "_timer", "error")
 
@@ -125,7 +125,7 @@ class _Coming:
         held: ByteReservation,
         context: Any,
         task: asyncio.Task[Any],
-        moment: float,
+        slow_after: float,
     ) -> None:
         self._settings = settings
         self._held = held
@@ -134,25 +134,25 @@ class _Coming:
         self._address = ""
         self.error: A2AError | None = None
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(moment, self._look, context, _TURNS)
+        self._timer = loop.call_later(slow_after, self._check, context, _LOOP_PASSES)
 
-    def its_error(self) -> A2AError:
-        """Return why it is not waited for any more, once: a cycle would keep it."""
+    def take_error(self) -> A2AError:
+        """Return the error that ended the wait, and forget it: a cycle would keep it alive."""
         error, self.error = self.error, None
         assert error is not None
         return error
 
     def close(self) -> None:
-        """It came, or will not."""
+        """Stop the timer and release what was counted."""
         self._timer.cancel()
         if self._counted:
             self._held.give_back(self._address, self._counted)
             self._counted = 0
 
-    def _look(self, context: Any, turns: int) -> None:
-        if turns:
+    def _check(self, context: Any, passes: int) -> None:
+        if passes:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(0.005, self._look, context, turns - 1)
+            self._timer = loop.call_later(0.005, self._check, context, passes - 1)
         else:
             self._count(context)
 
@@ -166,8 +166,8 @@ class _Coming:
         self._counted = self._settings.max_body_bytes
         seconds = self._settings.body_timeout
         late = TooSlow(f"the request did not come within {seconds:g} seconds")
-        rest = max(0.0, seconds - _MOMENT)
-        self._timer = asyncio.get_running_loop().call_later(rest, self._end, late)
+        remaining = max(0.0, seconds - _SLOW_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._end, late)
 
     def _end(self, error: A2AError) -> None:
         self.error = error

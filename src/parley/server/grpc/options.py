@@ -1,8 +1,7 @@
-"""Where and how gRPC is listened to. Nothing here needs gRPC to be installed."""
+"""Options of the gRPC server. This module must not import gRPC."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +18,7 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     ``port`` 0 takes a free one. ``host`` is that of HTTP unless it is given. ``cert`` and ``key``
     are PEM files of the server's certificate (with its chain) and its private key; without them
     there is no TLS. With ``client_ca``, a PEM file of authorities, only callers with a certificate
-    of theirs are let in.
+    of theirs are accepted.
 
     Raises ``ValueError`` for options that make no sense together.
     """
@@ -40,15 +39,12 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions | None:
-    """Return options as they are set one by one, none without a port.
+    """Return the options for a port, ``None`` without one.
 
-    Raises ``ValueError`` for others without a port.
+    Raises ``ValueError`` for other options without a port.
     """
     if port is not None:
-        options = GrpcOptions(port=port, **others)  # type: ignore[arg-type]
-        # Imported here, as it takes its time, which an event loop should not spend.
-        import_module("parley.server.grpc.server")
-        return options
+        return GrpcOptions(port=port, **others)  # type: ignore[arg-type]
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise ValueError(f"gRPC is served where it has a port; {', '.join(given)} alone do nothing")
@@ -58,5 +54,5 @@ def grpc_options(port: int | None, **others: str | Path | None) -> GrpcOptions |
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in is not there
+    except ModuleNotFoundError:  # its package is missing
         return False

@@ -1,4 +1,4 @@
-"""What services there are and what they take, for tools that ask (gRPC server reflection)."""
+"""gRPC server reflection: the services and their messages, for tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.server.grpc.limits import GrpcLimits
 from parley.wire.protobuf.errors import CODES
 from parley.wire.protobuf.messages import Messages, Schema
 
-# The two versions differ in their name alone, and tools ask for either.
+# The two versions differ only in name; tools ask for either.
 VERSIONS = ("v1", "v1alpha")
 SERVICES = tuple(f"grpc.reflection.{version}.ServerReflection" for version in VERSIONS)
 
@@ -55,7 +55,7 @@ def _schema(version: str) -> Schema:
 
 
 class Reflection:
-    """Describes ``services``, which are in ``pools``, and itself."""
+    """Describes ``services``, whose descriptors are in ``pools``, and itself."""
 
     def __init__(self, services: Collection[str], pools: Sequence[Any], limits: GrpcLimits) -> None:
         self._limits = limits
@@ -83,7 +83,7 @@ class Reflection:
         try:
             request = messages.parse("ServerReflectionRequest", data)
         except InvalidRequestError as error:
-            _refuse(response, "INVALID_ARGUMENT", error.message)
+            _set_error(response, "INVALID_ARGUMENT", error.message)
             return response.SerializeToString()  # type: ignore[no-any-return]
         response.valid_host = request.host
         response.original_request.CopyFrom(request)
@@ -99,21 +99,21 @@ class Reflection:
             case "all_extension_numbers_of_type":
                 name = request.all_extension_numbers_of_type
                 if self._file("FindMessageTypeByName", name) is None:
-                    _refuse(response, "NOT_FOUND", f"there is no {name[:100]} here")
+                    _set_error(response, "NOT_FOUND", f"there is no {name[:100]} here")
                 else:
                     response.all_extension_numbers_response.base_type_name = name
             case "file_containing_extension":
-                _refuse(response, "NOT_FOUND", "there are no extensions here")
+                _set_error(response, "NOT_FOUND", "there are no extensions here")
             case _:
-                _refuse(response, "INVALID_ARGUMENT", "the request asks for nothing")
+                _set_error(response, "INVALID_ARGUMENT", "the request asks for nothing")
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     def _describe(self, response: Any, method: str, name: str) -> None:
         file = self._file(method, name)
         if file is None:
-            _refuse(response, "NOT_FOUND", f"there is no {name[:100]} here")
+            _set_error(response, "NOT_FOUND", f"there is no {name[:100]} here")
             return
-        # With all that it needs, which saves the asker a question for each.
+        # With its dependencies, which saves the client a request for each.
         files, pending = {}, [file]
         while pending:
             each = pending.pop()
@@ -141,6 +141,6 @@ def _answering(reflection: Reflection, messages: Messages, limits: GrpcLimits) -
     return info
 
 
-def _refuse(response: Any, status: str, words: str) -> None:
+def _set_error(response: Any, status: str, words: str) -> None:
     response.error_response.error_code = CODES[status]
     response.error_response.error_message = words

@@ -1,4 +1,4 @@
-"""The gRPC binding, listening: one port for all versions and agents (specification §10)."""
+"""The gRPC server: one port for all versions and agents (specification §10)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import grpc
 
 from parley.model.operations import Operation
 from parley.server.app import App
-from parley.server.grpc.call import Agents, GrpcCall, Speaker
+from parley.server.grpc.call import AgentRouter, GrpcCall, VersionCodec
 from parley.server.grpc.health import SERVICE as HEALTH
 from parley.server.grpc.health import Health
 from parley.server.grpc.limits import GrpcLimits
@@ -27,10 +27,10 @@ from parley.wire import versions
 
 _log = logging.getLogger("parley.server")
 
-# Clients may ask whether the connection still holds as often as this.
-_PING_SECONDS = 5
+# The shortest interval of keep-alive pings that a client may have.
+_MIN_PING_SECONDS = 5
 
-# Besides those that have limits of their own: streams, and senders that wait.
+# Calls besides those with limits of their own: streams, and blocking sends.
 _OTHER_CALLS = 5000
 
 
@@ -38,11 +38,11 @@ _OTHER_CALLS = 5000
 async def serving_grpc(
     app: App, options: GrpcOptions, *, host: str, address: str, grace: float
 ) -> AsyncIterator[str]:
-    """Serve an app's agents over gRPC for as long as the context lasts; its ``host:port``.
+    """Serve an app's agents over gRPC within the context, and yield its ``host:port``.
 
-    ``host`` is what HTTP listens on, and gRPC too unless it has its own; ``address`` is the URL at
-    which the app is reached over HTTP from this machine. At the end, calls that are under way have
-    ``grace`` seconds. The app is started and stopped by others.
+    ``host`` is that of HTTP, and of gRPC unless the options have one; ``address`` is the URL of
+    the app over HTTP on this machine. At the end, running calls have ``grace`` seconds. The caller
+    starts and stops the app.
 
     Raises ``ListenError``.
     """
@@ -52,15 +52,16 @@ async def serving_grpc(
     http = (parts.hostname or "", parts.port or 0)
     settings = next(iter(app.agents.values())).settings
     limits = GrpcLimits(settings, app.held, app.unsent)
-    agents = Agents(app.agents, limits)
-    speakers = [
-        Speaker(each, each.grpc()) for each in map(versions.dialect, versions.SUPPORTED_VERSIONS)
+    agents = AgentRouter(app.agents, limits)
+    supported = [
+        VersionCodec(each, each.grpc())
+        for each in map(versions.dialect, versions.SUPPORTED_VERSIONS)
     ]
-    services = [speaker.codec.service for speaker in speakers]
+    services = [each.codec.service for each in supported]
     health = Health(app.lifecycle, services, limits)
     reflection = Reflection(
         (*services, HEALTH),
-        [*(speaker.codec.pool for speaker in speakers), health.pool],
+        [*(each.codec.pool for each in supported), health.pool],
         limits,
     )
     server = grpc.aio.server(
@@ -69,26 +70,26 @@ async def serving_grpc(
     )
     server.add_generic_rpc_handlers(
         (
-            *(_handler(agents, speaker, http) for speaker in speakers),
+            *(_handler(agents, version, http) for version in supported),
             health.handler(),
             *reflection.handlers(),
         )
     )
     host = options.host if options.host is not None else host
     port = _bind(server, host, options)
-    forget = app.lifecycle.on_drain(health.drain)
+    unregister = app.lifecycle.on_drain(health.drain)
     try:
         await server.start()
         app.grpc.port = port
         if options.cert is None and not _is_loopback(host):
             _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
         yield app.grpc.beside(address)
-    except asyncio.CancelledError:  # who ended the server does not wait any more
+    except asyncio.CancelledError:  # the owner of the server no longer waits
         grace = 0
         raise
     finally:
         app.grpc.port = None
-        forget()
+        unregister()
         health.drain()
         try:
             await server.stop(grace)
@@ -97,36 +98,36 @@ async def serving_grpc(
             raise
 
 
-def _handler(agents: Agents, speaker: Speaker, http: tuple[str, int]) -> Any:
-    """Return the service of one version. Requests and answers pass as bytes.
+def _handler(agents: AgentRouter, version: VersionCodec, http: tuple[str, int]) -> Any:
+    """Return the service of one version, with requests and answers as bytes.
 
-    To gRPC all requests are streams: so it is for us to say how long one message may take.
+    To gRPC all requests are streams, so that ``GrpcLimits`` bounds how long a message takes.
     """
     handlers = {
         name: (
-            grpc.stream_stream_rpc_method_handler(_stream(agents, speaker, operation, http))
+            grpc.stream_stream_rpc_method_handler(_stream(agents, version, operation, http))
             if operation.streaming
-            else grpc.stream_unary_rpc_method_handler(_answer(agents, speaker, operation, http))
+            else grpc.stream_unary_rpc_method_handler(_answer(agents, version, operation, http))
         )
-        for name, operation in speaker.codec.methods.items()
+        for name, operation in version.codec.methods.items()
     }
-    return grpc.method_handlers_generic_handler(speaker.codec.service, handlers)
+    return grpc.method_handlers_generic_handler(version.codec.service, handlers)
 
 
 def _answer(
-    agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
+    agents: AgentRouter, version: VersionCodec, operation: Operation, http: tuple[str, int]
 ) -> Callable[[object, Any], Awaitable[bytes]]:
     async def answer(messages: object, context: Any) -> bytes:
-        return await GrpcCall(agents, speaker, operation, context, http).answer()
+        return await GrpcCall(agents, version, operation, context, http).answer()
 
     return answer
 
 
 def _stream(
-    agents: Agents, speaker: Speaker, operation: Operation, http: tuple[str, int]
+    agents: AgentRouter, version: VersionCodec, operation: Operation, http: tuple[str, int]
 ) -> Callable[[object, Any], Awaitable[None]]:
     async def stream(messages: object, context: Any) -> None:
-        await GrpcCall(agents, speaker, operation, context, http).stream()
+        await GrpcCall(agents, version, operation, context, http).stream()
 
     return stream
 
@@ -144,8 +145,8 @@ def _channel(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", _PING_SECONDS * 1000),
-        ("grpc.so_reuseport", 0),  # a port that another server has is not for us
+        ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_SECONDS * 1000),
+        ("grpc.so_reuseport", 0),  # never share the port of another server
     ]
 
 

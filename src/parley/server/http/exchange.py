@@ -247,7 +247,7 @@ class Exchange(ABC):
             for name, value in parse_qsl(query.decode("latin-1")):
                 if name.lower() == "a2a-version":
                     named = value
-        return versions.asked(named)
+        return versions.requested(named)
 
     def parameters(self, version: str, caller: Caller) -> Parameters:
         """Return the service parameters of the request."""

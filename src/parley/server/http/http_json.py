@@ -19,8 +19,9 @@ from parley.server.http.jsonrpc import JsonRpcExchange
 from parley.server.http.media_types import answered_with
 from parley.server.http.paths import TENANT, Found, Paths, PathTarget, WrongVerb, segments_of
 from parley.server.http.responses import reply_without_body
-from parley.wire import jsonrpc, protojson, versions
+from parley.wire import jsonrpc, versions
 from parley.wire.dialect import HttpJsonCodec, Route
+from parley.wire.json import protojson
 
 _MAX_PARAMETERS = 100
 _NAMED = {version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS}
@@ -59,7 +60,7 @@ class HttpJsonBinding:
         unnamed = [
             (version, route)
             for version in versions.SUPPORTED_VERSIONS
-            for route in versions.dialect(version).http_json.unnamed
+            for route in versions.dialect(version).http_json.versionless_routes
         ]
         return Paths(routes, unnamed)
 

@@ -19,8 +19,9 @@ from parley.model.service import Caller
 from parley.server.dispatch import ServiceCall
 from parley.server.http.exchange import Exchange, NotJson, Surroundings, TooLarge, unsaid
 from parley.server.http.responses import NO_STORE, refuse_method
-from parley.wire import jsonrpc, protojson, versions
+from parley.wire import jsonrpc, versions
 from parley.wire.dialect import JsonRpcCodec
+from parley.wire.json import protojson
 
 # Errors that HTTP has a status for that proxies and clients act on; all others are 200, as
 # JSON-RPC wants.

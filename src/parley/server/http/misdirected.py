@@ -22,7 +22,7 @@ class Misdirected(InvalidRequestError):
 async def refuse_host(handler: ASGIApp, error: NotOurHost, scope: Scope, send: Send) -> None:
     """Refuse a request in the form in which ``handler`` would have, without reading its body."""
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
-    version = versions.of_interface(named) or versions.LATEST
+    version = versions.supported_for(named) or versions.LATEST
     kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
     refusal = kind(str(error))
     headers = [NO_STORE, (b"a2a-version", version.encode())]

@@ -41,7 +41,7 @@ class Unavailable:
             except (BodyTooLarge, A2AError):
                 pass
         error = OverloadedError(self._words, retry_after=1)
-        version = versions.of_interface(given.get(b"a2a-version", b"").decode("latin-1"))
+        version = versions.supported_for(given.get(b"a2a-version", b"").decode("latin-1"))
         headers = [(b"retry-after", b"1"), NO_STORE]
         if version is not None:
             headers.append((b"a2a-version", version.encode()))

@@ -1,1 +1,1 @@
-"""The data model as protobuf messages, from tables of facts."""
+"""Protobuf messages made from schemas, and the data model in them. Needs the extra ``grpc``."""

@@ -23,13 +23,14 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.wire.errors import ERROR_INFO, STRUCT, details_of, error_of
+from parley.wire.json.problems import InvalidValue
 from parley.wire.protobuf.messages import Message, Messages, Schema
 
 STATUS_KEY = "grpc-status-details-bin"
 """The trailing metadata that holds the details."""
 
-MOST_BYTES = 4000
-"""Details are cut to fit: peers take no more than 8 KiB of metadata, encoded in base64."""
+MAX_DETAILS_BYTES = 4000
+"""The size that details are cut to: peers accept 8 KiB of metadata, encoded in base64."""
 
 _SCHEMA = Schema(
     package="google.rpc",
@@ -51,8 +52,8 @@ DATA_LOSS UNAUTHENTICATED
 CODES = {name: number for number, name in enumerate(_STATUSES.split())}
 """The statuses of gRPC and their numbers."""
 
-# What a status means from a peer that gives no reason with it.
-_MEANINGS: dict[str, type[A2AError]] = {
+# The errors that statuses mean, of peers that give no reason.
+_ERRORS_BY_STATUS: dict[str, type[A2AError]] = {
     "INVALID_ARGUMENT": InvalidParamsError,
     "NOT_FOUND": TaskNotFoundError,
     "FAILED_PRECONDITION": UnsupportedOperationError,
@@ -62,7 +63,7 @@ _MEANINGS: dict[str, type[A2AError]] = {
     "RESOURCE_EXHAUSTED": OverloadedError,
     "UNAVAILABLE": OverloadedError,
     "INTERNAL": InternalError,
-    "UNKNOWN": InternalError,  # what libraries make of an exception
+    "UNKNOWN": InternalError,  # libraries send it for an exception
 }
 _BY_NAME = {error.__name__: error for error in ERRORS}
 
@@ -75,15 +76,15 @@ def _messages() -> Messages:
 def write_status(error: A2AError) -> bytes:
     """Return an error as a ``google.rpc.Status``.
 
-    Where it would be too long, the last of its details are left out; the ErrorInfo never is.
+    If it is too long, its last details are left out, but never the ErrorInfo.
     """
     status = _messages()["Status"](code=CODES[error.grpc_status], message=error.message[:1000])
     info, *others = details_of(error)
     cut = {key: value[:500] for key, value in info["metadata"].items()}
     for detail in ({**info, "metadata": cut}, *others):
-        if not (_is_packed(status.details.add(), detail) or _is_packed_as_it_is(status, detail)):
+        if not (_is_packed(status.details.add(), detail) or _is_packed_as_struct(status, detail)):
             del status.details[-1]
-    while len(status.details) > 1 and status.ByteSize() > MOST_BYTES:
+    while len(status.details) > 1 and status.ByteSize() > MAX_DETAILS_BYTES:
         _shorten(status)
     return status.SerializeToString()  # type: ignore[no-any-return]
 
@@ -94,18 +95,18 @@ _UNFIT = (ParseError, AttributeError, LookupError, TypeError, ValueError, Recurs
 def _is_packed(packed: Message, detail: Mapping[str, Any]) -> bool:
     try:
         ParseDict(detail, packed, descriptor_pool=_messages().pool)
-    except _UNFIT:  # of a type that we have no descriptor of, or not what a peer says that it is
+    except _UNFIT:  # of an unknown type, or not of the type that a peer declares
         packed.Clear()
         return False
     return True
 
 
-def _is_packed_as_it_is(status: Any, detail: Mapping[str, Any]) -> bool:
+def _is_packed_as_struct(status: Any, detail: Mapping[str, Any]) -> bool:
     return _is_packed(status.details[-1], {"@type": STRUCT, "value": detail})
 
 
 def _shorten(status: Message) -> None:
-    """Take the last half of the last detail's violations away, or all of it."""
+    """Remove half of the last detail's violations, or the whole detail."""
     last = status.details[-1]
     if last.type_url.endswith("BadRequest"):
         given = _messages()["BadRequest"]()
@@ -118,10 +119,10 @@ def _shorten(status: Message) -> None:
 
 
 def read_status(status: str, message: str, details: bytes | None) -> A2AError:
-    """Return the error that a peer means by a status, its message and its details, if any.
+    """Read an error from a status, its message and its details, if any.
 
-    The reason in the details decides, then an error's name at the head of the message (as servers
-    of version 0.3 write it), then the status. Nothing that a peer sends makes this fail.
+    The reason in the details decides, then an error's name at the start of the message (as servers
+    of 0.3 write it), then the status. Nothing that a peer sends makes this fail.
     """
     unpacked = [_unpack(each) for each in _details(details)]
     if not any(_is_reason(detail) for detail in unpacked):
@@ -129,13 +130,19 @@ def read_status(status: str, message: str, details: bytes | None) -> A2AError:
         kind = _BY_NAME.get(name.strip()) if colon else None
         if kind is not None:
             message = rest.strip()
-        kind = kind or _MEANINGS.get(status)
+        kind = kind or _ERRORS_BY_STATUS.get(status)
         return error_of(kind.code if kind else None, message, unpacked)
     return error_of(None, message, unpacked)
 
 
+def unencodable_answer(wrong: InvalidValue) -> InternalError:
+    """Return the error of a call whose answer no message can hold."""
+    field, description = wrong.problems[0]
+    return InternalError(f"the answer cannot be told over gRPC: {field}: {description}")
+
+
 def has_reason(details: bytes | None) -> bool:
-    """Whether a status has details that say which error of A2A it is."""
+    """Return whether the details of a status name an error of A2A."""
     return any(_is_reason(_unpack(each)) for each in _details(details))
 
 
@@ -156,7 +163,7 @@ def _details(details: bytes | None) -> Any:
 def _unpack(packed: Message) -> dict[str, Any]:
     try:
         detail: dict[str, Any] = MessageToDict(packed, descriptor_pool=_messages().pool)
-    except (TypeError, ValueError, DecodeError):  # of a type that we have no descriptor of
+    except (TypeError, ValueError, DecodeError):  # of an unknown type
         value = base64.b64encode(packed.value).decode()
         detail = {"@type": packed.type_url or f"{_TYPES}google.protobuf.Any", "value": value}
     return detail

@@ -1,4 +1,4 @@
-"""How deep and how wide a request may be, as ``wire.limits`` says it of JSON."""
+"""Limits on the depth and width of a request, as ``wire.json.limits`` has them for JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.struct import A2AStruct
 
 DEEPEST = 60
-"""No request is nested deeper than this many arrays and objects when protobuf has taken it.
+"""Protobuf accepts no request that is nested deeper than this many arrays and objects.
 
-Messages of protobuf may be nested 100 deep; an array or an object in a ``Value`` takes two.
+Messages may be nested 100 deep; an array or an object in a ``Value`` takes two.
 """
 
 
 def check_parts(parts: Sized, max_parts: int, field: str = "message.parts") -> None:
-    """Refuse a message with too many parts. Raises ``InvalidParamsError``."""
+    """Reject a message with too many parts. Raises ``InvalidParamsError``."""
     if len(parts) > max_parts:
         violation = FieldViolation(field, f"at most {max_parts} parts are taken")
         raise InvalidParamsError(
@@ -27,13 +27,13 @@ def check_parts(parts: Sized, max_parts: int, field: str = "message.parts") -> N
 
 
 def check_depth(request: A2AStruct, max_depth: int) -> None:
-    """Refuse a request that is nested too deeply. Raises ``InvalidParamsError``."""
+    """Reject a request that is nested too deeply. Raises ``InvalidParamsError``."""
     if max_depth < DEEPEST and _depth(request) > max_depth:
         raise InvalidParamsError(f"the body is nested more than {max_depth} levels deep")
 
 
 def _depth(value: Any) -> int:
-    """Return how many arrays and objects the JSON of a value has around its innermost."""
+    """Return how deep the arrays and objects in the JSON of a value are nested."""
     deepest = 0
     pending = [(value, 1)]
     while pending:

@@ -1,8 +1,8 @@
 """Protobuf messages as plain Python values, those of their ProtoJSON, and back.
 
-For versions that are translated from their JSON. What is read has the JSON names of fields, enums
-as numbers, and bytes in base64; what is written may have names for enums too, and members that the
-message does not have are passed over. Numbers in a ``Struct`` are as ``protobuf_values`` has them.
+For versions that are translated from their JSON; messages of 1.0 need no such step
+(``wire.protobuf.structs``). Members have the JSON names of fields, and bytes in base64. Enums are
+read as numbers, and written from numbers or names. Writing ignores members that a message lacks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from parley.model.struct import Timestamp
-from parley.wire import forgiveness
-from parley.wire.lenient import Wrong
+from parley.wire.json import tolerance
+from parley.wire.json.problems import InvalidValue, Problem
 from parley.wire.protobuf.messages import Message
 from parley.wire.protobuf.values import (
     read_struct,
@@ -42,45 +42,45 @@ _KNOWN_WRITERS: Mapping[str, Callable[[Any, Any], None]] = {
 }
 
 
-def members_of(message: Message, *, forgiving: bool = False) -> Members:
-    """Return what a message says. Raises ``Wrong``, unless ``forgiving`` leaves out what is."""
+def members_of(message: Message, *, tolerant: bool = False) -> Members:
+    """Return the members of a message. Raises ``InvalidValue``; ``tolerant`` reports instead."""
     members: Members = {}
-    problems: list[tuple[str, str]] = []
+    problems: list[Problem] = []
     for field, value in message.ListFields():
         try:
-            members[field.json_name] = _read_field(field, value, forgiving)
-        except Wrong as wrong:
+            members[field.json_name] = _read_field(field, value, tolerant)
+        except InvalidValue as wrong:
             problems += wrong.under(field.json_name)
-    if problems and not forgiving:
-        raise Wrong(problems)
-    forgiveness.note(problems)
+    if problems and not tolerant:
+        raise InvalidValue(problems)
+    tolerance.report(problems)
     return members
 
 
-def _read_field(field: Any, value: Any, forgiving: bool) -> Any:
+def _read_field(field: Any, value: Any, tolerant: bool) -> Any:
     if _is_map(field):
         item = field.message_type.fields_by_name["value"]
-        return {key: _read(item, value[key], forgiving, key) for key in value}
+        return {key: _read(item, value[key], tolerant, key) for key in value}
     if field.is_repeated:
-        return [_read(field, item, forgiving, f"[{place}]") for place, item in enumerate(value)]
-    return _read(field, value, forgiving)
+        return [_read(field, item, tolerant, index) for index, item in enumerate(value)]
+    return _read(field, value, tolerant)
 
 
-def _read(field: Any, value: Any, forgiving: bool, name: str = "") -> Any:
+def _read(field: Any, value: Any, tolerant: bool, name: str | int | None = None) -> Any:
     if field.message_type is not None:
         read = _KNOWN_READERS.get(field.message_type.full_name)
         try:
-            return members_of(value, forgiving=forgiving) if read is None else read(value)
-        except Wrong as wrong:
-            raise Wrong(wrong.under(name) if name else wrong.problems) from None
+            return members_of(value, tolerant=tolerant) if read is None else read(value)
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.problems if name is None else wrong.under(name)) from None
     return base64.b64encode(value).decode() if field.type == FieldDescriptor.TYPE_BYTES else value
 
 
 def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = False) -> None:
-    """Have a message say what ``members`` do. ``bytes_as_text`` leaves bytes in base64.
+    """Fill a message with ``members``. ``bytes_as_text`` leaves bytes in base64.
 
-    Raises ``Wrong`` for a number that no double holds, ``ValueError`` or ``TypeError`` for what is
-    no value of its field.
+    Raises ``InvalidValue`` for a number that no double holds, ``ValueError`` or ``TypeError`` for
+    what does not fit its field.
     """
     for field, value in _given(message, members):
         name = field.name
@@ -93,7 +93,7 @@ def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = 
                     else:
                         entries[key] = each
             elif field.message_type is None:
-                scalar = _SCALARS.get(field.type, _as_it_is)
+                scalar = _SCALARS.get(field.type, _unchanged)
                 if scalar is _bytes and bytes_as_text:
                     scalar = _text
                 if field.is_repeated:
@@ -107,8 +107,8 @@ def fill(message: Message, members: Mapping[str, Any], *, bytes_as_text: bool = 
                 inner = getattr(message, name)
                 inner.SetInParent()
                 _write(inner, value, bytes_as_text)
-        except Wrong as wrong:
-            raise Wrong(wrong.under(field.json_name)) from None
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.under(field.json_name)) from None
 
 
 def _given(message: Message, members: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -131,7 +131,7 @@ def _is_map(field: Any) -> bool:
     return kind is not None and bool(kind.has_options and kind.GetOptions().map_entry)
 
 
-def _as_it_is(field: Any, value: Any) -> Any:
+def _unchanged(field: Any, value: Any) -> Any:
     return value
 
 

@@ -1,7 +1,6 @@
-"""Protobuf messages made from tables of facts, in descriptor pools of our own.
+"""Protobuf message classes made at run time from schemas, in descriptor pools of their own.
 
-Nothing is put into protobuf's default pool: a process may hold another implementation of the same
-packages there. Messages of the two never meet, only their bytes.
+Protobuf's default pool stays untouched: it may hold another implementation of the same packages.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from parley.model.errors import InvalidRequestError
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 Message = Any
-"""A protobuf message. Its classes are made at run time."""
+"""A protobuf message, of a class that is made at run time."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -48,11 +47,10 @@ _FACT = re.compile(
 class Schema(msgspec.Struct, frozen=True):
     """The messages, enums and services of one protobuf package (proto3).
 
-    A message is its fields: ``number name type``, separated by commas. After the type ``[]`` says
-    that the field is repeated, ``{}`` that it is a map from strings, ``?`` that it knows whether
-    it is set, and ``|name`` that it belongs to a oneof. ``name@other`` gives it another name in
-    JSON. The values of an enum are numbered from 0. A method has a request and a response, with
-    ``[]`` for a stream.
+    A message is its fields, ``number name type``, separated by commas. After the type, ``[]``
+    marks a repeated field, ``{}`` a map from strings, ``?`` a field with presence, and ``|name`` a
+    member of a oneof. ``name@other`` gives the field another name in JSON. The values of an enum
+    are numbered from 0. A method has a request and a response, with ``[]`` for a stream.
     """
 
     package: str
@@ -95,7 +93,7 @@ class Messages:
 
 
 def file_of(schema: Schema) -> Any:
-    """Return the descriptor of the file that a schema stands for."""
+    """Return the descriptor of the file for a schema."""
     file = descriptor_pb2.FileDescriptorProto(
         # The name is its own: tools that see several files of one package keep them apart.
         name=f"parley/{schema.package}.proto",
@@ -125,7 +123,7 @@ def file_of(schema: Schema) -> Any:
 def _describe(message: Any, facts: str, schema: Schema) -> None:
     fields = list(_facts(message.name, facts))
     oneofs = list(dict.fromkeys(fact["oneof"] for fact in fields if fact["oneof"]))
-    # What protobuf calls synthetic oneofs come after the real ones.
+    # Synthetic oneofs come after the real ones.
     alone = [f"_{fact['name']}" for fact in fields if fact["many"] == "?"]
     for oneof in (*oneofs, *alone):
         message.oneof_decl.add(name=oneof)

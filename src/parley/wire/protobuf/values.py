@@ -1,7 +1,7 @@
-"""JSON values and moments as protobuf's own types (``Struct``, ``Value``, ``Timestamp``).
+"""JSON values and timestamps as protobuf's own types (``Struct``, ``Value``, ``Timestamp``).
 
-A ``Value`` holds numbers as doubles: integers beyond 2^53 lose digits. What was written as a whole
-number up to there is read as one.
+A ``Value`` holds numbers as doubles. Whole numbers up to 2^53 are read as integers; larger ones
+lose digits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from parley.model.encoding import to_wire
 from parley.model.struct import Timestamp
-from parley.wire.lenient import MAX_PROBLEMS, Wrong
+from parley.wire.json.problems import InvalidValue, read_items, read_members
 from parley.wire.protobuf.messages import Message
 
 EXACT = 2**53
@@ -22,20 +22,20 @@ EXACT = 2**53
 
 
 def write_struct(message: Message, members: Mapping[str, Any]) -> None:
-    """Fill a ``Struct``. Raises ``Wrong`` for a number that no double holds."""
-    message.SetInParent()  # an empty object is not none
+    """Fill a ``Struct``. Raises ``InvalidValue`` for a number that no double holds."""
+    message.SetInParent()  # an empty object is present, too
     fields = message.fields
     for key, item in members.items():
         try:
             write_value(fields[key if type(key) is str else _key(key)], item)
-        except Wrong as wrong:
-            raise Wrong(wrong.under(str(key)[:40])) from None
+        except InvalidValue as wrong:
+            raise InvalidValue(wrong.under(str(key))) from None
 
 
 def write_value(message: Message, value: Any) -> None:
-    """Fill a ``Value``, with what JSON would say for ``value``.
+    """Fill a ``Value`` with the JSON form of ``value``.
 
-    Raises ``Wrong`` for a number that no double holds, ``TypeError`` for what JSON cannot say.
+    Raises ``InvalidValue`` for a number that no double holds, ``TypeError`` for what has no JSON.
     """
     if isinstance(value, str):
         message.string_value = value
@@ -47,7 +47,9 @@ def write_value(message: Message, value: Any) -> None:
         try:
             number = float(value)
         except OverflowError:
-            raise Wrong([("", "the number is too large for a double; send it as text")]) from None
+            raise InvalidValue(
+                [("", "the number is too large for a double; send it as text")]
+            ) from None
         if math.isfinite(number):
             message.number_value = number
         else:
@@ -57,11 +59,11 @@ def write_value(message: Message, value: Any) -> None:
     elif isinstance(value, list | tuple):
         message.list_value.SetInParent()
         add = message.list_value.values.add
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             try:
                 write_value(add(), item)
-            except Wrong as wrong:
-                raise Wrong(wrong.under(f"[{place}]")) from None
+            except InvalidValue as wrong:
+                raise InvalidValue(wrong.under(index)) from None
     else:
         write_value(message, _as_json(value))
 
@@ -76,64 +78,41 @@ def _key(key: Any) -> str:
 
 
 def read_struct(message: Message) -> dict[str, Any]:
-    """Return the object that a ``Struct`` holds. Raises ``Wrong``."""
-    fields = message.fields
-    members: dict[str, Any] = {}
-    problems: list[tuple[str, str]] = []
-    for key in fields:
-        try:
-            members[key] = read_value(fields[key])
-        except Wrong as wrong:
-            problems += wrong.under(key[:40])
-            if len(problems) >= MAX_PROBLEMS:
-                break
-    if problems:
-        raise Wrong(problems)
-    return members
+    """Return the object that a ``Struct`` holds. Raises ``InvalidValue``."""
+    return read_members(message.fields, read_value)
 
 
 def read_value(message: Message) -> Any:
-    """Return the JSON value that a ``Value`` holds; one without any is null. Raises ``Wrong``."""
+    """Return the JSON value in a ``Value``; an empty one is null. Raises ``InvalidValue``."""
     kind = message.WhichOneof("kind")
     if kind == "string_value":
         return message.string_value
     if kind == "number_value":
         number = message.number_value
         if not math.isfinite(number):
-            raise Wrong([("", f"JSON has no number {number}; send it as text")])
+            raise InvalidValue([("", f"JSON has no number {number}; send it as text")])
         return int(number) if number.is_integer() and -EXACT <= number <= EXACT else number
     if kind == "struct_value":
         return read_struct(message.struct_value)
     if kind == "list_value":
-        items: list[Any] = []
-        problems: list[tuple[str, str]] = []
-        for place, item in enumerate(message.list_value.values):
-            try:
-                items.append(read_value(item))
-            except Wrong as wrong:
-                problems += wrong.under(f"[{place}]")
-                if len(problems) >= MAX_PROBLEMS:
-                    break
-        if problems:
-            raise Wrong(problems)
-        return items
+        return read_items(enumerate(message.list_value.values), read_value)
     return message.bool_value if kind == "bool_value" else None
 
 
-def write_timestamp(message: Message, moment: Timestamp) -> None:
+def write_timestamp(message: Message, time: Timestamp) -> None:
     """Fill a ``Timestamp``."""
-    message.SetInParent()  # 1970 is not none
-    seconds, milliseconds = divmod(moment.milliseconds, 1000)
+    message.SetInParent()  # 1970 is present, too
+    seconds, milliseconds = divmod(time.milliseconds, 1000)
     message.seconds = seconds
     message.nanos = milliseconds * 1_000_000
 
 
 def read_timestamp(message: Message) -> Timestamp:
-    """Return the moment that a ``Timestamp`` holds, in whole milliseconds. Raises ``Wrong``."""
+    """Return what a ``Timestamp`` holds, in whole milliseconds. Raises ``InvalidValue``."""
     seconds, nanos = message.seconds, message.nanos
     if 0 <= nanos < 1_000_000_000:
         try:
             return Timestamp.from_milliseconds(seconds * 1000 + nanos // 1_000_000)
         except OverflowError:
             pass
-    raise Wrong([("", f"{seconds} s and {nanos} ns is no moment from year 1 to year 9999")])
+    raise InvalidValue([("", f"{seconds} s and {nanos} ns is no moment from year 1 to year 9999")])

@@ -1,7 +1,10 @@
-"""Version 0.3 of the protocol, and the names that older texts use for the same.
+"""Version 0.3 of the protocol and of older texts, translated to the 1.0 data model at the edge.
 
-The data model is that of 1.0; this room translates it at the edge, and nothing else knows what 0.3
-looks like.
+``operations`` finds the operation by its method or path, and ``jsonrpc``, ``http_json`` or ``grpc``
+is the codec of the binding. JSON-RPC decodes with ``json`` into the structs of ``params`` and
+``values``; HTTP+JSON and gRPC with ``proto.codec`` into those of ``proto.messages``. Their
+``to_model()`` gives the 1.0 request. Answers go the same way back, from ``of()`` of these structs;
+``errors`` and ``cards`` translate the rest.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ write_merged_card = cards.write_merged_card
 class _Dialect:
     version = "0.3"
     extensions_header = "x-a2a-extensions"
-    tells_tasks = True
-    cancels_again = False
+    pushes_tasks = True
+    repeats_cancel = False
     jsonrpc = JsonRpc()
 
     @cached_property
@@ -49,7 +52,7 @@ class _Dialect:
         return values.STATE_OF[state].value
 
     def write_push(self, event: Event, task: Task | None) -> bytes:
-        return encode(values.value_of(event if task is None else task))
+        return encode(values.from_model(event if task is None else task))
 
 
 DIALECT: Dialect = _Dialect()

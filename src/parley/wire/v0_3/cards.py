@@ -1,8 +1,8 @@
-"""Agent cards of version 0.3, alone and beside those of 1.0 (0.3 §5).
+"""Agent cards of version 0.3, alone and merged with those of 1.0 (0.3 §5).
 
-There are three forms of one card: the JSON of 0.3 (``members_of``), the form of its proto
-(``proto_members_of``), in which security is said as in 1.0, and the merged document, in which
-members of 0.3 and of 1.0 stand side by side.
+A card has three forms: the JSON of 0.3 (``members_of``), that of its proto (``proto_members_of``),
+whose security is as in 1.0, and the merged document (``write_merged_card``), with the members of
+both versions side by side.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
-from parley.wire import forgiveness, protojson
+from parley.wire.json import protojson, tolerance
 from parley.wire.v1_0 import cards as latest
 
 VERSION = "0.3.0"
@@ -28,7 +28,7 @@ _TYPES = {
 }
 _TYPE_OF = {member: type for type, member in _TYPES.items()}
 
-# What 0.3 requires of a flow, and 1.0 leaves out where it is empty.
+# What 0.3 requires of a flow, and 1.0 leaves out if empty.
 _FLOWS = {
     "authorizationCode": {"authorizationUrl": "", "tokenUrl": "", "scopes": {}},
     "clientCredentials": {"tokenUrl": "", "scopes": {}},
@@ -36,23 +36,23 @@ _FLOWS = {
     "implicit": {"authorizationUrl": "", "scopes": {}},
     "password": {"tokenUrl": "", "scopes": {}},
 }
-"""The OAuth flows; where a card has several, the first counts, because 1.0 has one a scheme."""
+"""The OAuth flows; of several in a scheme the first counts, because 1.0 allows only one."""
 
 
 def write_card(card: AgentCard) -> bytes:
-    """Return a card as JSON of this version."""
+    """Write a card as JSON of this version."""
     return encode(members_of(card))
 
 
 def write_merged_card(card: AgentCard) -> bytes:
-    """Return a card as JSON that callers of this version and of later ones can read.
+    """Write a card as JSON that callers of 0.3 and of 1.0 can read.
 
-    A card without an interface of this version is that of 1.0 alone.
+    A card without an interface of 0.3 is that of 1.0 alone.
     """
-    offered = _interfaces_of(card)
+    interfaces = _interfaces_of(card)
     members = _members(card)
-    if offered:
-        members.update(_connection(offered))
+    if interfaces:
+        members.update(_connection(interfaces))
         members.update(_security(card, members, with_latest=True))
         if card.capabilities.extended_agent_card is not None:
             members["supportsAuthenticatedExtendedCard"] = card.capabilities.extended_agent_card
@@ -60,9 +60,9 @@ def write_merged_card(card: AgentCard) -> bytes:
 
 
 def members_of(card: AgentCard, *, with_latest: bool = False) -> dict[str, Any]:
-    """Return a card as the members of a JSON object of this version.
+    """Return the members of a card of 0.3.
 
-    ``with_latest``: security schemes are in the form of 1.0 too, which is that of the proto.
+    ``with_latest`` adds the form of security schemes in 1.0, which the proto has too.
     """
     members = _bare(card)
     members.update(_security(card, members, with_latest=with_latest))
@@ -73,20 +73,19 @@ def members_of(card: AgentCard, *, with_latest: bool = False) -> dict[str, Any]:
 
 
 def proto_members_of(card: AgentCard) -> dict[str, Any]:
-    """Return a card as the members of the JSON of the proto of this version."""
+    """Return the members of a card in the proto of 0.3."""
     members = _bare(card)
-    for lease_owner in (members, *members["skills"]):
-        if "securityRequirements" in lease_owner:
-            lease_owner["security"] = lease_owner.pop("securityRequirements")
+    for secured in (members, *members["skills"]):
+        if "securityRequirements" in secured:
+            secured["security"] = secured.pop("securityRequirements")
     return members
 
 
 def read_card(members: Mapping[str, Any]) -> AgentCard:
-    """Return the card that a JSON object holds, in the form of this version or of its proto.
+    """Read a card in the form of 0.3 or of its proto.
 
-    Of a card that is merged with that of a later version, that one is read, with what it leaves to
-    the members of this.
-    Unknown members, and security schemes that cannot be read, are passed over.
+    Of a merged card, the one of 1.0 is read, with the capability that only 0.3 has as a member.
+    Unknown members and unreadable security schemes are left out.
     Raises ``A2AError`` that names what is wrong.
     """
     card: dict[str, Any] = {name: value for name, value in members.items() if value is not None}
@@ -104,12 +103,12 @@ def read_card(members: Mapping[str, Any]) -> AgentCard:
 
 
 def _with_capability(card: dict[str, Any]) -> dict[str, Any]:
-    """Return a card that says in its capabilities whether there is an extended one."""
+    """Return a card that declares an extended card among its capabilities."""
     capabilities = card.get("capabilities") or {}
     extended = card.get("supportsAuthenticatedExtendedCard")
     if extended is not None:
         if not isinstance(capabilities, dict):
-            forgiveness.note([("capabilities", "expected an object")])
+            tolerance.report([("capabilities", "expected an object")])
             capabilities = {}
         capabilities = {"extendedAgentCard": extended, **capabilities}
     return {**card, "capabilities": capabilities}
@@ -126,7 +125,7 @@ def _members(card: AgentCard) -> dict[str, Any]:
 
 
 def _bare(card: AgentCard) -> dict[str, Any]:
-    """Return the members of a card of 1.0 with the addresses of 0.3."""
+    """Return the members of a card of 1.0 with the interfaces of 0.3."""
     members = _members(card)
     del members["supportedInterfaces"]
     extended = members["capabilities"].pop("extendedAgentCard", None)
@@ -137,7 +136,7 @@ def _bare(card: AgentCard) -> dict[str, Any]:
 
 
 def _interfaces_of(card: AgentCard) -> list[AgentInterface]:
-    """Return the interfaces of this version. One that needs a tenant is none: 0.3 names none."""
+    """Return the interfaces of 0.3. One that needs a tenant is none: 0.3 has no tenants."""
     return [
         each
         for each in card.supported_interfaces
@@ -145,22 +144,22 @@ def _interfaces_of(card: AgentCard) -> list[AgentInterface]:
     ]
 
 
-def _connection(offered: list[AgentInterface]) -> dict[str, Any]:
-    if not offered:
+def _connection(interfaces: list[AgentInterface]) -> dict[str, Any]:
+    if not interfaces:
         return {"protocolVersion": VERSION, "url": ""}
     return {
         "protocolVersion": VERSION,
-        "url": offered[0].url,
-        "preferredTransport": offered[0].protocol_binding,
+        "url": interfaces[0].url,
+        "preferredTransport": interfaces[0].protocol_binding,
         # The main one too (0.3 §5.6.2).
         "additionalInterfaces": [
-            {"url": each.url, "transport": each.protocol_binding} for each in offered
+            {"url": each.url, "transport": each.protocol_binding} for each in interfaces
         ],
     }
 
 
 def _security(card: AgentCard, members: dict[str, Any], *, with_latest: bool) -> dict[str, Any]:
-    """Return schemes and requirements as 0.3 has them; add those of skills to their members."""
+    """Return schemes and requirements in the form of 0.3; add those of skills to their members."""
     for skill, given in zip(card.skills, members["skills"], strict=True):
         if skill.security_requirements:
             given["security"] = _requirements(given["securityRequirements"])
@@ -184,7 +183,7 @@ def _requirements(given: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _scheme(scheme: dict[str, Any]) -> dict[str, Any]:
-    """Return a security scheme as OpenAPI and 0.3 have it, of one that is as in 1.0."""
+    """Return the form of a security scheme in OpenAPI and 0.3, from that in 1.0."""
     ((member, held),) = scheme.items()
     members = {"type": _TYPE_OF[member], **held}
     if member == "apiKeySecurityScheme":
@@ -217,12 +216,12 @@ def _read_interfaces(card: Mapping[str, Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _read_security(lease_owner: Any) -> Any:
-    """Return a card or a skill with its ``security`` as 1.0 has it."""
-    needs = lease_owner.get("security") if isinstance(lease_owner, dict) else None
+def _read_security(secured: Any) -> Any:
+    """Return a card or a skill with its ``security`` in the form of 1.0."""
+    needs = secured.get("security") if isinstance(secured, dict) else None
     if not isinstance(needs, list):
-        return lease_owner
-    return {**lease_owner, "securityRequirements": [_read_requirement(need) for need in needs]}
+        return secured
+    return {**secured, "securityRequirements": [_read_requirement(need) for need in needs]}
 
 
 def _read_requirement(need: Any) -> Any:

@@ -1,15 +1,16 @@
 """HTTP+JSON in version 0.3 (0.3 §3.2.3, §3.5.3).
 
-Bodies are the JSON of the proto. A message may also come in the form that JSON-RPC has, which is
-what the text of 0.3 shows, and what the older paths were called with.
+Bodies are the JSON of the proto. A message may also have the form of JSON-RPC, which the text of
+0.3 shows, and which callers of the legacy paths send.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from parley.model import requests
 from parley.model.cards import AgentCard
@@ -21,13 +22,14 @@ from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task
-from parley.wire import older_texts, protojson
-from parley.wire.dialect import HttpRequest, Route
-from parley.wire.forgiveness import noted
-from parley.wire.syntax import Bytes
-from parley.wire.v0_3 import cards, errors, operations, params, proto_json, proto_values, values
-from parley.wire.v0_3.file_bytes import expects_text, with_text_bytes
-from parley.wire.v0_3.json import meant_params, read_task, read_value, unreadable
+from parley.wire.dialect import HttpRequest, Route, path_segment
+from parley.wire.json import legacy_requests, protojson
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import logging_problems
+from parley.wire.v0_3 import cards, errors, operations, params, values
+from parley.wire.v0_3.json import invalid_answer, normalize_params, read_task, read_value
+from parley.wire.v0_3.proto import codec, messages
+from parley.wire.v0_3.proto.file_bytes import expects_base64_text, with_base64_text
 
 _STATES = [*[state.value for state in values.State], "cancelled"]
 _PATHS = {
@@ -40,24 +42,24 @@ _PATHS = {
 class HttpJson:
     """Bodies, paths and query parameters of HTTP+JSON (``HttpJsonCodec``).
 
-    ``to_python``: what is written is what official Python peers read, where they differ: files are
-    base64 text, and a request for a webhook is the whole message of the proto.
+    For a ``python_peer`` it writes what official Python peers read: files as base64 text, and the
+    whole message of the proto to create a webhook.
     """
 
     media_type: str = "application/json"
     routes: Sequence[Route] = operations.ROUTES
-    unnamed: Sequence[Route] = operations.UNNAMED
+    versionless_routes: Sequence[Route] = operations.VERSIONLESS_ROUTES
 
-    def __init__(self, *, to_python: bool = False) -> None:
-        self._is_to_python = to_python
+    def __init__(self, *, python_peer: bool = False) -> None:
+        self._is_python_peer = python_peer
 
     @cached_property
-    def _to_python(self) -> HttpJson:
-        return HttpJson(to_python=True)
+    def _for_python_peers(self) -> HttpJson:
+        return HttpJson(python_peer=True)
 
     def for_peer(self, peer: str) -> HttpJson:
-        """Return what speaks to a peer; one of another name is told what the proto says."""
-        return self._to_python if expects_text(peer) else self
+        """Return the codec for a peer, by its name (``file_bytes``)."""
+        return self._for_python_peers if expects_base64_text(peer) else self
 
     def read_request(
         self,
@@ -66,45 +68,47 @@ class HttpJson:
         query: Sequence[tuple[str, str]],
         body: Bytes,
     ) -> Any:
-        """Return what is asked for by a path's fields, query parameters and a body.
+        """Read a request from a path's fields, query parameters and a body.
 
-        The path counts; a body need not repeat it, and is not read where it says nothing else.
+        The path counts; a body need not repeat it, and is not read where it adds nothing.
         """
         kind = route.operation.request
+        members: dict[str, Any]
         if kind is SendMessageRequest:
-            return older_texts.read(
+            return legacy_requests.read_with_fallback(
                 _object(body),
-                lambda members: _meant_message(route, members),
-                lambda members: _read_message(members, is_older=route.alias),
+                lambda members: _normalize_message(route, members),
+                lambda members: _read_message(members, is_legacy=route.alias),
             )
         if kind is requests.GetExtendedAgentCardRequest:
             return requests.GetExtendedAgentCardRequest()
         if kind is TaskPushNotificationConfig:
-            return proto_json.read_request(route.operation, _creation(_object(body), path["id"]))
-        members: dict[str, Any] = dict(query)
+            return codec.read_request(
+                route.operation, _create_config_members(_object(body), path["id"])
+            )
+        members = dict(query)
         if kind is requests.CancelTaskRequest:
-            given = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
-            metadata = given.get("metadata")
-            members = {"id": path["id"], "metadata": metadata}
+            cancel = _object(body) if bytes(body).strip() not in (b"", b"null") else {}
+            members = {"id": path["id"], "metadata": cancel.get("metadata")}
             return protojson.read(members, requests.CancelTaskRequest)
         if kind is requests.ListTasksRequest:
             if members.get("includeArtifacts") in ("true", "false"):
                 members["includeArtifacts"] = members["includeArtifacts"] == "true"
-            return older_texts.read(
+            return legacy_requests.read_with_fallback(
                 members,
-                lambda members: meant_params(route.operation, members, is_older=True),
-                lambda members: proto_json.read_request(route.operation, members),
+                lambda members: normalize_params(route.operation, members, is_legacy=True),
+                lambda members: codec.read_request(route.operation, members),
             )
         if kind is requests.ListTaskPushNotificationConfigsRequest:
-            members["parent"] = proto_json.task_name(path["id"])
+            members["parent"] = codec.task_name(path["id"])
         elif "config_id" in path:
-            members = {"name": proto_json.config_name(path["id"], path["config_id"])}
+            members = {"name": codec.config_name(path["id"], path["config_id"])}
         else:
-            members["name"] = proto_json.task_name(path["id"])
-        return proto_json.read_request(route.operation, members)
+            members["name"] = codec.task_name(path["id"])
+        return codec.read_request(route.operation, members)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> HttpRequest:
-        """Return the request that asks for an operation.
+        """Write the request for an operation.
 
         Raises ``InvalidParamsError`` for an id that a path cannot carry.
         """
@@ -114,12 +118,12 @@ class HttpJson:
             ids = {"id": getattr(request, "task_id", ""), "config_id": ids["id"]}
         for field, value in ids.items():
             if f"{{{field}}}" in path:
-                path = path.replace(f"{{{field}}}", _segment(field, value))
-        if self._is_to_python:
-            request = with_text_bytes(request)
-        members = proto_json.write_request(operation, request)
-        if isinstance(request, TaskPushNotificationConfig) and not self._is_to_python:
-            # Some read the whole message, others what the proto calls the body: both are here.
+                path = path.replace(f"{{{field}}}", path_segment(field, value))
+        if self._is_python_peer:
+            request = with_base64_text(request)
+        members = codec.write_request(operation, request)
+        if isinstance(request, TaskPushNotificationConfig) and not self._is_python_peer:
+            # Some peers read the whole message, others only its ``config``: send both.
             members = {**members, **members["config"]}
         if verb == "POST":
             return HttpRequest(verb, path, "", encode(members))
@@ -131,110 +135,106 @@ class HttpJson:
         return HttpRequest(verb, path, urlencode(query), None)
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
-        """Return the answer to an operation."""
+        """Write the answer to an operation."""
         if isinstance(answer, AgentCard):
-            # Official clients of one kind read the JSON of 0.3 here, of another kind that of the
-            # proto. The two agree but for security schemes, which are said in both forms.
+            # Some official clients read the JSON of 0.3 here, others that of the proto. The two
+            # differ only in security schemes, which are written in both forms.
             return encode(cards.members_of(answer, with_latest=True))
-        if self._is_to_python:
-            answer = with_text_bytes(answer)
-        return encode(proto_json.result_of(operation, answer))
+        if self._is_python_peer:
+            answer = with_base64_text(answer)
+        return encode(codec.result_of(operation, answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
-        """Return what an answer says."""
+        """Read the answer to an operation."""
         if operation.response is Empty:
             return Empty()
         try:
             members = protojson.parse_answer(data)
         except A2AError as error:
             asked = f"the answer to {operation.name}"
-            raise unreadable(asked, operation.response, error) from None
+            raise invalid_answer(asked, operation.response, error) from None
         kind = operation.response
         if kind in (SendMessageResponse, Task) and _is_of_jsonrpc(members):
             return _read_json(data, kind)
         try:
-            return proto_json.read_result(operation, members)
+            return codec.read_result(operation, members)
         except InvalidAgentResponseError:
             if kind not in (SendMessageResponse, Task):
                 raise
-            try:
+            with suppress(InvalidAgentResponseError):
                 return _read_json(data, kind)
-            except InvalidAgentResponseError:
-                pass
             raise
 
     def write_event(self, item: StreamItem) -> bytes:
-        """Return one event of a stream."""
-        event = with_text_bytes(item[0]) if self._is_to_python else item[0]
-        return encode(proto_values.Response.of(event))
+        """Write one event of a stream."""
+        event = with_base64_text(item[0]) if self._is_python_peer else item[0]
+        return encode(messages.Response.of(event))
 
     def read_event(self, data: Bytes) -> Event:
-        """Return what an event of a stream says. Raises the error that it holds instead."""
+        """Read one event of a stream. Raises the error that it holds instead."""
         try:
-            with noted("an event of a stream"):
+            with logging_problems("an event of a stream"):
                 return _read_event(data)
         except (A2AError, ValueError, RecursionError) as problem:
             try:
                 error = errors.read_error(500, data)
             except InvalidAgentResponseError:
                 kind = requests.StreamResponse
-                raise unreadable("an event of a stream", kind, problem) from None
+                raise invalid_answer("an event of a stream", kind, problem) from None
             raise error from None
 
     def ends_stream(self, event: Event) -> bool:
-        """Whether the event is a final one (0.3 §7.2.2)."""
-        return proto_json.ends_stream(event)
+        """Return whether the event is a final one (0.3 §7.2.2)."""
+        return values.ends_stream(event)
 
     def write_error(self, error: A2AError) -> bytes:
-        """Return the body of a refusal."""
+        """Write the body of an error."""
         return errors.write_error(error)
 
     def read_error(self, status: int, body: Bytes) -> A2AError:
-        """Return the error that a refusal means: by its code, else by its status.
+        """Read the body of an error: by its code, else by its status.
 
-        Raises ``InvalidAgentResponseError`` when it is not in the form of an agent's.
+        Raises ``InvalidAgentResponseError`` for a body that no agent writes.
         """
         return errors.read_error(status, body)
 
 
 def _read_event(data: Bytes) -> Event:
     try:
-        return decode(data, proto_values.Response).meant()
+        return decode(data, messages.Response).to_model()
     except (ValueError, RecursionError):
         members = protojson.parse_answer(data)
     if not _is_of_jsonrpc(members):
         try:
-            return protojson.read_answer(members, proto_values.Response).meant()
+            return protojson.read_answer(members, messages.Response).to_model()
         except (A2AError, ValueError):
-            try:
+            with suppress(A2AError, ValueError):
                 return read_value(data, in_stream=True)
-            except (A2AError, ValueError):
-                pass
             raise
     return read_value(data, in_stream=True)
 
 
 def _read_json(data: Bytes, kind: type) -> Any:
-    """Return an answer in the form that JSON-RPC has, or that of an older text."""
+    """Read an answer in the form of JSON-RPC, or of an older text."""
     try:
-        with noted("the answer"):
+        with logging_problems("the answer"):
             return read_task(data) if kind is Task else read_value(data, in_stream=False)
     except (A2AError, ValueError, RecursionError) as error:
-        raise unreadable("the answer", kind, error) from None
+        raise invalid_answer("the answer", kind, error) from None
 
 
 def _is_of_jsonrpc(members: Any) -> bool:
-    """Whether an answer is in the form of JSON-RPC, by what only that has.
+    """Return whether an answer has the form of JSON-RPC.
 
-    That is a kind, a state as it is spelled there, and a message's parts, which are ``content`` in
-    the proto.
+    Only that has a kind, its spelling of states, and ``parts`` of a message (the proto has
+    ``content``).
     """
     if not isinstance(members, dict):
         return False
     inner = [each for each in (members, *members.values()) if isinstance(each, dict)]
     statuses = [each["status"] for each in inner if isinstance(each.get("status"), dict)]
-    said = [each.get("message") for each in (members, *statuses)]
-    has_parts = any(isinstance(m, dict) and "parts" in m and "content" not in m for m in said)
+    inside = [each.get("message") for each in (members, *statuses)]
+    has_parts = any(isinstance(m, dict) and "parts" in m and "content" not in m for m in inside)
     spelled = any(each.get("state") in _STATES for each in statuses)
     return "kind" in members or has_parts or spelled
 
@@ -246,41 +246,35 @@ def _object(body: Bytes) -> dict[str, Any]:
     return members
 
 
-def _read_message(members: dict[str, Any], *, is_older: bool) -> SendMessageRequest:
-    """Read a message in either form: that of the proto has content, that of JSON-RPC parts."""
+def _read_message(members: dict[str, Any], *, is_legacy: bool) -> SendMessageRequest:
+    """Read a message with ``content``, as in the proto, or ``parts``, as in JSON-RPC."""
     message = members.get("message", members.get("request"))
     has = message.keys() if isinstance(message, dict) else ()
-    if "content" in has or not (is_older or "parts" in has):
-        return protojson.read(members, proto_json.SendParams).meant()
+    if "content" in has or not (is_legacy or "parts" in has):
+        return protojson.read(members, codec.SendMessageParams).to_model()
     members = {**members, "message": message}
-    if is_older:
-        return protojson.read(members, params.TaskSendParams).meant()
-    return protojson.read(members, params.MessageSendParams).meant()
+    if is_legacy:
+        return protojson.read(members, params.LegacyTaskSendParams).to_model()
+    return protojson.read(members, params.MessageSendParams).to_model()
 
 
-def _meant_message(route: Route, members: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a message's parameters as 0.3 has them, if they are those of an older text.
+def _normalize_message(route: Route, members: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the 0.3 form of a message request of an older text; ``None`` if it is not.
 
-    The proto's own message has the roles of 1.0, and is called ``request`` by some.
+    A message of the proto has the roles of 1.0; some callers name it ``request``.
     """
     message = members.get("message", members.get("request"))
-    is_older = route.alias and isinstance(message, dict) and "content" not in message
-    return meant_params(route.operation, {**members, "message": message}, is_older=is_older)
+    is_legacy = route.alias and isinstance(message, dict) and "content" not in message
+    return normalize_params(route.operation, {**members, "message": message}, is_legacy=is_legacy)
 
 
-def _creation(members: dict[str, Any], task_id: str) -> dict[str, Any]:
-    """Return a request for a further webhook, of a body that may be all of it or its ``config``."""
+def _create_config_members(members: dict[str, Any], task_id: str) -> dict[str, Any]:
+    """Return a request to create a webhook, from a body that is all of it or its ``config``."""
     if "config" not in members:
         members = {"config": members}
-    parent = proto_json.task_name(task_id)
-    given = members.get("parent")
-    if given not in (None, "", parent):
+    parent = codec.task_name(task_id)
+    parent_in_body = members.get("parent")
+    if parent_in_body not in (None, "", parent):
         words = f"the path says {parent[:100]!r}, and the body something else"
         protojson.refuse([FieldViolation("parent", words)])
     return {**members, "parent": parent}
-
-
-def _segment(field: str, value: str) -> str:
-    if value in ("", ".", ".."):
-        protojson.refuse([FieldViolation(field, f"{value!r} cannot be part of a path")])
-    return quote(value, safe="")

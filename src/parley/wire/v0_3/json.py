@@ -1,4 +1,4 @@
-"""The JSON of version 0.3, as JSON-RPC carries it and webhooks are told (0.3 §6, §7)."""
+"""The JSON of version 0.3, which JSON-RPC and push notifications carry (0.3 §6, §7)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
-from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import older_answers, older_texts, protojson
-from parley.wire.forgiveness import is_null, noted
-from parley.wire.syntax import Bytes
+from parley.model.tasks import Event, Task
+from parley.wire import errors
+from parley.wire.json import legacy_answers, legacy_requests, protojson
+from parley.wire.json.syntax import Bytes, is_null
+from parley.wire.json.tolerance import logging_problems
 from parley.wire.v0_3 import cards, params, values
 
 Configs = requests.ListTaskPushNotificationConfigsResponse
@@ -32,68 +33,72 @@ _PARAMS: dict[type[A2AStruct], Any] = {
     requests.ListTaskPushNotificationConfigsRequest: params.ListConfigsParams,
     requests.DeleteTaskPushNotificationConfigRequest: params.DeleteConfigParams,
 }
-_WRITTEN_PARAMS: dict[type[A2AStruct], Any] = {
+_OUTGOING_PARAMS: dict[type[A2AStruct], Any] = {
     **_PARAMS,
-    SendMessageRequest: params.WrittenMessageSendParams,
+    SendMessageRequest: params.OutgoingMessageSendParams,
 }
-"""The parameters that 0.3 has names of its own for; others are those of the data model."""
+"""The requests that have parameters of their own in 0.3; others are those of the data model."""
 
 _OTHER_STATES = {
     "cancelled": values.State.CANCELED.value,
     "TASK_STATE_CANCELLED": values.State.CANCELED.value,
-    **{state.value: said.value for state, said in values.STATE_OF.items()},
+    **{state.value: ours.value for state, ours in values.STATE_OF.items()},
 }
-"""How else a state is spelled in the filter of a list: as in English, or as in 1.0."""
+"""Other spellings of states in a filter: the British ones, and those of 1.0."""
 
 _OTHER_ROLES = {"ROLE_USER": values.Role.USER.value, "ROLE_AGENT": values.Role.AGENT.value}
 
 _RESULTS: dict[type[A2AStruct], Any] = {
     Task: values.Task,
     ListTasksResponse: params.ListTasksResult,
-    TaskPushNotificationConfig: params.AnsweredConfig,
+    TaskPushNotificationConfig: params.AnswerConfig,
 }
 
 
 def read_params(operation: Operation, data: Bytes) -> Any:
-    """Return what parameters ask for. Raises ``A2AError`` that names the fields that are wrong."""
+    """Read the parameters of a request. Raises ``A2AError`` that names the wrong fields."""
     kind = operation.request
-    is_older = kind is SendMessageRequest and operation.aliases
-    named = params.TaskSendParams if is_older else _PARAMS.get(kind)
+    is_legacy = kind is SendMessageRequest and operation.aliases
+    named = params.LegacyTaskSendParams if is_legacy else _PARAMS.get(kind)
     given: Any
     try:
         given = protojson.decode(data, named or kind)
     except InvalidParamsError as error:
-        given = older_texts.read(
+        given = legacy_requests.read_with_fallback(
             protojson.parse(data),
-            lambda members: meant_params(operation, members, is_older=bool(operation.aliases)),
+            lambda members: normalize_params(operation, members, is_legacy=bool(operation.aliases)),
             lambda members: protojson.read(members, named or kind),
             error,
         )
-    return without_tenant(given) if named is None else given.meant()
+    return without_tenant(given) if named is None else given.to_model()
 
 
-def meant_params(operation: Operation, members: Any, *, is_older: bool) -> dict[str, Any] | None:
-    """Return parameters as 0.3 has them, if they are those of an older text.
+def normalize_params(
+    operation: Operation, members: Any, *, is_legacy: bool
+) -> dict[str, Any] | None:
+    """Return the 0.3 form of the parameters of an older text; ``None`` if they are not.
 
-    What ``is_older`` by its name may have the roles of 1.0, with which texts mix older names.
+    Under a legacy method name, they may have the roles of 1.0: some texts mix the two.
     """
-    roles = _OTHER_ROLES if is_older else {}
-    return older_texts.params(operation, members, states=_OTHER_STATES, roles=roles, task_ids=True)
+    roles = _OTHER_ROLES if is_legacy else {}
+    return legacy_requests.normalize(
+        operation, members, states=_OTHER_STATES, roles=roles, task_ids=True
+    )
 
 
 def write_params(request: A2AStruct) -> bytes:
-    """Return the parameters that ask for ``request``."""
-    named = _WRITTEN_PARAMS.get(type(request))
+    """Write the parameters of a request."""
+    named = _OUTGOING_PARAMS.get(type(request))
     return encode(without_tenant(request) if named is None else named.of(request))
 
 
 def without_tenant(request: Any) -> Any:
-    """Return a request as 0.3 has it, which knows no tenants."""
+    """Return a request without its tenant: 0.3 has none."""
     return msgspec.structs.replace(request, tenant="") if request.tenant else request
 
 
-class _Signs(msgspec.Struct):
-    """The members that tell the objects of 0.3 apart."""
+class _Discriminators(msgspec.Struct):
+    """The members by which objects of 0.3 are identified."""
 
     kind: Any = None
     id: msgspec.Raw = msgspec.Raw()
@@ -103,7 +108,7 @@ class _Signs(msgspec.Struct):
     role: msgspec.Raw = msgspec.Raw()
 
 
-_signs = msgspec.json.Decoder(_Signs).decode
+_discriminators = msgspec.json.Decoder(_Discriminators).decode
 _KINDS: dict[str, type[values.Value]] = {
     "task": values.Task,
     "message": values.Message,
@@ -113,8 +118,8 @@ _KINDS: dict[str, type[values.Value]] = {
 
 
 def _kind_of(data: Bytes) -> type[values.Value]:
-    """Return what an object is: what it says, or else what its members say."""
-    signs = _signs(data)
+    """Return the type of an object: by its kind, or else by its members."""
+    signs = _discriminators(data)
     named = _KINDS.get(signs.kind) if isinstance(signs.kind, str) else None
     if named is not None:
         return named
@@ -127,17 +132,17 @@ def _kind_of(data: Bytes) -> type[values.Value]:
     raise ValueError("it has neither a kind nor the members of a task, a message or an update")
 
 
-_CONFIGS = tuple[params.AnsweredConfig, ...]
+_CONFIGS = tuple[params.AnswerConfig, ...]
 
 
 class Json:
     """Answers and events as the JSON of 0.3 (``Codec``)."""
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
-        """Return the answer to an operation."""
+        """Write the answer to an operation."""
         kind = operation.response
         if kind is SendMessageResponse:
-            return encode(values.value_of(answer))
+            return encode(values.from_model(answer))
         if kind is Empty:
             return b"null"
         if kind is AgentCard:
@@ -147,32 +152,32 @@ class Json:
         return encode(_RESULTS[kind].of(answer))
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
-        """Return what an answer says."""
+        """Read the answer to an operation."""
         kind = operation.response
         if kind is Empty:
             return Empty()
         asked = f"the answer to {operation.name}"
         try:
-            with noted(asked):
+            with logging_problems(asked):
                 return _read_answer(data, kind)
         except (A2AError, ValueError, RecursionError) as error:
-            raise unreadable(asked, kind, error) from None
+            raise invalid_answer(asked, kind, error) from None
 
     def write_event(self, item: StreamItem) -> bytes:
-        """Return one event of a stream (0.3 §7.2.1)."""
-        return encode(values.value_of(item[0]))
+        """Write one event of a stream (0.3 §7.2.1)."""
+        return encode(values.from_model(item[0]))
 
     def read_event(self, data: Bytes) -> Event:
-        """Return what an event of a stream says."""
+        """Read one event of a stream."""
         try:
-            with noted("an event of a stream"):
+            with logging_problems("an event of a stream"):
                 return read_value(data, in_stream=True)
         except (A2AError, ValueError, RecursionError) as error:
-            raise unreadable("an event of a stream", requests.StreamResponse, error) from None
+            raise invalid_answer("an event of a stream", requests.StreamResponse, error) from None
 
     def ends_stream(self, event: Event) -> bool:
-        """Whether the event is a final one (0.3 §7.2.2)."""
-        return isinstance(event, TaskStatusUpdateEvent) and values.is_final(event.status)
+        """Return whether the event is a final one (0.3 §7.2.2)."""
+        return values.ends_stream(event)
 
 
 def _read_answer(data: Bytes, kind: type) -> Any:
@@ -183,36 +188,38 @@ def _read_answer(data: Bytes, kind: type) -> Any:
     if kind is AgentCard:
         return cards.read_card(protojson.decode_answer(data, dict))
     if kind is Configs:
-        # An official agent says null for an empty list.
+        # An official agent sends null for an empty list.
         given = () if is_null(data) else protojson.decode_answer(data, _CONFIGS)
-        return Configs(configs=tuple([each.meant() for each in given]))
+        return Configs(configs=tuple([each.to_model() for each in given]))
     if kind is ListTasksResponse and is_null(data):
         return ListTasksResponse(tasks=(), next_page_token="", page_size=0, total_size=0)
-    return protojson.decode_answer(data, _RESULTS[kind]).meant()
+    return protojson.decode_answer(data, _RESULTS[kind]).to_model()
 
 
 def read_value(data: Bytes, *, in_stream: bool) -> Event:
-    """Return an answer to a message, or an event of a stream.
+    """Read an answer to a message, or an event of a stream; older texts too.
 
-    One that is not canonical may be that of an older text. Raises ``A2AError``, ``ValueError``.
+    Raises ``A2AError``, ``ValueError``.
     """
     try:
-        return decode(data, _kind_of(data)).meant()
+        return decode(data, _kind_of(data)).to_model()
     except (ValueError, RecursionError):
         value = protojson.parse_answer(data)
-    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
-    if meant is None:
-        return protojson.read_answer(value, _kind_of(data)).meant()
-    return meant.given(protojson.read_answer(meant.members, _NAMED[meant.name]).meant())
+    known = legacy_answers.normalize(value, SPELLING, in_stream=in_stream)
+    if known is None:
+        return protojson.read_answer(value, _kind_of(data)).to_model()
+    return known.strip_placeholder(
+        protojson.read_answer(known.members, _NAMED[known.name]).to_model()
+    )
 
 
 def read_task(data: Bytes) -> Task:
-    """Return a task, as ``read_value`` does."""
+    """Read a task, as ``read_value`` does."""
     try:
-        return decode(data, values.Task).meant()
+        return decode(data, values.Task).to_model()
     except (ValueError, RecursionError):
-        members = older_answers.task(protojson.parse_answer(data), SPELLING)
-        return protojson.read_answer(members, values.Task).meant()
+        members = legacy_answers.normalize_task(protojson.parse_answer(data), SPELLING)
+        return protojson.read_answer(members, values.Task).to_model()
 
 
 _NAMED: dict[str, type[values.Value]] = {
@@ -224,7 +231,7 @@ _NAMED: dict[str, type[values.Value]] = {
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of 1.0 as 0.3 has it; one of 0.3 stays as it is."""
+    """Return the 0.3 form of a part of 1.0; one of 0.3 is left unchanged."""
     if part.get("raw") is None and part.get("url") is None:
         return part
     file = {theirs: part[ours] for ours, theirs in _FILE.items() if part.get(ours)}
@@ -234,16 +241,12 @@ def _part(part: dict[str, Any]) -> dict[str, Any]:
 
 _FILE = {"raw": "bytes", "url": "uri", "mediaType": "mimeType", "filename": "name"}
 
-SPELLING = older_answers.Spelling(
+SPELLING = legacy_answers.Spelling(
     states=_OTHER_STATES, roles=_OTHER_ROLES, agent=values.Role.AGENT.value, part=_part
 )
-"""How 0.3 spells what is in an answer of an older text, or of 1.0."""
+"""The spellings of 0.3, by those of older texts and of 1.0."""
 
 
-def unreadable(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:
-    """Return the complaint that an agent's words are not a ``kind``."""
-    words = error.message if isinstance(error, A2AError) else str(error)
-    violations = error.violations if isinstance(error, InvalidParamsError) else ()
-    return InvalidAgentResponseError(
-        f"{what} is not a {kind.__name__} of version 0.3: {words}", violations=violations
-    )
+def invalid_answer(what: str, kind: type, error: Exception) -> InvalidAgentResponseError:
+    """Return the complaint that ``what`` an agent sent is not a ``kind``."""
+    return errors.invalid_answer(what, f"{kind.__name__} of version 0.3", error)

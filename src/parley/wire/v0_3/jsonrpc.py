@@ -9,9 +9,9 @@ from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
 from parley.wire import jsonrpc
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 from parley.wire.v0_3 import operations
-from parley.wire.v0_3.errors import in_these_names
+from parley.wire.v0_3.errors import with_wire_names
 from parley.wire.v0_3.json import Json, read_params, write_params
 
 
@@ -22,20 +22,20 @@ class JsonRpc(Json):
     names: Mapping[str, str] = operations.NAMES
 
     def read_request(self, operation: Operation, params: Bytes) -> Any:
-        """Return what ``params`` ask for."""
+        """Read the parameters of a request."""
         return read_params(operation, params)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
-        """Return the parameters of a call."""
+        """Write the parameters of a request."""
         return write_params(request)
 
     def write_error(self, error: A2AError) -> bytes:
-        """Return the error object of a response.
+        """Write the error object of a response.
 
-        Codes that 0.3 does not have keep their number: callers show what they do not know.
+        Codes that 0.3 does not have keep their number: callers show unknown ones.
         """
-        return jsonrpc.error_object(in_these_names(error))
+        return jsonrpc.error_object(with_wire_names(error))
 
     def read_error(self, data: Bytes) -> A2AError:
-        """Return the error that a response's error object means."""
+        """Read the error object of a response."""
         return jsonrpc.read_error_object(data)

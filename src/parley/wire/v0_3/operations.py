@@ -1,4 +1,4 @@
-"""What version 0.3 calls the operations, and what older texts call them (0.3 §3.5.6)."""
+"""The names, verbs and paths of operations in version 0.3 and in older texts (0.3 §3.5.6)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES: Mapping[str, str] = {
     "DeleteTaskPushNotificationConfig": "tasks/pushNotificationConfig/delete",
     "GetExtendedAgentCard": "agent/getAuthenticatedExtendedCard",
 }
-"""The JSON-RPC method of each operation. 0.3 has none that lists tasks."""
+"""The JSON-RPC method of each operation. 0.3 has none for ListTasks."""
 
 PROTO_NAMES: Mapping[str, str] = {
     **{name: name for name in BY_NAME},
@@ -29,7 +29,7 @@ PROTO_NAMES: Mapping[str, str] = {
     "ListTaskPushNotificationConfigs": "ListTaskPushNotificationConfig",
     "GetExtendedAgentCard": "GetAgentCard",
 }
-"""What the proto calls each operation."""
+"""The rpc of each operation in the proto."""
 
 _ALIASES = {
     "tasks/send": "SendMessage",
@@ -58,9 +58,9 @@ METHODS: Mapping[str, Operation] = {
         if (dotted := method.replace("/", ".")) != method
     },
 }
-"""Every JSON-RPC method that is understood, with dots for slashes too, as some texts have it.
+"""The operations by every accepted JSON-RPC method, with slashes or, as some texts have it, dots.
 
-What is asked for by an older name says so.
+An operation under a legacy name has that among its aliases.
 """
 
 _CONFIGS = "/v1/tasks/{id}/pushNotificationConfigs"
@@ -85,15 +85,15 @@ ROUTES: tuple[Route, ...] = tuple(
         ("POST", "/tasks/sendStream", "SendStreamingMessage", True),
         ("POST", "/tasks/{id}/cancel", "CancelTask", True),
         ("GET", "/tasks/{id}/subscribe", "SubscribeToTask", True),
-        # The life of a request, as the documents of A2A draw it, in every version of them.
+        # Drawn in "the life of a request" of the A2A documents, in every version.
         ("POST", "/sendMessage", "SendMessage", True),
         ("POST", "/sendMessageStream", "SendStreamingMessage", True),
     )
 )
-"""The verbs and paths of HTTP+JSON; an alias is understood, and never called."""
+"""The routes of HTTP+JSON; a server accepts an alias, a client never sends it."""
 
-UNNAMED: tuple[Route, ...] = (
+VERSIONLESS_ROUTES: tuple[Route, ...] = (
     Route("GET", "/tasks", BY_NAME["ListTasks"], alias=True),
     Route("GET", "/tasks/{id}", BY_NAME["GetTask"], alias=True),
 )
-"""What texts print with no version: the paths are those of 1.0, and the request is of 0.3."""
+"""Requests that texts print without a version: at paths of 1.0, but answered as 0.3."""

@@ -1,56 +1,56 @@
-"""What is asked and answered in version 0.3, as JSON-RPC carries it (0.3 §6.8-6.10, §7)."""
+"""Parameters and results of JSON-RPC in version 0.3 (0.3 §6.8-6.10, §7)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from parley.model import push, requests
-from parley.model.struct import A2AStruct, Int32, NonEmpty, WrongField
+from parley.model.struct import A2AStruct, Int32, InvalidField, NonEmpty
 from parley.wire.v0_3.values import (
     DEFAULT_CONFIG_ID,
-    MEANT_BY,
     STATE_OF,
+    TASK_STATE_OF,
+    LegacyMessage,
     Message,
-    OlderMessage,
-    SentMessage,
+    RequestMessage,
     State,
     Task,
-    moment_of,
+    parse_timestamp,
 )
 
 WHOLE_HISTORY = 2**31 - 1
-"""How many messages are asked for where all are wanted: 0.3 leaves open what saying nothing means.
+"""The history length that asks for all messages: 0.3 leaves open what none means.
 
-In its proto a length that is left out is 0, and official Python servers then send no history; the
-official JavaScript server sends none with a task that is asked for without a length.
+In its proto a missing length is 0, and official Python servers then send no history; the official
+JavaScript server sends none for GetTask without a length.
 """
 
 
-def length_of(history_length: int | None) -> int:
-    """Return the length that asks for so much of a history; ``None`` for all of it."""
+def explicit_length(history_length: int | None) -> int:
+    """Return the length to send; ``None`` stands for the whole history."""
     return WHOLE_HISTORY if history_length is None else history_length
 
 
-def meant_by(history_length: int | None) -> int | None:
-    """Return how much of a history a length asks for."""
+def optional_length(history_length: int | None) -> int | None:
+    """Return a length that was received; ``None`` for the whole history."""
     return None if history_length == WHOLE_HISTORY else history_length
 
 
 class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
-    """How the agent authenticates at a webhook. Of several schemes the first counts."""
+    """The agent's authentication at a webhook. Of several schemes the first counts."""
 
     schemes: tuple[str, ...]
     credentials: str = ""
 
     @classmethod
     def of(cls, info: push.AuthenticationInfo | None) -> AuthenticationInfo | None:
-        """Return the info as 0.3 says it."""
+        """Return the 0.3 form of the info."""
         if info is None:
             return None
         return cls(schemes=(info.scheme,) if info.scheme else (), credentials=info.credentials)
 
-    def meant(self) -> push.AuthenticationInfo | None:
-        """Return the info of the data model; ``None`` for one that says nothing."""
+    def to_model(self) -> push.AuthenticationInfo | None:
+        """Return the info of the data model; ``None`` for an empty one."""
         if not self.schemes and not self.credentials:
             return None
         scheme = self.schemes[0] if self.schemes else ""
@@ -58,7 +58,7 @@ class AuthenticationInfo(A2AStruct, frozen=True, kw_only=True):
 
 
 class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """A webhook. Without an id it is the one that ``get`` without an id returns."""
+    """A webhook. One without an id gets ``DEFAULT_CONFIG_ID``."""
 
     id: str = ""
     url: NonEmpty
@@ -67,7 +67,7 @@ class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: push.TaskPushNotificationConfig) -> PushNotificationConfig:
-        """Return a webhook as 0.3 says it, without the task that it is for."""
+        """Return the 0.3 form of a webhook, without the task that it is for."""
         return cls(
             id=config.id,
             url=config.url,
@@ -75,20 +75,20 @@ class PushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
             authentication=AuthenticationInfo.of(config.authentication),
         )
 
-    def meant(self, task_id: str = "") -> push.TaskPushNotificationConfig:
+    def to_model(self, task_id: str = "") -> push.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
-        given = self.authentication
+        authentication = self.authentication
         return push.TaskPushNotificationConfig(
             id=self.id or DEFAULT_CONFIG_ID,
             task_id=task_id,
             url=self.url,
             token=self.token,
-            authentication=None if given is None else given.meant(),
+            authentication=None if authentication is None else authentication.to_model(),
         )
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
-    """A webhook and its task. ``id`` is what older texts call ``taskId``."""
+    """A webhook and its task, whose id older texts call ``id``."""
 
     task_id: str = ""
     push_notification_config: PushNotificationConfig
@@ -96,28 +96,28 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.task_id and not self.id:
-            raise WrongField("task_id", "required, but missing")
+            raise InvalidField("task_id", "required, but missing")
 
     @classmethod
     def of(cls, config: push.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
-        """Return a webhook as 0.3 says it."""
+        """Return the 0.3 form of a webhook."""
         webhook = PushNotificationConfig.of(config)
         return cls(task_id=config.task_id, push_notification_config=webhook)
 
-    def meant(self) -> push.TaskPushNotificationConfig:
+    def to_model(self) -> push.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
-        return self.push_notification_config.meant(self.task_id or self.id)
+        return self.push_notification_config.to_model(self.task_id or self.id)
 
 
-class AnsweredConfig(TaskPushNotificationConfig, frozen=True, kw_only=True):
-    """A webhook as an agent answers it, which may leave out its task."""
+class AnswerConfig(TaskPushNotificationConfig, frozen=True, kw_only=True):
+    """A webhook in an answer, which may lack its task."""
 
     def __post_init__(self) -> None:
         pass
 
 
 class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How a message is to be answered. It waits for its task unless ``blocking`` is false."""
+    """Options for the answer. The call waits for its task unless ``blocking`` is false."""
 
     accepted_output_modes: tuple[str, ...] = ()
     history_length: Int32 | None = None
@@ -128,7 +128,7 @@ class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
     def of(
         cls, configuration: requests.SendMessageConfiguration | None
     ) -> MessageSendConfiguration | None:
-        """Return a configuration as 0.3 says it."""
+        """Return the 0.3 form of a configuration."""
         if configuration is None:
             return None
         webhook = configuration.task_push_notification_config
@@ -141,13 +141,13 @@ class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
             blocking=not configuration.return_immediately,
         )
 
-    def meant(self) -> requests.SendMessageConfiguration:
+    def to_model(self) -> requests.SendMessageConfiguration:
         """Return the configuration of the data model."""
         webhook = self.push_notification_config
         return requests.SendMessageConfiguration(
             accepted_output_modes=self.accepted_output_modes,
             history_length=self.history_length,
-            task_push_notification_config=None if webhook is None else webhook.meant(),
+            task_push_notification_config=None if webhook is None else webhook.to_model(),
             return_immediately=self.blocking is False,
         )
 
@@ -155,30 +155,30 @@ class MessageSendConfiguration(A2AStruct, frozen=True, kw_only=True):
 class MessageSendParams(A2AStruct, frozen=True, kw_only=True):
     """A message for the agent."""
 
-    message: SentMessage
+    message: RequestMessage
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
-    def meant(self) -> requests.SendMessageRequest:
+    def to_model(self) -> requests.SendMessageRequest:
         """Return the request of the data model."""
         given = self.configuration
         return requests.SendMessageRequest(
-            message=self.message.meant(),
-            configuration=None if given is None else given.meant(),
+            message=self.message.to_model(),
+            configuration=None if given is None else given.to_model(),
             metadata=self.metadata,
         )
 
 
-class WrittenMessageSendParams(A2AStruct, frozen=True, kw_only=True):
-    """A message for the agent, as it is written."""
+class OutgoingMessageSendParams(A2AStruct, frozen=True, kw_only=True):
+    """A message for the agent, as a client sends it."""
 
     message: Message
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, request: requests.SendMessageRequest) -> WrittenMessageSendParams:
-        """Return a request as 0.3 says it."""
+    def of(cls, request: requests.SendMessageRequest) -> OutgoingMessageSendParams:
+        """Return the 0.3 form of a request."""
         return cls(
             message=Message.of(request.message),
             configuration=MessageSendConfiguration.of(request.configuration),
@@ -186,24 +186,24 @@ class WrittenMessageSendParams(A2AStruct, frozen=True, kw_only=True):
         )
 
 
-class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
+class LegacyTaskSendParams(A2AStruct, frozen=True, kw_only=True):
     """A message for the agent in the form of older texts.
 
-    ``id`` is the task that the message continues, ``session_id`` the context, ``message_id`` the
-    message's own where that has none.
+    ``id`` is the task of the message, ``session_id`` its context, and ``message_id`` its id, each
+    if the message itself has none.
     """
 
     id: str = ""
     session_id: str = ""
     message_id: str = ""
-    message: OlderMessage
+    message: LegacyMessage
     accepted_output_modes: tuple[str, ...] = ()
     history_length: Int32 | None = None
     push_notification: PushNotificationConfig | None = None
     configuration: MessageSendConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
-    def meant(self) -> requests.SendMessageRequest:
+    def to_model(self) -> requests.SendMessageRequest:
         """Return the request of the data model."""
         configuration = self.configuration or MessageSendConfiguration(
             accepted_output_modes=self.accepted_output_modes,
@@ -211,7 +211,7 @@ class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
             push_notification_config=self.push_notification,
         )
         message = self.message
-        message = OlderMessage(
+        message = LegacyMessage(
             message_id=message.message_id or self.message_id,
             context_id=message.context_id or self.session_id,
             task_id=message.task_id or self.id,
@@ -222,28 +222,32 @@ class TaskSendParams(A2AStruct, frozen=True, kw_only=True):
             reference_task_ids=message.reference_task_ids,
         )
         return requests.SendMessageRequest(
-            message=message.meant(), configuration=configuration.meant(), metadata=self.metadata
+            message=message.to_model(),
+            configuration=configuration.to_model(),
+            metadata=self.metadata,
         )
 
 
 class TaskQueryParams(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a task; how much of its history is always said."""
+    """A request for a task. It always has a history length."""
 
     id: NonEmpty
     history_length: Int32 | None = None
 
     @classmethod
     def of(cls, request: requests.GetTaskRequest) -> TaskQueryParams:
-        """Return a request as 0.3 says it."""
-        return cls(id=request.id, history_length=length_of(request.history_length))
+        """Return the 0.3 form of a request."""
+        return cls(id=request.id, history_length=explicit_length(request.history_length))
 
-    def meant(self) -> requests.GetTaskRequest:
+    def to_model(self) -> requests.GetTaskRequest:
         """Return the request of the data model."""
-        return requests.GetTaskRequest(id=self.id, history_length=meant_by(self.history_length))
+        return requests.GetTaskRequest(
+            id=self.id, history_length=optional_length(self.history_length)
+        )
 
 
 class ListTasksParams(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a page of tasks: the filters of 1.0, with states as 0.3 names them."""
+    """A request for a page of tasks: the filters of 1.0, with states of 0.3."""
 
     context_id: str = ""
     status: State = State.UNSPECIFIED
@@ -255,13 +259,13 @@ class ListTasksParams(A2AStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         try:
-            moment_of(self.status_timestamp_after)
+            parse_timestamp(self.status_timestamp_after)
         except ValueError as error:
-            raise WrongField("status_timestamp_after", str(error)) from None
+            raise InvalidField("status_timestamp_after", str(error)) from None
 
     @classmethod
     def of(cls, request: requests.ListTasksRequest) -> ListTasksParams:
-        """Return a request as this says it."""
+        """Return the 0.3 form of a request."""
         after = request.status_timestamp_after
         return cls(
             context_id=request.context_id,
@@ -273,15 +277,15 @@ class ListTasksParams(A2AStruct, frozen=True, kw_only=True):
             include_artifacts=request.include_artifacts,
         )
 
-    def meant(self) -> requests.ListTasksRequest:
+    def to_model(self) -> requests.ListTasksRequest:
         """Return the request of the data model."""
         return requests.ListTasksRequest(
             context_id=self.context_id,
-            status=MEANT_BY[self.status],
+            status=TASK_STATE_OF[self.status],
             page_size=self.page_size,
             page_token=self.page_token,
             history_length=self.history_length,
-            status_timestamp_after=moment_of(self.status_timestamp_after),
+            status_timestamp_after=parse_timestamp(self.status_timestamp_after),
             include_artifacts=self.include_artifacts,
         )
 
@@ -296,7 +300,7 @@ class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, page: requests.ListTasksResponse) -> ListTasksResult:
-        """Return a page with tasks as 0.3 says them."""
+        """Return the 0.3 form of a page with tasks."""
         return cls(
             tasks=tuple([Task.of(task) for task in page.tasks]),
             next_page_token=page.next_page_token,
@@ -304,10 +308,10 @@ class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
             total_size=page.total_size,
         )
 
-    def meant(self) -> requests.ListTasksResponse:
+    def to_model(self) -> requests.ListTasksResponse:
         """Return the page of the data model. Raises ``ValueError``."""
         return requests.ListTasksResponse(
-            tasks=tuple([task.meant() for task in self.tasks]),
+            tasks=tuple([task.to_model() for task in self.tasks]),
             next_page_token=self.next_page_token,
             page_size=self.page_size,
             total_size=self.total_size,
@@ -315,17 +319,17 @@ class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
 
 
 class GetConfigParams(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a webhook of a task; without its id, for the one that was given none."""
+    """A request for a webhook of a task; without an id, for that with ``DEFAULT_CONFIG_ID``."""
 
     id: NonEmpty
     push_notification_config_id: str = ""
 
     @classmethod
     def of(cls, request: requests.GetTaskPushNotificationConfigRequest) -> GetConfigParams:
-        """Return a request as 0.3 says it."""
+        """Return the 0.3 form of a request."""
         return cls(id=request.task_id, push_notification_config_id=request.id)
 
-    def meant(self) -> requests.GetTaskPushNotificationConfigRequest:
+    def to_model(self) -> requests.GetTaskPushNotificationConfigRequest:
         """Return the request of the data model."""
         return requests.GetTaskPushNotificationConfigRequest(
             task_id=self.id, id=self.push_notification_config_id or DEFAULT_CONFIG_ID
@@ -333,17 +337,17 @@ class GetConfigParams(A2AStruct, frozen=True, kw_only=True):
 
 
 class DeleteConfigParams(A2AStruct, frozen=True, kw_only=True):
-    """Ask for a webhook to be removed."""
+    """A request to remove a webhook."""
 
     id: NonEmpty
     push_notification_config_id: NonEmpty
 
     @classmethod
     def of(cls, request: requests.DeleteTaskPushNotificationConfigRequest) -> DeleteConfigParams:
-        """Return a request as 0.3 says it."""
+        """Return the 0.3 form of a request."""
         return cls(id=request.task_id, push_notification_config_id=request.id)
 
-    def meant(self) -> requests.DeleteTaskPushNotificationConfigRequest:
+    def to_model(self) -> requests.DeleteTaskPushNotificationConfigRequest:
         """Return the request of the data model."""
         return requests.DeleteTaskPushNotificationConfigRequest(
             task_id=self.id, id=self.push_notification_config_id
@@ -351,15 +355,15 @@ class DeleteConfigParams(A2AStruct, frozen=True, kw_only=True):
 
 
 class ListConfigsParams(A2AStruct, frozen=True, kw_only=True):
-    """Ask for all webhooks of a task: 0.3 has no pages of them."""
+    """A request for all webhooks of a task: 0.3 has no pages of them."""
 
     id: NonEmpty
 
     @classmethod
     def of(cls, request: requests.ListTaskPushNotificationConfigsRequest) -> ListConfigsParams:
-        """Return a request as 0.3 says it."""
+        """Return the 0.3 form of a request."""
         return cls(id=request.task_id)
 
-    def meant(self) -> requests.ListTaskPushNotificationConfigsRequest:
+    def to_model(self) -> requests.ListTaskPushNotificationConfigsRequest:
         """Return the request of the data model."""
         return requests.ListTaskPushNotificationConfigsRequest(task_id=self.id)

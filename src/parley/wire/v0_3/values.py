@@ -1,8 +1,8 @@
 """Messages, tasks and events as the JSON of version 0.3 has them (0.3 §6, §7.2).
 
-Each struct is one object of 0.3: ``of`` makes it from a value of the data model, ``meant`` makes
-the value. What a caller sends is read strictly (``SentMessage``); what an agent answers is forgiven
-more, because the examples that agents were written after leave out ids.
+Each struct is one object of 0.3: ``of`` makes it from a value of the data model, ``to_model`` makes
+the value. A ``RequestMessage`` has all that is required; a ``Message`` in an answer may lack ids
+and more, as in the examples that agents follow.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from msgspec import UNSET, Meta
 
 from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
-from parley.model.struct import A2AStruct, NonEmpty, Timestamp, WrongField
+from parley.model.struct import A2AStruct, InvalidField, NonEmpty, Timestamp
 from parley.model.tasks import TaskState
-from parley.wire import forgiveness
+from parley.wire.json import tolerance
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
 DEFAULT_CONFIG_ID = "default"
-"""The id of the push notification configuration that a caller of 0.3 gives none."""
+"""The id of a push notification configuration that has none."""
 
 
 class State(Enum):
@@ -40,28 +40,30 @@ class State(Enum):
 
 
 class Role(Enum):
-    """Who speaks."""
+    """The sender of a message."""
 
     USER = "user"
     AGENT = "agent"
 
 
 STATE_OF = {state: State[state.name] for state in TaskState}
-MEANT_BY = {written: state for state, written in STATE_OF.items()}
+TASK_STATE_OF = {written: state for state, written in STATE_OF.items()}
 _ROLE_OF = {core_parts.Role.USER: Role.USER, core_parts.Role.AGENT: Role.AGENT}
 _FINAL = core_tasks.TERMINAL_STATES | {TaskState.INPUT_REQUIRED}
 
 
 def is_final(status: core_tasks.TaskStatus) -> bool:
-    """Whether an update with ``status`` is the last of its stream (0.3 §7.2.2)."""
+    """Return whether an update with ``status`` ends its stream (0.3 §7.2.2)."""
     return status.state in _FINAL
 
 
-def moment_of(text: str | None) -> Timestamp | None:
-    """Return the moment that a timestamp means; without a time zone, it is in UTC.
+def ends_stream(event: core_tasks.Event) -> bool:
+    """Return whether an event ends its stream (0.3 §7.2.2)."""
+    return isinstance(event, core_tasks.TaskStatusUpdateEvent) and is_final(event.status)
 
-    Raises ``ValueError``.
-    """
+
+def parse_timestamp(text: str | None) -> Timestamp | None:
+    """Parse a timestamp; one without a time zone is in UTC. Raises ``ValueError``."""
     if not text:
         return None
     try:
@@ -70,25 +72,25 @@ def moment_of(text: str | None) -> Timestamp | None:
         return Timestamp.parse(text + "Z")
 
 
-def answered_moment(text: str | None) -> Timestamp | None:
-    """Return the moment that a timestamp of an answer means, ``None`` for one that means none."""
+def parse_answer_timestamp(text: str | None) -> Timestamp | None:
+    """Parse a timestamp of an answer; ``None`` for one that is none."""
     try:
-        return moment_of(text)
+        return parse_timestamp(text)
     except ValueError as error:
-        guessed = forgiveness.moment_of(text)
+        guessed = tolerance.guess_timestamp(text)
         if guessed is None:
-            forgiveness.note([("timestamp", str(error))])
+            tolerance.report([("timestamp", str(error))])
         return guessed
 
 
 def check_kind(kind: str, expected: str) -> None:
-    """Raise ``WrongField`` when an object says that it is another than the ``expected`` one."""
+    """Raise ``InvalidField`` if the kind of an object is not the ``expected`` one."""
     if kind and kind != expected:
-        raise WrongField("kind", f"expected {expected}, got {kind[:40]!r}")
+        raise InvalidField("kind", f"expected {expected}, got {kind[:40]!r}")
 
 
 class File(A2AStruct, frozen=True, kw_only=True):
-    """A file: by its bytes, or by its address."""
+    """A file, by its bytes or its URI."""
 
     bytes_: bytes | None = msgspec.field(default=None, name="bytes")
     uri: str | None = None
@@ -103,7 +105,7 @@ class File(A2AStruct, frozen=True, kw_only=True):
 class Part(A2AStruct, frozen=True, kw_only=True):
     """A text part, a file part or a data part.
 
-    ``type`` is what older texts call ``kind``. Without either, the content says what it is.
+    Older texts call its ``kind`` ``type``. Without either, the content tells the kind.
     """
 
     kind: str = ""
@@ -119,10 +121,10 @@ class Part(A2AStruct, frozen=True, kw_only=True):
             return
         if kind in ("text", "file", "data"):
             if getattr(self, kind) is None:
-                raise WrongField(kind, "required, but missing")
+                raise InvalidField(kind, "required, but missing")
         elif kind:
             words = f"expected one of text, file and data; got {kind[:40]!r}"
-            raise WrongField("kind" if self.kind else "type", words)
+            raise InvalidField("kind" if self.kind else "type", words)
         else:
             given = [name for name in ("text", "file", "data") if getattr(self, name) is not None]
             if len(given) != 1:
@@ -131,7 +133,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, part: core_parts.Part) -> Part:
-        """Return a part as 0.3 says it: without the name and media type of text and data."""
+        """Return the 0.3 form of a part, without the name and media type of text and data."""
         if part.text is not None:
             return cls(kind="text", text=part.text, metadata=part.metadata)
         if part.data is UNSET:
@@ -142,7 +144,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         data, metadata = wrap(part)
         return cls(kind="data", data=data, metadata=metadata)
 
-    def meant(self) -> core_parts.Part:
+    def to_model(self) -> core_parts.Part:
         """Return the part of the data model."""
         kind = self.kind or self.type
         if self.text is not None and kind in ("text", ""):
@@ -158,20 +160,24 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return unwrap(self.data or {}, self.metadata)
 
 
-@forgiveness.amends(File)
+@tolerance.repairs(File)
 def _file(given: dict[str, Any]) -> bool:
-    """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
-    if given.get("bytes_") is None:
+    return repair_file(given, "bytes_", "uri")
+
+
+def repair_file(given: dict[str, Any], bytes_field: str, uri_field: str) -> bool:
+    """Keep the bytes rather than the URI; a file without both keeps its name."""
+    if given.get(bytes_field) is None:
         is_named = bool(given)
-        given["uri"] = given.get("uri") or ""
+        given[uri_field] = given.get(uri_field) or ""
         return is_named
-    given.pop("uri", None)
+    given.pop(uri_field, None)
     return True
 
 
-@forgiveness.amends(Part)
+@tolerance.repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """A part is what its content says, and an empty one of its kind without any."""
+    """Keep the content that fits the kind; a part without any is an empty one of its kind."""
     kind = given.pop("kind", "") or given.pop("type", "")
     given.pop("type", None)
     content = [name for name in ("text", "file", "data") if given.get(name) is not None]
@@ -189,7 +195,7 @@ def _part(given: dict[str, Any]) -> bool:
 
 
 class Message(A2AStruct, frozen=True, kw_only=True):
-    """A message, as an agent may answer it."""
+    """A message, as it may be in an answer."""
 
     kind: str = ""
     message_id: str = ""
@@ -206,7 +212,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, message: core_parts.Message) -> Message:
-        """Return a message as 0.3 says it."""
+        """Return the 0.3 form of a message."""
         return Message(
             kind="message",
             message_id=message.message_id,
@@ -219,40 +225,37 @@ class Message(A2AStruct, frozen=True, kw_only=True):
             reference_task_ids=message.reference_task_ids,
         )
 
-    def meant(self) -> core_parts.Message:
-        """Return the message of the data model.
-
-        One that has no id gets one, one without parts an empty one.
-        """
+    def to_model(self) -> core_parts.Message:
+        """Return the message of the data model, with a new id or an empty part if it lacks them."""
         if not self.parts:
-            forgiveness.note([("parts", "required, but missing")])
+            tolerance.report([("parts", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
             task_id=self.task_id,
             role=core_parts.Role.USER if self.role is Role.USER else core_parts.Role.AGENT,
-            parts=tuple([part.meant() for part in self.parts]) or (core_parts.Part(text=""),),
+            parts=tuple([part.to_model() for part in self.parts]) or (core_parts.Part(text=""),),
             metadata=self.metadata,
             extensions=self.extensions,
             reference_task_ids=self.reference_task_ids,
         )
 
 
-class OlderMessage(Message, frozen=True, kw_only=True):
-    """A message that is sent in the form of older texts, which had no ids of messages."""
+class LegacyMessage(Message, frozen=True, kw_only=True):
+    """A message in a request of older texts, in which messages have no ids."""
 
     role: Role
     parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
-class SentMessage(OlderMessage, frozen=True, kw_only=True):
-    """A message that is sent."""
+class RequestMessage(LegacyMessage, frozen=True, kw_only=True):
+    """A message in a request."""
 
     message_id: NonEmpty
 
 
 class Artifact(A2AStruct, frozen=True, kw_only=True):
-    """An artifact, or a piece of one."""
+    """An artifact, or a chunk of one."""
 
     artifact_id: NonEmpty
     name: str = ""
@@ -263,7 +266,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, artifact: core_parts.Artifact) -> Artifact:
-        """Return an artifact as 0.3 says it."""
+        """Return the 0.3 form of an artifact."""
         return cls(
             artifact_id=artifact.artifact_id,
             name=artifact.name,
@@ -273,13 +276,13 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
             extensions=artifact.extensions,
         )
 
-    def meant(self) -> core_parts.Artifact:
+    def to_model(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
+            artifact_id=self.artifact_id or tolerance.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
-            parts=tuple([part.meant() for part in self.parts]),
+            parts=tuple([part.to_model() for part in self.parts]),
             metadata=self.metadata,
             extensions=self.extensions,
         )
@@ -294,26 +297,26 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, status: core_tasks.TaskStatus) -> TaskStatus:
-        """Return a status as 0.3 says it."""
+        """Return the 0.3 form of a status."""
         return cls(
             state=STATE_OF[status.state],
             message=None if status.message is None else Message.of(status.message),
             timestamp=None if status.timestamp is None else str(status.timestamp),
         )
 
-    def meant(self) -> core_tasks.TaskStatus:
+    def to_model(self) -> core_tasks.TaskStatus:
         """Return the status of the data model. Raises ``ValueError``."""
         message = self.message
         return core_tasks.TaskStatus(
-            state=MEANT_BY[self.state],
-            # Some agents put a message that says nothing into every status.
-            message=message.meant() if message is not None and message.parts else None,
-            timestamp=answered_moment(self.timestamp),
+            state=TASK_STATE_OF[self.state],
+            # Some agents put an empty message into every status.
+            message=message.to_model() if message is not None and message.parts else None,
+            timestamp=parse_answer_timestamp(self.timestamp),
         )
 
 
 class Task(A2AStruct, frozen=True, kw_only=True):
-    """A task. Its history is always written, because callers of 0.3 expect to find one."""
+    """A task. Its history is always written, because callers of 0.3 expect one."""
 
     kind: str = ""
     id: NonEmpty
@@ -328,7 +331,7 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, task: core_tasks.Task) -> Task:
-        """Return a task as 0.3 says it."""
+        """Return the 0.3 form of a task."""
         return cls(
             kind="task",
             id=task.id,
@@ -339,14 +342,14 @@ class Task(A2AStruct, frozen=True, kw_only=True):
             metadata=task.metadata,
         )
 
-    def meant(self) -> core_tasks.Task:
+    def to_model(self) -> core_tasks.Task:
         """Return the task of the data model. Raises ``ValueError``."""
         return core_tasks.Task(
             id=self.id,
             context_id=self.context_id,
-            status=self.status.meant(),
-            artifacts=tuple([artifact.meant() for artifact in self.artifacts]),
-            history=tuple([each.meant() for each in self.history or () if each.parts]),
+            status=self.status.to_model(),
+            artifacts=tuple([artifact.to_model() for artifact in self.artifacts]),
+            history=tuple([each.to_model() for each in self.history or () if each.parts]),
             metadata=self.metadata,
         )
 
@@ -366,7 +369,7 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: core_tasks.TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return a change of status as 0.3 says it."""
+        """Return the 0.3 form of a change of status."""
         return cls(
             kind="status-update",
             task_id=event.task_id,
@@ -376,18 +379,18 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
             metadata=event.metadata,
         )
 
-    def meant(self) -> core_tasks.TaskStatusUpdateEvent:
+    def to_model(self) -> core_tasks.TaskStatusUpdateEvent:
         """Return the event of the data model. Raises ``ValueError``."""
         return core_tasks.TaskStatusUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            status=self.status.meant(),
+            status=self.status.to_model(),
             metadata=self.metadata,
         )
 
 
 class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """An artifact, or a further piece of one."""
+    """A new artifact, or a further chunk of one."""
 
     kind: str = ""
     task_id: NonEmpty
@@ -402,7 +405,7 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: core_tasks.TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
-        """Return an artifact's update as 0.3 says it."""
+        """Return the 0.3 form of an artifact's update."""
         return cls(
             kind="artifact-update",
             task_id=event.task_id,
@@ -413,12 +416,12 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
             metadata=event.metadata,
         )
 
-    def meant(self) -> core_tasks.TaskArtifactUpdateEvent:
+    def to_model(self) -> core_tasks.TaskArtifactUpdateEvent:
         """Return the event of the data model. Raises ``ValueError``."""
         return core_tasks.TaskArtifactUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            artifact=self.artifact.meant(),
+            artifact=self.artifact.to_model(),
             append=self.append,
             last_chunk=self.last_chunk,
             metadata=self.metadata,
@@ -427,7 +430,7 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
 Value = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
-_WRITTEN_AS: dict[type, type[Value]] = {
+_VALUE_TYPES: dict[type, type[Value]] = {
     core_tasks.Task: Task,
     core_parts.Message: Message,
     core_tasks.TaskStatusUpdateEvent: TaskStatusUpdateEvent,
@@ -435,6 +438,6 @@ _WRITTEN_AS: dict[type, type[Value]] = {
 }
 
 
-def value_of(event: core_tasks.Event) -> Value:
-    """Return an event, or the answer to a message, as 0.3 says it."""
-    return _WRITTEN_AS[type(event)].of(event)  # type: ignore[arg-type]
+def from_model(event: core_tasks.Event) -> Value:
+    """Return the 0.3 form of an event, or the answer to a message."""
+    return _VALUE_TYPES[type(event)].of(event)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Data of any kind in data parts of version 0.3, which hold objects only.
+"""Data of any kind in data parts of version 0.3, which hold only objects.
 
-What is no object is the ``value`` of one, and the part's metadata says so. The official SDKs do the
-same.
+Other data is wrapped as the ``value`` of an object, and the part's metadata says so, as in the
+official SDKs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WRAPPED = "data_part_compat"
 
 
 def wrap(part: Part) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return data and metadata of a data part, with data that is no object in one."""
+    """Return the data and metadata of a data part, wrapped if the data is no object."""
     data, metadata = part.data, part.metadata
     if isinstance(data, dict) and not _is_wrapped(data, metadata):
         return data, metadata

@@ -1,4 +1,4 @@
-"""Version 1.0 of the protocol: the data model's own."""
+"""Version 1.0 of the protocol, which is that of the data model."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ read_card = cards.read_card
 
 
 def write_card(card: AgentCard) -> bytes:
-    """Return a card as JSON of this version."""
+    """Write a card as JSON of this version."""
     return encode(card)
 
 
 class _Dialect:
     version = "1.0"
     extensions_header = "a2a-extensions"
-    tells_tasks = False
-    cancels_again = True
+    pushes_tasks = False
+    repeats_cancel = True
     jsonrpc = JsonRpc()
 
     @cached_property

@@ -8,7 +8,6 @@ from typing import Any
 from parley.model.errors import (
     A2AError,
     FieldViolation,
-    InternalError,
     InvalidAgentResponseError,
     InvalidRequestError,
 )
@@ -17,18 +16,19 @@ from parley.model.requests import Empty, SendMessageRequest, SendMessageResponse
 from parley.model.service import StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
-from parley.wire import protojson
-from parley.wire.forgiveness import noted
-from parley.wire.lenient import Wrong
+from parley.wire.json import protojson
+from parley.wire.json.problems import InvalidValue
+from parley.wire.json.syntax import Bytes
+from parley.wire.json.tolerance import logging_problems
+from parley.wire.protobuf.errors import unencodable_answer
 from parley.wire.protobuf.limits import check_depth, check_parts
 from parley.wire.protobuf.messages import Messages
 from parley.wire.protobuf.structs import Structs
-from parley.wire.syntax import Bytes
-from parley.wire.v1_0.grpc_messages import SCHEMA
+from parley.wire.v1_0.grpc_schema import SCHEMA
 
 
 class Grpc:
-    """Messages of gRPC (``GrpcCodec``): the data model's own, field by field."""
+    """Messages of gRPC (``GrpcCodec``), which have the fields of the data model."""
 
     service = f"{SCHEMA.package}.A2AService"
     methods: Mapping[str, Operation] = BY_NAME
@@ -40,76 +40,73 @@ class Grpc:
         self.pool = self._messages.pool
 
     def for_peer(self, peer: str) -> Grpc:
-        """Return the same for everybody."""
+        """Return this codec: all peers read the same."""
         return self
 
     def read_request(
         self, operation: Operation, data: Bytes, *, max_depth: int = 100, max_parts: int = 1000
     ) -> Any:
-        """Return what a message asks for."""
+        """Read the message of a request."""
         kind = operation.request
         message = self._messages.parse(kind.__name__, data)
         if kind is SendMessageRequest:
             check_parts(message.message.parts, max_parts)
         try:
             request = self._structs.read(message, kind)
-        except Wrong as wrong:
-            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+        except InvalidValue as wrong:
+            protojson.refuse(wrong.violations)
         check_depth(request, max_depth)
         return request
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
-        """Return the message of a call."""
+        """Write the message of a request."""
         try:
             return self._structs.encode(request)
-        except Wrong as wrong:
-            protojson.refuse([FieldViolation(*problem) for problem in wrong.problems])
+        except InvalidValue as wrong:
+            protojson.refuse(wrong.violations)
 
-    def in_these_names(self, error: A2AError) -> A2AError:
-        """Return an error as it is: fields are named as in the data model."""
+    def with_wire_names(self, error: A2AError) -> A2AError:
+        """Return the error unchanged: its fields have the names of the data model."""
         return error
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
-        """Return the answer to an operation."""
+        """Write the answer to an operation."""
         if operation.response is SendMessageResponse:
             answer = SendMessageResponse.of(answer)
         return self._write(answer)
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
-        """Return what an answer says."""
+        """Read the answer to an operation."""
         if operation.response is Empty:
             return Empty()
         answer = self._read(operation.name, data, operation.response)
         return answer.payload if isinstance(answer, SendMessageResponse) else answer
 
     def write_event(self, item: StreamItem) -> bytes:
-        """Return one event of a stream (§3.2.3)."""
+        """Write one event of a stream (§3.2.3)."""
         return self._write(StreamResponse.of(item.event))
 
     def read_event(self, data: Bytes) -> Event:
-        """Return what an event of a stream says."""
+        """Read one event of a stream."""
         response: StreamResponse = self._read("a stream", data, StreamResponse)
         return response.payload
 
     def ends_stream(self, event: Event) -> bool:
-        """No event does: streams of this version end when their service ends them."""
+        """Return false: streams of this version end when their service ends them."""
         return False
 
     def _write(self, value: A2AStruct) -> bytes:
         try:
             return self._structs.encode(value)
-        except Wrong as wrong:
-            field, description = wrong.problems[0]
-            raise InternalError(
-                f"the answer cannot be told over gRPC: {field}: {description}"
-            ) from None
+        except InvalidValue as wrong:
+            raise unencodable_answer(wrong) from None
 
     def _read(self, asked: str, data: Bytes, kind: type[A2AStruct]) -> Any:
         try:
             message = self._messages.parse(kind.__name__, data)
-            with noted(f"the answer to {asked}"):
-                return self._structs.read(message, kind, forgiving=True)
-        except Wrong as wrong:
+            with logging_problems(f"the answer to {asked}"):
+                return self._structs.read(message, kind, tolerant=True)
+        except InvalidValue as wrong:
             violations = tuple(FieldViolation(*problem) for problem in wrong.problems)
             field, description = violations[0]
             words = f"{field}: {description}" if field else description

@@ -7,7 +7,7 @@ from typing import Any
 
 from parley.model.cards import AgentCard
 from parley.model.encoding import decode, encode
-from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidParamsError
+from parley.model.errors import A2AError, InvalidParamsError
 from parley.model.operations import Operation
 from parley.model.parts import Message, Role
 from parley.model.requests import (
@@ -25,9 +25,10 @@ from parley.model.tasks import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from parley.wire import older_answers, older_texts, protojson
-from parley.wire.forgiveness import is_null, noted
-from parley.wire.syntax import Bytes
+from parley.wire.errors import invalid_answer
+from parley.wire.json import legacy_answers, legacy_requests, protojson
+from parley.wire.json.syntax import Bytes, is_null
+from parley.wire.json.tolerance import logging_problems
 from parley.wire.v1_0 import cards
 
 _MEMBERS: dict[type, bytes] = {
@@ -42,25 +43,25 @@ _OTHER_STATES = dict.fromkeys(
 )
 
 
-def meant_params(operation: Operation, members: Any) -> dict[str, Any] | None:
-    """Return parameters as this version has them, if they are those of an older text."""
-    return older_texts.params(operation, members, states=_OTHER_STATES)
+def normalize_params(operation: Operation, members: Any) -> dict[str, Any] | None:
+    """Return the 1.0 form of the parameters of an older text; ``None`` if they are not."""
+    return legacy_requests.normalize(operation, members, states=_OTHER_STATES)
 
 
 def read_params(operation: Operation, data: Bytes) -> Any:
-    """Return what parameters ask for, or what those of an older text are meant to."""
+    """Read the parameters of a request, of an older text too."""
     try:
         return protojson.decode(data, operation.request)
     except InvalidParamsError as error:
-        return older_texts.read(
+        return legacy_requests.read_with_fallback(
             protojson.parse(data),
-            lambda members: meant_params(operation, members),
+            lambda members: normalize_params(operation, members),
             lambda members: protojson.read(members, operation.request),
             error,
         )
 
 
-# The member that holds the items of a page.
+# The members that hold the items of a page.
 _PAGES: dict[type, str] = {
     ListTasksResponse: "tasks",
     ListTaskPushNotificationConfigsResponse: "configs",
@@ -71,13 +72,13 @@ class Json:
     """Answers and events as ProtoJSON of the data model (``Codec``)."""
 
     def write_result(self, operation: Operation, answer: Any) -> bytes:
-        """Return the answer to an operation."""
+        """Write the answer to an operation."""
         if operation.response is SendMessageResponse:
             return b"".join((_MEMBERS[type(answer)], encode(answer), b"}"))
         return encode(answer)
 
     def read_result(self, operation: Operation, data: Bytes) -> Any:
-        """Return what an answer says."""
+        """Read the answer to an operation."""
         if operation.response is Empty:
             return Empty()
         kind = operation.response
@@ -88,12 +89,12 @@ class Json:
         return self._read(operation.name, data, kind, lambda data: _read_other(data, kind))
 
     def write_event(self, item: StreamItem) -> bytes:
-        """Return one event of a stream (§3.2.3)."""
+        """Write one event of a stream (§3.2.3)."""
         event, _, json = item
         return b"".join((_MEMBERS[type(event)], json or encode(event), b"}"))
 
     def read_event(self, data: Bytes) -> Event:
-        """Return what an event of a stream says."""
+        """Read one event of a stream."""
         try:
             return decode(data, StreamResponse).payload
         except (ValueError, RecursionError):
@@ -101,18 +102,15 @@ class Json:
             return event
 
     def ends_stream(self, event: Event) -> bool:
-        """No event does: streams of this version end when their service ends them."""
+        """Return false: streams of this version end when their service ends them."""
         return False
 
     def _read(self, asked: str, data: Bytes, kind: type, read: Callable[[Bytes], Any]) -> Any:
         try:
-            with noted(f"the answer to {asked}"):
+            with logging_problems(f"the answer to {asked}"):
                 return read(data)
         except A2AError as error:
-            raise InvalidAgentResponseError(
-                f"the answer to {asked} is not a {kind.__name__}: {error.message}",
-                violations=error.violations,
-            ) from None
+            raise invalid_answer(f"the answer to {asked}", kind.__name__, error) from None
 
 
 def _read_answer(data: Bytes) -> Event:
@@ -129,19 +127,19 @@ def _read_event(data: Bytes) -> Event:
 def _read_value(
     data: Bytes, kind: type[SendMessageResponse | StreamResponse], *, in_stream: bool
 ) -> Event:
-    """Return an answer or an event that is not canonical, such as one of an older text."""
+    """Read an answer or an event that is not canonical, such as one of an older text."""
     value = protojson.parse_answer(data)
-    meant = older_answers.meant(value, SPELLING, in_stream=in_stream)
-    if meant is None:
+    known = legacy_answers.normalize(value, SPELLING, in_stream=in_stream)
+    if known is None:
         return protojson.read_answer(value, kind).payload
-    return meant.given(protojson.read_answer({meant.name: meant.members}, kind).payload)
+    return known.strip_placeholder(protojson.read_answer({known.name: known.members}, kind).payload)
 
 
 def _read_task(data: Bytes) -> Task:
     try:
         return decode(data, Task)
     except (ValueError, RecursionError):
-        members = older_answers.task(protojson.parse_answer(data), SPELLING)
+        members = legacy_answers.normalize_task(protojson.parse_answer(data), SPELLING)
         return protojson.read_answer(members, Task)
 
 
@@ -152,19 +150,19 @@ def _read_other(data: Bytes, kind: type) -> Any:
     if items is not None and is_null(data):
         return protojson.read_answer({}, kind)
     if items is not None and memoryview(data)[:1].tobytes() == b"[":
-        # The items without the page around them.
+        # Some agents send the items without the page around them.
         return protojson.read_answer({items: protojson.parse_answer(data)}, kind)
     return protojson.decode_answer(data, kind)
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of 0.3 as this version has it; one of this version stays as it is."""
+    """Return the 1.0 form of a part of 0.3; one of 1.0 is left unchanged."""
     file = part.get("file")
     if not isinstance(file, dict):
         return part
     made = {name: item for name, item in part.items() if name not in ("kind", "type", "file")}
-    said = {_FILE[name]: item for name, item in file.items() if name in _FILE and item}
-    return {**made, **said}
+    made.update({_FILE[name]: item for name, item in file.items() if name in _FILE and item})
+    return made
 
 
 _FILE = {
@@ -176,7 +174,7 @@ _FILE = {
     "name": "filename",
 }
 
-SPELLING = older_answers.Spelling(
+SPELLING = legacy_answers.Spelling(
     states={
         **{state.name.lower().replace("_", "-"): state.value for state in TaskState},
         "unknown": TaskState.UNSPECIFIED.value,
@@ -186,4 +184,4 @@ SPELLING = older_answers.Spelling(
     agent=Role.AGENT.value,
     part=_part,
 )
-"""How this version spells what is in an answer of an older text."""
+"""The spellings of 1.0, by those of older texts and of 0.3."""

@@ -10,7 +10,7 @@ from parley.model.errors import A2AError
 from parley.model.operations import BY_NAME, Operation
 from parley.model.struct import A2AStruct
 from parley.wire import jsonrpc
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 from parley.wire.v1_0.json import Json, read_params
 
 
@@ -21,17 +21,17 @@ class JsonRpc(Json):
     names: Mapping[str, str] = {name: name for name in BY_NAME}
 
     def read_request(self, operation: Operation, params: Bytes) -> Any:
-        """Return what ``params`` ask for."""
+        """Read the parameters of a request."""
         return read_params(operation, params)
 
     def write_request(self, operation: Operation, request: A2AStruct) -> bytes:
-        """Return the parameters of a call."""
+        """Write the parameters of a request."""
         return encode(request)
 
     def write_error(self, error: A2AError) -> bytes:
-        """Return the error object of a response (§9.5)."""
+        """Write the error object of a response (§9.5)."""
         return jsonrpc.error_object(error)
 
     def read_error(self, data: Bytes) -> A2AError:
-        """Return the error that a response's error object means."""
+        """Read the error object of a response."""
         return jsonrpc.read_error_object(data)

@@ -1,4 +1,4 @@
-"""Query parameters as the fields of a request, and back (specification §11.5)."""
+"""Requests as query parameters, and back (specification §11.5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class _Parameter(NamedTuple):
-    """``read`` makes JSON of a parameter's text; it is ``None`` for what a query cannot carry."""
+    """``read`` makes a JSON value of a parameter's text, or is ``None`` for an object."""
 
     wire: str
     read: Callable[[str], Any] | None
@@ -27,10 +27,10 @@ class _Parameter(NamedTuple):
 def read_query(
     kind: type[A2AStruct], query: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, Any], list[FieldViolation]]:
-    """Return the members of a request that a query says, as JSON has them, and what is wrong.
+    """Return the JSON members of a request in a query, and what is wrong with it.
 
-    Names may be spelled in both ways of ProtoJSON; those that the request does not have are
-    passed over. A list is written by repeating its name, or with commas.
+    Names may have both spellings of ProtoJSON; unknown ones are ignored. A list repeats its name,
+    or has commas.
     """
     parameters = _parameters(kind)
     members: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def read_query(
 
 
 def write_query(members: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the parameters that say what ``members`` of a request do, as JSON has them."""
+    """Return the query parameters for the JSON members of a request."""
     return [
         (name, _text(item))
         for name, value in members.items()
@@ -99,6 +99,6 @@ def _reader(info: inspect.Type) -> Callable[[str], Any] | None:
         case inspect.BoolType():
             return lambda text: _BOOLEANS.get(text, text)
         case inspect.CustomType(cls=cls) if cls is Timestamp:
-            # A plus that nobody quoted has become a space, which no timestamp has.
+            # A plus that was not quoted has become a space, which no timestamp has.
             return lambda text: text.replace(" ", "+")
     return str

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from parley.model.errors import InvalidParamsError
-from parley.wire.protojson import check_limits
+from parley.wire.json.protojson import check_limits
 from tests.strategies import json_values
 
 

@@ -141,7 +141,7 @@ def got(members: Any, name: str = "GetTask", codec: str = "jsonrpc 1.0") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("part", "meant"),
+    ("part", "expected"),
     [
         ({"text": 5}, Part(text="5")),
         ({"text": ["x"], "metadata": {"a": 1}}, Part(text="", metadata={"a": 1})),
@@ -153,14 +153,14 @@ def got(members: Any, name: str = "GetTask", codec: str = "jsonrpc 1.0") -> Any:
     ],
     ids=str,
 )
-def test_a_part_keeps_what_is_right_in_it(part: Any, meant: Part) -> None:
+def test_a_part_keeps_what_is_right_in_it(part: Any, expected: Part) -> None:
     artifact = {"artifactId": "a", "parts": [part, {"text": "beside"}]}
     task = got({**DONE, "artifacts": [artifact]})
-    assert task.artifacts[0].parts == (meant, Part(text="beside"))
+    assert task.artifacts[0].parts == (expected, Part(text="beside"))
 
 
 @pytest.mark.parametrize(
-    ("part", "meant"),
+    ("part", "expected"),
     [
         ({"kind": "video", "text": "x"}, Part(text="x")),
         ({"kind": "text"}, Part(text="")),
@@ -170,9 +170,9 @@ def test_a_part_keeps_what_is_right_in_it(part: Any, meant: Part) -> None:
     ],
     ids=str,
 )
-def test_a_part_of_0_3_keeps_what_is_right_in_it(part: Any, meant: Part) -> None:
+def test_a_part_of_0_3_keeps_what_is_right_in_it(part: Any, expected: Part) -> None:
     said = {"kind": "message", "messageId": "m", "role": "agent", "parts": [part]}
-    assert got(said, "SendMessage", "jsonrpc 0.3").parts == (meant,)
+    assert got(said, "SendMessage", "jsonrpc 0.3").parts == (expected,)
 
 
 @pytest.mark.parametrize("state", ["", "nonsense", "TASK_STATE_NONSENSE", 5, None, []])
@@ -202,20 +202,20 @@ def test_a_message_that_says_nothing_is_one_all_the_same() -> None:
 
 @pytest.mark.parametrize("codec", ["jsonrpc 1.0", "jsonrpc 0.3"])
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("said", "expected"),
     [
         (rb"cut \ud83d", "cut \ufffd"),
         (rb"\ud83d\ude00 \\ud83d", "\U0001f600 \\ud83d"),
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_text_that_no_encoding_has_is_replaced(codec: str, said: bytes, meant: str) -> None:
+def test_text_that_no_encoding_has_is_replaced(codec: str, said: bytes, expected: str) -> None:
     state = b"completed" if codec.endswith("0.3") else b"TASK_STATE_COMPLETED"
     kind = b'"kind":"text",' if codec.endswith("0.3") else b""
     made = b'{"artifactId":"a","parts":[{%b"text":"%b"}]}' % (kind, said)
     data = b'{"id":"t","status":{"state":"%b"},"artifacts":[%b]}' % (state, made)
     task = CODECS[codec].read_result(BY_NAME["GetTask"], data)
-    assert task.text == meant
+    assert task.text == expected
 
 
 def test_numbers_that_json_does_not_have_are_no_fault_of_the_rest() -> None:

@@ -1,4 +1,4 @@
-"""How deep and how wide a body may be, found out before it is decoded."""
+"""Limits on the depth and width of a request, checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from parley.model.errors import FieldViolation, InvalidParamsError
-from parley.wire.syntax import Bytes
+from parley.wire.json.syntax import Bytes
 
 T = TypeVar("T")
 
@@ -19,14 +19,14 @@ _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 class _Message(msgspec.Struct):
-    """A message; its parts have another name in the proto of another version."""
+    """A message; the proto of 0.3 calls its parts ``content``."""
 
     parts: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
 
 
 class _Body(msgspec.Struct):
-    """A request; so has its message."""
+    """A request, or its JSON-RPC envelope; some callers of 0.3 call its message ``request``."""
 
     message: msgspec.Raw = msgspec.Raw()
     request: msgspec.Raw = msgspec.Raw()
@@ -39,11 +39,11 @@ _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def check_limits(body: Bytes, max_depth: int = 100, max_parts: int = 1000) -> None:
-    """Refuse a body that is nested too deeply or whose message has too many parts.
+    """Reject a body that is nested too deeply, or whose message has too many parts.
 
-    ``body`` is a request, with or without its JSON-RPC envelope; what is wrong with it otherwise
-    is left to those who decode it. Two passes at the speed of memory settle it for a body with
-    few arrays and objects; any other costs a small multiple of that, linear in its size.
+    ``body`` is a request, with or without its JSON-RPC envelope; other faults are left to the
+    decoder. A body with few arrays and objects costs two passes at the speed of memory; any other
+    a small multiple of that, linear in its size.
 
     Raises ``InvalidParamsError``.
     """
@@ -69,12 +69,12 @@ def _depth(body: bytes) -> int:
 
 
 def _parts(body: bytes) -> int:
-    """The parts of the message, wherever it may be; other members may hold what they like."""
+    """Return the number of parts of the message, wherever in the body that is."""
     outer = _read(_body, body)
     most = 0
     for request in (outer, outer and _read(_body, outer.params)):
-        for lease_owner in (request.message, request.request) if request else ():
-            message = _read(_message, lease_owner)
+        for raw in (request.message, request.request) if request else ():
+            message = _read(_message, raw)
             for parts in (message.parts, message.content) if message else ():
                 most = max(most, len(_read(_list, parts) or ()))
     return most

@@ -1,7 +1,7 @@
-"""What textbooks and older documents write in other places, put where it belongs.
+"""Requests as textbooks and documents from before 0.3 print them, put into the form of a version.
 
-A request that can be read as it is never comes here: only one that would be refused is looked at
-again, so strict callers pay nothing, and nothing that is right changes its meaning.
+Only a request that would be rejected comes here, so a correct one costs nothing more, and keeps its
+meaning.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from parley.model.requests import (
 
 T = TypeVar("T")
 
-_OF_A_TASK = (GetTaskRequest, CancelTaskRequest, SubscribeToTaskRequest)
+_ABOUT_ONE_TASK = (GetTaskRequest, CancelTaskRequest, SubscribeToTaskRequest)
 _MESSAGE_ID = ("messageId", "message_id")
 _TASK_ID = ("taskId", "task_id")
 
 
-def read(
+def read_with_fallback(
     members: Any,
-    meant: Callable[[Any], Any],
+    normalize: Callable[[Any], Any],
     read: Callable[[Any], T],
     refused: InvalidParamsError | None = None,
 ) -> T:
-    """Return what ``read`` makes of ``members``, or else of what they are ``meant`` to be.
+    """Return what ``read`` makes of ``members``, or else of these after ``normalize``.
 
-    ``meant`` returns ``None`` for members in which it finds nothing of an older text; ``refused``
-    is why they were refused already. Raises ``InvalidParamsError``.
+    ``normalize`` returns ``None`` if it finds nothing of an older text. ``refused`` is the error
+    of an earlier attempt to read them. Raises ``InvalidParamsError``.
     """
     if refused is None:
         try:
             return read(members)
         except InvalidParamsError as error:
             refused = error
-    known = meant(members)
+    known = normalize(members)
     if known is None:
         raise refused from None
     return read(known)
 
 
-def params(
+def normalize(
     operation: Operation,
     members: Any,
     *,
@@ -56,11 +56,11 @@ def params(
     roles: Mapping[str, str] | None = None,
     task_ids: bool = False,
 ) -> dict[str, Any] | None:
-    """Return the parameters of an operation with everything in its place, if something is not.
+    """Return the parameters of an operation in the form of a version; ``None`` if they have it.
 
-    - The id of a message stands beside the message, which has none.
-    - A role, or the state in a filter, has another spelling: ``roles`` and ``states`` say which.
-    - With ``task_ids``, the task is named ``taskId`` where ``id`` is due.
+    - A message without an id gets the one that stands beside it.
+    - A role, or the state in a filter, is respelled as ``roles`` and ``states`` map it.
+    - With ``task_ids``, a task may be named ``taskId`` instead of ``id``.
     """
     if not isinstance(members, dict):
         return None
@@ -71,7 +71,7 @@ def params(
         state = members.get("status")
         known = states.get(state) if isinstance(state, str) else None
         return None if known is None else {**members, "status": known}
-    if task_ids and kind in _OF_A_TASK and not members.get("id"):
+    if task_ids and kind in _ABOUT_ONE_TASK and not members.get("id"):
         task_id = _first(members, _TASK_ID)
         return None if task_id is None else {**members, "id": task_id}
     return None
@@ -94,5 +94,5 @@ def _message(members: dict[str, Any], roles: Mapping[str, str]) -> dict[str, Any
 
 
 def _first(members: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first member of these names that says something."""
+    """Return the first member of these names that is not empty."""
     return next((members[name] for name in names if members.get(name)), None)

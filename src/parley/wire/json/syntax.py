@@ -1,4 +1,4 @@
-"""What to say about bytes that are not JSON."""
+"""JSON as bytes: whether there is any, and why it cannot be parsed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import msgspec
 from parley.model.errors import JSONParseError
 
 Bytes = bytes | memoryview | msgspec.Raw
+
+
+def is_null(data: Bytes) -> bool:
+    """Return whether JSON is null or missing, which some peers send for an empty list."""
+    return len(data) <= 64 and bytes(data).strip() in (b"null", b"")
 
 
 def not_json(data: Bytes, error: ValueError) -> JSONParseError:

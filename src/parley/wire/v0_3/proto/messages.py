@@ -1,8 +1,7 @@
-"""Messages, tasks and events as the proto of version 0.3 has them, in its JSON.
+"""Messages, tasks and events of the proto of version 0.3, in its JSON.
 
-The form of HTTP+JSON bodies, and what gRPC carries. Each struct is one message of the proto: ``of``
-makes it from a value of the data model, ``meant`` makes the value. Names may be spelled in both
-ways of ProtoJSON.
+HTTP+JSON bodies have this form, and gRPC carries it. Each struct is one message of the proto:
+``of`` makes it from a value of the data model, ``to_model`` makes the value.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from msgspec import UNSET, Meta
 from parley.model import parts as core_parts
 from parley.model import tasks as core_tasks
 from parley.model.parts import Role
-from parley.model.struct import A2AStruct, NonEmpty, WrongField
-from parley.wire import forgiveness
-from parley.wire.v0_3.file_bytes import content_of
-from parley.wire.v0_3.values import answered_moment, is_final
+from parley.model.struct import A2AStruct, InvalidField, NonEmpty
+from parley.wire.json import tolerance
+from parley.wire.v0_3.proto.file_bytes import decode_content
+from parley.wire.v0_3.values import is_final, parse_answer_timestamp, repair_file
 from parley.wire.v0_3.wrapped_data import unwrap, wrap
 
 
@@ -39,11 +38,11 @@ class State(Enum):
 
 
 STATE_OF = {state: State[state.name] for state in core_tasks.TaskState}
-MEANT_BY = {written: state for state, written in STATE_OF.items()}
+TASK_STATE_OF = {written: state for state, written in STATE_OF.items()}
 
 
 class FilePart(A2AStruct, frozen=True, kw_only=True):
-    """A file: by its bytes, or by its address."""
+    """A file, by its bytes or its URI."""
 
     file_with_uri: str | None = None
     file_with_bytes: bytes | None = None
@@ -77,7 +76,7 @@ class Part(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, part: core_parts.Part) -> Part:
-        """Return a part as 0.3 says it: without the name and media type of text and data."""
+        """Return the 0.3 form of a part, without the name and media type of text and data."""
         if part.text is not None:
             return cls(text=part.text, metadata=part.metadata)
         if part.data is UNSET:
@@ -91,13 +90,13 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         data, metadata = wrap(part)
         return cls(data=DataPart(data=data), metadata=metadata)
 
-    def meant(self) -> core_parts.Part:
+    def to_model(self) -> core_parts.Part:
         """Return the part of the data model."""
         file = self.file
         if file is not None:
             given = file.file_with_bytes
             return core_parts.Part(
-                raw=None if given is None else content_of(given, file.mime_type),
+                raw=None if given is None else decode_content(given, file.mime_type),
                 url=file.file_with_uri,
                 filename=file.name,
                 media_type=file.mime_type,
@@ -108,20 +107,14 @@ class Part(A2AStruct, frozen=True, kw_only=True):
         return core_parts.Part(text=self.text, metadata=self.metadata)
 
 
-@forgiveness.amends(FilePart)
+@tolerance.repairs(FilePart)
 def _file(given: dict[str, Any]) -> bool:
-    """A file keeps its name without its content; of bytes and an address it keeps the bytes."""
-    if given.get("file_with_bytes") is None:
-        is_named = bool(given)
-        given["file_with_uri"] = given.get("file_with_uri") or ""
-        return is_named
-    given.pop("file_with_uri", None)
-    return True
+    return repair_file(given, "file_with_bytes", "file_with_uri")
 
 
-@forgiveness.amends(Part)
+@tolerance.repairs(Part)
 def _part(given: dict[str, Any]) -> bool:
-    """A part keeps the first content that is not empty, and is an empty text without any."""
+    """Keep the first content that is not empty; a part without any is an empty text."""
     if not given:
         return False
     content = [name for name in ("text", "file", "data") if given.get(name) is not None]
@@ -134,7 +127,7 @@ def _part(given: dict[str, Any]) -> bool:
 
 
 class Message(A2AStruct, frozen=True, kw_only=True):
-    """A message, as an agent may answer it. The proto has no references to tasks."""
+    """A message, as it may be in an answer. The proto has no references to tasks."""
 
     message_id: str = ""
     context_id: str = ""
@@ -146,7 +139,7 @@ class Message(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, message: core_parts.Message) -> Message:
-        """Return a message as 0.3 says it."""
+        """Return the 0.3 form of a message."""
         return Message(
             message_id=message.message_id,
             context_id=message.context_id,
@@ -157,26 +150,23 @@ class Message(A2AStruct, frozen=True, kw_only=True):
             extensions=message.extensions,
         )
 
-    def meant(self) -> core_parts.Message:
-        """Return the message of the data model.
-
-        One that has no id gets one, one without content an empty part.
-        """
+    def to_model(self) -> core_parts.Message:
+        """Return the message of the data model, with a new id or an empty part if it lacks them."""
         if not self.content:
-            forgiveness.note([("content", "required, but missing")])
+            tolerance.report([("content", "required, but missing")])
         return core_parts.Message(
             message_id=self.message_id or uuid4().hex,
             context_id=self.context_id,
             task_id=self.task_id,
             role=Role.USER if self.role is Role.USER else Role.AGENT,
-            parts=tuple([part.meant() for part in self.content]) or (core_parts.Part(text=""),),
+            parts=tuple([part.to_model() for part in self.content]) or (core_parts.Part(text=""),),
             metadata=self.metadata,
             extensions=self.extensions,
         )
 
 
-class SentMessage(Message, frozen=True, kw_only=True):
-    """A message that is sent."""
+class RequestMessage(Message, frozen=True, kw_only=True):
+    """A message in a request."""
 
     message_id: NonEmpty
     role: Role
@@ -184,11 +174,11 @@ class SentMessage(Message, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.role is Role.UNSPECIFIED:
-            raise WrongField("role", "expected ROLE_USER or ROLE_AGENT")
+            raise InvalidField("role", "expected ROLE_USER or ROLE_AGENT")
 
 
 class Artifact(A2AStruct, frozen=True, kw_only=True):
-    """An artifact, or a piece of one."""
+    """An artifact, or a chunk of one."""
 
     artifact_id: NonEmpty
     name: str = ""
@@ -199,7 +189,7 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, artifact: core_parts.Artifact) -> Artifact:
-        """Return an artifact as 0.3 says it."""
+        """Return the 0.3 form of an artifact."""
         return cls(
             artifact_id=artifact.artifact_id,
             name=artifact.name,
@@ -209,13 +199,13 @@ class Artifact(A2AStruct, frozen=True, kw_only=True):
             extensions=artifact.extensions,
         )
 
-    def meant(self) -> core_parts.Artifact:
+    def to_model(self) -> core_parts.Artifact:
         """Return the artifact of the data model."""
         return core_parts.Artifact(
-            artifact_id=self.artifact_id or forgiveness.UNNAMED_ARTIFACT,
+            artifact_id=self.artifact_id or tolerance.UNNAMED_ARTIFACT,
             name=self.name,
             description=self.description,
-            parts=tuple([part.meant() for part in self.parts]),
+            parts=tuple([part.to_model() for part in self.parts]),
             metadata=self.metadata,
             extensions=self.extensions,
         )
@@ -230,20 +220,20 @@ class TaskStatus(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, status: core_tasks.TaskStatus) -> TaskStatus:
-        """Return a status as 0.3 says it."""
+        """Return the 0.3 form of a status."""
         return cls(
             state=STATE_OF[status.state],
             update=None if status.message is None else Message.of(status.message),
             timestamp=None if status.timestamp is None else str(status.timestamp),
         )
 
-    def meant(self) -> core_tasks.TaskStatus:
+    def to_model(self) -> core_tasks.TaskStatus:
         """Return the status of the data model. Raises ``ValueError``."""
         update = self.update
         return core_tasks.TaskStatus(
-            state=MEANT_BY[self.state],
-            message=update.meant() if update is not None and update.content else None,
-            timestamp=answered_moment(self.timestamp),
+            state=TASK_STATE_OF[self.state],
+            message=update.to_model() if update is not None and update.content else None,
+            timestamp=parse_answer_timestamp(self.timestamp),
         )
 
 
@@ -259,7 +249,7 @@ class Task(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, task: core_tasks.Task) -> Task:
-        """Return a task as 0.3 says it."""
+        """Return the 0.3 form of a task."""
         return cls(
             id=task.id,
             context_id=task.context_id,
@@ -269,14 +259,14 @@ class Task(A2AStruct, frozen=True, kw_only=True):
             metadata=task.metadata,
         )
 
-    def meant(self) -> core_tasks.Task:
+    def to_model(self) -> core_tasks.Task:
         """Return the task of the data model. Raises ``ValueError``."""
         return core_tasks.Task(
             id=self.id,
             context_id=self.context_id,
-            status=self.status.meant(),
-            artifacts=tuple([artifact.meant() for artifact in self.artifacts]),
-            history=tuple([each.meant() for each in self.history if each.content]),
+            status=self.status.to_model(),
+            artifacts=tuple([artifact.to_model() for artifact in self.artifacts]),
+            history=tuple([each.to_model() for each in self.history if each.content]),
             metadata=self.metadata,
         )
 
@@ -292,7 +282,7 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: core_tasks.TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
-        """Return a change of status as 0.3 says it."""
+        """Return the 0.3 form of a change of status."""
         return cls(
             task_id=event.task_id,
             context_id=event.context_id,
@@ -301,18 +291,18 @@ class TaskStatusUpdateEvent(A2AStruct, frozen=True, kw_only=True):
             metadata=event.metadata,
         )
 
-    def meant(self) -> core_tasks.TaskStatusUpdateEvent:
+    def to_model(self) -> core_tasks.TaskStatusUpdateEvent:
         """Return the event of the data model. Raises ``ValueError``."""
         return core_tasks.TaskStatusUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            status=self.status.meant(),
+            status=self.status.to_model(),
             metadata=self.metadata,
         )
 
 
 class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
-    """An artifact, or a further piece of one."""
+    """A new artifact, or a further chunk of one."""
 
     task_id: NonEmpty
     context_id: str = ""
@@ -323,7 +313,7 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: core_tasks.TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
-        """Return an artifact's update as 0.3 says it."""
+        """Return the 0.3 form of an artifact's update."""
         return cls(
             task_id=event.task_id,
             context_id=event.context_id,
@@ -333,12 +323,12 @@ class TaskArtifactUpdateEvent(A2AStruct, frozen=True, kw_only=True):
             metadata=event.metadata,
         )
 
-    def meant(self) -> core_tasks.TaskArtifactUpdateEvent:
+    def to_model(self) -> core_tasks.TaskArtifactUpdateEvent:
         """Return the event of the data model. Raises ``ValueError``."""
         return core_tasks.TaskArtifactUpdateEvent(
             task_id=self.task_id,
             context_id=self.context_id,
-            artifact=self.artifact.meant(),
+            artifact=self.artifact.to_model(),
             append=self.append,
             last_chunk=self.last_chunk,
             metadata=self.metadata,
@@ -360,7 +350,7 @@ class Response(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, event: core_tasks.Event) -> Response:
-        """Return an event as 0.3 says it."""
+        """Return the 0.3 form of an event."""
         if isinstance(event, core_tasks.TaskArtifactUpdateEvent):
             return cls(artifact_update=TaskArtifactUpdateEvent.of(event))
         if isinstance(event, core_tasks.TaskStatusUpdateEvent):
@@ -369,8 +359,8 @@ class Response(A2AStruct, frozen=True, kw_only=True):
             return cls(task=Task.of(event))
         return cls(msg=Message.of(event))
 
-    def meant(self) -> core_tasks.Event:
+    def to_model(self) -> core_tasks.Event:
         """Return the event of the data model. Raises ``ValueError``."""
         event = self.artifact_update or self.status_update or self.task or self.msg
-        assert event is not None  # __post_init__ has seen to it
-        return event.meant()
+        assert event is not None  # __post_init__ ensures it
+        return event.to_model()

@@ -20,7 +20,7 @@ from google.protobuf import (
 @cache
 def facts(version: str) -> dict[str, Any]:
     """Return the messages and enums of a version of the specification."""
-    path = Path(__file__).parent.parent / "data" / f"a2a_{version}_messages.json"
+    path = Path(__file__).parent.parent.parent / "data" / f"a2a_{version}_messages.json"
     read: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return read
 

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from parley.model.errors import InvalidParamsError
-from parley.wire.protojson import decode, encode
+from parley.wire.json.protojson import decode, encode
 from tests.strategies import MESSAGES, abort, any_message, json_values, value_of
-from tests.wire.oracle import parse, write
+from tests.wire.json.oracle import parse, write
 
 
 def name_of(value: Any) -> str:

@@ -1,8 +1,7 @@
 """The bytes of files in the proto of version 0.3.
 
-Its field holds the bytes. The official SDKs for Python, Go and Java put base64 text there, and
-expect it, so that one camp cannot read the other: what comes in is read either way, and what goes
-out is as the proto says, unless the peer is known to be of the other camp.
+The proto's field holds raw bytes, but the official SDKs for Python, Go and Java send and expect
+base64 text there. Both are read; raw bytes are sent, unless the peer is known to expect text.
 """
 
 from __future__ import annotations
@@ -16,24 +15,23 @@ from parley.model.parts import Artifact, Message, Part
 from parley.model.requests import ListTasksResponse, SendMessageRequest
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatus, TaskStatusUpdateEvent
 
-# What the official SDKs that have text there are built on, by the names that it gives itself: the
-# libraries of their clients, and the servers of Python. Go's and Java's servers give no name.
-_WITH_TEXT = (
+# User-Agent or Server of what these SDKs are built on: the libraries of their clients, and Python's
+# servers. Servers in Go and Java give no name.
+_TEXT_PEERS = (
     *("python-httpx", "grpc-python", "uvicorn", "hypercorn", "granian"),
     *("Go-http-client", "grpc-go", "Java-http-client", "grpc-java"),
 )
 
 
-def expects_text(peer: str) -> bool:
-    """Whether a peer, by the name that it gives itself, is taken for one that expects text."""
-    return peer.startswith(_WITH_TEXT)
+def expects_base64_text(peer: str) -> bool:
+    """Return whether a peer of this name (``User-Agent`` or ``Server``) expects base64 text."""
+    return peer.startswith(_TEXT_PEERS)
 
 
-def content_of(given: bytes, media_type: str) -> bytes:
-    """Return the content of a file, of what came in the field.
+def decode_content(given: bytes, media_type: str) -> bytes:
+    """Return the content of a file, from the bytes that were received.
 
-    What is base64 throughout is taken for base64 text, unless it is said to be text and what it
-    stands for is not.
+    Valid base64 is decoded, unless it is declared as text and decodes to something else.
     """
     if not given or len(given) % 4:
         return given
@@ -49,7 +47,7 @@ def content_of(given: bytes, media_type: str) -> bytes:
     return content
 
 
-def with_text_bytes(value: Any) -> Any:
+def with_base64_text(value: Any) -> Any:
     """Return a message, an answer or an event with base64 text for the bytes of its files."""
     match value:
         case Part(raw=bytes() as raw):
@@ -57,17 +55,17 @@ def with_text_bytes(value: Any) -> Any:
         case Message() | Artifact():
             return replace(value, parts=_each(value.parts))
         case TaskStatus(message=Message()):
-            return replace(value, message=with_text_bytes(value.message))
+            return replace(value, message=with_base64_text(value.message))
         case TaskStatusUpdateEvent():
-            return replace(value, status=with_text_bytes(value.status))
+            return replace(value, status=with_base64_text(value.status))
         case TaskArtifactUpdateEvent():
-            return replace(value, artifact=with_text_bytes(value.artifact))
+            return replace(value, artifact=with_base64_text(value.artifact))
         case SendMessageRequest():
-            return replace(value, message=with_text_bytes(value.message))
+            return replace(value, message=with_base64_text(value.message))
         case Task():
             return replace(
                 value,
-                status=with_text_bytes(value.status),
+                status=with_base64_text(value.status),
                 artifacts=_each(value.artifacts),
                 history=_each(value.history),
             )
@@ -77,4 +75,4 @@ def with_text_bytes(value: Any) -> Any:
 
 
 def _each(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([with_text_bytes(value) for value in values])
+    return tuple([with_base64_text(value) for value in values])

@@ -1,7 +1,7 @@
-"""The messages of gRPC in version 0.3: names, numbers, types.
+"""The proto of version 0.3: the fields of its messages, enums and services, as a table of facts.
 
-Facts of the specification, as ``wire.protobuf`` reads them. The metadata of a part, the name of a
-file and the icon of a card came after 0.3.0, and are passed over by those who do not know them.
+The metadata of a part, the name of a file and the icon of a card came after 0.3.0; older peers
+ignore them.
 """
 
 from __future__ import annotations

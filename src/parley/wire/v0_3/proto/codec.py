@@ -1,12 +1,8 @@
-"""Requests and answers in the JSON of the proto of version 0.3, as plain Python values.
+"""Requests, answers and events of version 0.3 as members of its proto's JSON messages.
 
-What HTTP+JSON says in paths, queries and bodies is put together into one message of the proto, as
-gRPC has it: ``{"name": "tasks/1"}``. So a binding that carries these messages in another way needs
-nothing but a mapping of them to JSON: gRPC uses protobuf's own. ``read_request``, ``read_result``
-and ``read_event`` take the members of a JSON object, in either spelling of ProtoJSON;
-``write_request``, ``write_result`` and ``write_event`` return them, in camelCase, with no value
-that JSON lacks. Members that a peer's proto does not have (the metadata of a part and the name of a
-file came after 0.3.0) are to be passed over by who reads them.
+``http_json`` puts paths, queries and bodies together into one message, as gRPC has it
+(``{"name": "tasks/1"}``); ``grpc`` maps protobuf messages to members and back. Reading accepts both
+spellings of ProtoJSON; writing gives camelCase.
 """
 
 from __future__ import annotations
@@ -21,12 +17,18 @@ from parley.model.encoding import encode
 from parley.model.errors import A2AError
 from parley.model.operations import Operation
 from parley.model.requests import Empty, ListTasksResponse, SendMessageRequest, SendMessageResponse
-from parley.model.struct import A2AStruct, Int32, WrongField
-from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.wire import forgiveness, protojson
-from parley.wire.v0_3 import cards, proto_values, values
-from parley.wire.v0_3.json import Configs, unreadable
-from parley.wire.v0_3.params import ListTasksParams, PushNotificationConfig, length_of, meant_by
+from parley.model.struct import A2AStruct, Int32, InvalidField
+from parley.model.tasks import Event, Task
+from parley.wire.json import protojson, tolerance
+from parley.wire.v0_3 import cards
+from parley.wire.v0_3.json import Configs, invalid_answer
+from parley.wire.v0_3.params import (
+    ListTasksParams,
+    PushNotificationConfig,
+    explicit_length,
+    optional_length,
+)
+from parley.wire.v0_3.proto import messages
 from parley.wire.v0_3.values import DEFAULT_CONFIG_ID
 
 Members = dict[str, Any]
@@ -35,25 +37,25 @@ _TASKS, _CONFIGS = "tasks/", "/pushNotificationConfigs/"
 
 
 def task_name(task_id: str) -> str:
-    """Return the name of a task."""
+    """Return the resource name of a task."""
     return _TASKS + task_id
 
 
 def config_name(task_id: str, config_id: str) -> str:
-    """Return the name of a webhook of a task."""
+    """Return the resource name of a webhook of a task."""
     return f"{_TASKS}{task_id}{_CONFIGS}{config_id}"
 
 
-def _ids(name: str, field: str = "name") -> tuple[str, str]:
-    """Return the ids in the name of a task or of one of its webhooks."""
+def _parse_name(name: str, field: str = "name") -> tuple[str, str]:
+    """Return the ids in the resource name of a task or of one of its webhooks."""
     task_id, _, config_id = name.removeprefix(_TASKS).partition(_CONFIGS)
     if not name.startswith(_TASKS) or not task_id:
-        raise WrongField(field, f"expected tasks/ and the id of a task, got {name[:60]!r}")
+        raise InvalidField(field, f"expected tasks/ and the id of a task, got {name[:60]!r}")
     return task_id, config_id
 
 
 class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
-    """How a message is to be answered. One that leaves ``blocking`` out says false."""
+    """Options for the answer. A missing ``blocking`` is false."""
 
     accepted_output_modes: tuple[str, ...] = ()
     push_notification: PushNotificationConfig | None = None
@@ -62,92 +64,89 @@ class SendMessageConfiguration(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, configuration: requests.SendMessageConfiguration) -> SendMessageConfiguration:
-        """Return a configuration as 0.3 says it."""
+        """Return the 0.3 form of a configuration."""
         webhook = configuration.task_push_notification_config
         return cls(
             accepted_output_modes=configuration.accepted_output_modes,
             push_notification=None if webhook is None else PushNotificationConfig.of(webhook),
-            history_length=length_of(configuration.history_length),
+            history_length=explicit_length(configuration.history_length),
             blocking=not configuration.return_immediately,
         )
 
-    def meant(self) -> requests.SendMessageConfiguration:
+    def to_model(self) -> requests.SendMessageConfiguration:
         """Return the configuration of the data model."""
         webhook = self.push_notification
         return requests.SendMessageConfiguration(
             accepted_output_modes=self.accepted_output_modes,
-            task_push_notification_config=None if webhook is None else webhook.meant(),
-            history_length=meant_by(self.history_length),
+            task_push_notification_config=None if webhook is None else webhook.to_model(),
+            history_length=optional_length(self.history_length),
             return_immediately=not self.blocking,
         )
 
 
-class SendParams(A2AStruct, frozen=True, kw_only=True):
+class SendMessageParams(A2AStruct, frozen=True, kw_only=True):
     """A message for the agent."""
 
-    request: proto_values.SentMessage = msgspec.field(name="message")
+    request: messages.RequestMessage = msgspec.field(name="message")
     configuration: SendMessageConfiguration | None = None
     metadata: dict[str, Any] | None = None
 
-    def meant(self) -> SendMessageRequest:
+    def to_model(self) -> SendMessageRequest:
         """Return the request of the data model."""
         given = self.configuration
         return SendMessageRequest(
-            message=self.request.meant(),
-            configuration=None if given is None else given.meant(),
+            message=self.request.to_model(),
+            configuration=None if given is None else given.to_model(),
             metadata=self.metadata,
         )
 
 
-class WrittenSendParams(A2AStruct, frozen=True, kw_only=True):
-    """A message for the agent, as it is written.
+class OutgoingSendMessageParams(A2AStruct, frozen=True, kw_only=True):
+    """A message for the agent, as a client sends it: always with a configuration."""
 
-    That it may wait is always said, and how much of the history is wanted.
-    """
-
-    request: proto_values.Message = msgspec.field(name="message")
+    request: messages.Message = msgspec.field(name="message")
     configuration: SendMessageConfiguration
     metadata: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, request: SendMessageRequest) -> WrittenSendParams:
-        """Return a request as 0.3 says it."""
+    def of(cls, request: SendMessageRequest) -> OutgoingSendMessageParams:
+        """Return the 0.3 form of a request."""
         configuration = request.configuration or requests.SendMessageConfiguration()
         return cls(
-            request=proto_values.Message.of(request.message),
+            request=messages.Message.of(request.message),
             configuration=SendMessageConfiguration.of(configuration),
             metadata=request.metadata,
         )
 
 
-class Named(A2AStruct, frozen=True, kw_only=True):
-    """A request that is about a task, or about one of its webhooks."""
+class NamedRequest(A2AStruct, frozen=True, kw_only=True):
+    """A request about a task, or about one of its webhooks."""
 
     name: str
     history_length: Int32 | None = None
 
     def __post_init__(self) -> None:
-        _ids(self.name)
+        _parse_name(self.name)
 
 
-class NamedConfig(Named, frozen=True, kw_only=True):
-    """A request that is about a webhook of a task."""
+class NamedConfigRequest(NamedRequest, frozen=True, kw_only=True):
+    """A request about a webhook of a task."""
 
     def __post_init__(self) -> None:
-        if not _ids(self.name)[1]:
+        if not _parse_name(self.name)[1]:
             words = f"expected the name of a task{_CONFIGS} and an id, got {self.name[:60]!r}"
-            raise WrongField("name", words)
+            raise InvalidField("name", words)
 
 
-class Below(A2AStruct, frozen=True, kw_only=True):
-    """A request that is about all webhooks of a task."""
+class ParentRequest(A2AStruct, frozen=True, kw_only=True):
+    """A request about all webhooks of a task."""
 
     parent: str
     page_size: Int32 = 0
     page_token: str = ""
 
     def __post_init__(self) -> None:
-        _ids(self.parent, "parent")
+        _parse_name(self.parent, "parent")
 
 
 class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
@@ -158,22 +157,22 @@ class TaskPushNotificationConfig(A2AStruct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: push.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
-        """Return a webhook as 0.3 says it."""
+        """Return the 0.3 form of a webhook."""
         return cls(
             name=config_name(config.task_id, config.id),
             push_notification_config=PushNotificationConfig.of(config),
         )
 
-    def meant(self) -> push.TaskPushNotificationConfig:
-        """Return the webhook of the data model; one whose name is none is of no task."""
+    def to_model(self) -> push.TaskPushNotificationConfig:
+        """Return the webhook of the data model; without a valid name it has no task."""
         task_id = config_id = ""
         try:
-            task_id, config_id = _ids(self.name)
-        except WrongField as wrong:
-            forgiveness.note([("name", wrong.description)])
+            task_id, config_id = _parse_name(self.name)
+        except InvalidField as wrong:
+            tolerance.report([("name", wrong.description)])
         webhook = self.push_notification_config
-        meant = webhook.meant(task_id)
-        return msgspec.structs.replace(meant, id=webhook.id or config_id or meant.id)
+        config = webhook.to_model(task_id)
+        return msgspec.structs.replace(config, id=webhook.id or config_id or config.id)
 
 
 class CreateConfig(A2AStruct, frozen=True, kw_only=True):
@@ -184,22 +183,22 @@ class CreateConfig(A2AStruct, frozen=True, kw_only=True):
     config: TaskPushNotificationConfig
 
     def __post_init__(self) -> None:
-        _ids(self.parent, "parent")
+        _parse_name(self.parent, "parent")
 
     @classmethod
     def of(cls, config: push.TaskPushNotificationConfig) -> CreateConfig:
-        """Return a request as 0.3 says it."""
+        """Return the 0.3 form of a request."""
         return cls(
             parent=task_name(config.task_id),
             config_id=config.id,
             config=TaskPushNotificationConfig.of(config),
         )
 
-    def meant(self) -> push.TaskPushNotificationConfig:
+    def to_model(self) -> push.TaskPushNotificationConfig:
         """Return the webhook of the data model."""
         webhook = self.config.push_notification_config
-        meant = webhook.meant(_ids(self.parent, "parent")[0])
-        return msgspec.structs.replace(meant, id=webhook.id or self.config_id or DEFAULT_CONFIG_ID)
+        config = webhook.to_model(_parse_name(self.parent, "parent")[0])
+        return msgspec.structs.replace(config, id=webhook.id or self.config_id or DEFAULT_CONFIG_ID)
 
 
 class ListConfigsResponse(A2AStruct, frozen=True, kw_only=True):
@@ -209,30 +208,30 @@ class ListConfigsResponse(A2AStruct, frozen=True, kw_only=True):
     next_page_token: str = ""
 
 
-class ListTasksAnswer(A2AStruct, frozen=True, kw_only=True):
-    """A page of tasks: 0.3 has no message for it, this is that of 1.0 with tasks of 0.3."""
+class ListTasksResult(A2AStruct, frozen=True, kw_only=True):
+    """A page of tasks: 0.3 has no message for it, so this is that of 1.0 with tasks of 0.3."""
 
-    tasks: tuple[proto_values.Task, ...]
+    tasks: tuple[messages.Task, ...]
     next_page_token: str
     page_size: Int32
     total_size: Int32
 
 
 def read_request(operation: Operation, members: Members) -> Any:
-    """Return what a request asks for. Raises ``A2AError`` with the fields that are wrong."""
+    """Read the members of a request. Raises ``A2AError`` with the fields that are wrong."""
     kind = operation.request
     if kind is SendMessageRequest:
-        return protojson.read(members, SendParams).meant()
+        return protojson.read(members, SendMessageParams).to_model()
     if kind is push.TaskPushNotificationConfig:
-        return protojson.read(members, CreateConfig).meant()
+        return protojson.read(members, CreateConfig).to_model()
     if kind is requests.ListTasksRequest:
-        return protojson.read(members, ListTasksParams).meant()
+        return protojson.read(members, ListTasksParams).to_model()
     if kind is requests.GetExtendedAgentCardRequest:
         return requests.GetExtendedAgentCardRequest()
     if kind is requests.ListTaskPushNotificationConfigsRequest:
-        below = protojson.read(members, Below)
+        below = protojson.read(members, ParentRequest)
         return requests.ListTaskPushNotificationConfigsRequest(
-            task_id=_ids(below.parent)[0],
+            task_id=_parse_name(below.parent)[0],
             page_size=below.page_size,
             page_token=below.page_token,
         )
@@ -240,25 +239,25 @@ def read_request(operation: Operation, members: Members) -> Any:
         requests.GetTaskPushNotificationConfigRequest,
         requests.DeleteTaskPushNotificationConfigRequest,
     ):
-        task_id, config_id = _ids(protojson.read(members, NamedConfig).name)
+        task_id, config_id = _parse_name(protojson.read(members, NamedConfigRequest).name)
         return kind(task_id=task_id, id=config_id)
-    named = protojson.read(members, Named)
-    task_id = _ids(named.name)[0]
+    named = protojson.read(members, NamedRequest)
+    task_id = _parse_name(named.name)[0]
     if kind is requests.GetTaskRequest:
-        length = meant_by(named.history_length)
+        length = optional_length(named.history_length)
         return requests.GetTaskRequest(id=task_id, history_length=length)
     return kind(id=task_id)
 
 
 def write_request(operation: Operation, request: Any) -> Members:
-    """Return the request as a message of the proto."""
+    """Return the members of a request."""
     return _members(_request(request))
 
 
 def _request(request: Any) -> A2AStruct:
     match request:
         case SendMessageRequest():
-            return WrittenSendParams.of(request)
+            return OutgoingSendMessageParams.of(request)
         case push.TaskPushNotificationConfig():
             return CreateConfig.of(request)
         case requests.ListTasksRequest():
@@ -268,31 +267,31 @@ def _request(request: Any) -> A2AStruct:
         case requests.ListTaskPushNotificationConfigsRequest():
             parent = task_name(request.task_id)
             size, token = request.page_size, request.page_token
-            return Below(parent=parent, page_size=size, page_token=token)
+            return ParentRequest(parent=parent, page_size=size, page_token=token)
         case (
             requests.GetTaskPushNotificationConfigRequest()
             | requests.DeleteTaskPushNotificationConfigRequest()
         ):
-            return NamedConfig(name=config_name(request.task_id, request.id))
+            return NamedConfigRequest(name=config_name(request.task_id, request.id))
         case requests.GetTaskRequest():
-            length = length_of(request.history_length)
-            return Named(name=task_name(request.id), history_length=length)
-    return Named(name=task_name(request.id))
+            length = explicit_length(request.history_length)
+            return NamedRequest(name=task_name(request.id), history_length=length)
+    return NamedRequest(name=task_name(request.id))
 
 
 def write_result(operation: Operation, answer: Any) -> Members:
-    """Return the answer to an operation as a message of the proto."""
+    """Return the members of the answer to an operation."""
     if isinstance(answer, AgentCard):
         return cards.proto_members_of(answer)
     return _members(result_of(operation, answer))
 
 
 def result_of(operation: Operation, answer: Any) -> A2AStruct:
-    """Return the message of the proto that is the answer to an operation, if it is no card."""
+    """Return the message of the answer to an operation other than a card."""
     match answer:
         case ListTasksResponse():
-            return ListTasksAnswer(
-                tasks=tuple([proto_values.Task.of(task) for task in answer.tasks]),
+            return ListTasksResult(
+                tasks=tuple([messages.Task.of(task) for task in answer.tasks]),
                 next_page_token=answer.next_page_token,
                 page_size=answer.page_size,
                 total_size=answer.total_size,
@@ -305,19 +304,19 @@ def result_of(operation: Operation, answer: Any) -> A2AStruct:
         case Empty():
             return answer
     if operation.response is SendMessageResponse:
-        return proto_values.Response.of(answer)
-    return proto_values.Task.of(answer)
+        return messages.Response.of(answer)
+    return messages.Task.of(answer)
 
 
 def read_result(operation: Operation, members: Any) -> Any:
-    """Return what an answer says. Raises ``InvalidAgentResponseError``."""
+    """Read the answer to an operation. Raises ``InvalidAgentResponseError``."""
     kind = operation.response
     asked = f"the answer to {operation.name}"
     try:
-        with forgiveness.noted(asked):
+        with tolerance.logging_problems(asked):
             return _read_result(kind, members)
     except (A2AError, ValueError, RecursionError) as error:
-        raise unreadable(asked, kind, error) from None
+        raise invalid_answer(asked, kind, error) from None
 
 
 def _read_result(kind: type, members: Any) -> Any:
@@ -326,26 +325,24 @@ def _read_result(kind: type, members: Any) -> Any:
     if kind is AgentCard:
         return cards.read_card(protojson.read_answer(members, dict))
     if kind is Task:
-        return protojson.read_answer(members, proto_values.Task).meant()
+        return protojson.read_answer(members, messages.Task).to_model()
     if kind is SendMessageResponse:
-        return protojson.read_answer(members, proto_values.Response).meant()
+        return protojson.read_answer(members, messages.Response).to_model()
     if kind is push.TaskPushNotificationConfig:
-        return protojson.read_answer(members, TaskPushNotificationConfig).meant()
-    # Some say null for an empty list, or the items without the page around them.
-    items = [] if members is None else members
+        return protojson.read_answer(members, TaskPushNotificationConfig).to_model()
+    # Some agents send null for an empty list, or the items without the page around them.
+    name = "configs" if kind is Configs else "tasks"
+    if members is None or isinstance(members, list):
+        members = {name: members or []}
     if kind is Configs:
-        page = protojson.read_answer(
-            {"configs": items} if isinstance(items, list) else items, ListConfigsResponse
-        )
+        page = protojson.read_answer(members, ListConfigsResponse)
         return Configs(
-            configs=tuple([config.meant() for config in page.configs]),
+            configs=tuple([config.to_model() for config in page.configs]),
             next_page_token=page.next_page_token,
         )
-    answer = protojson.read_answer(
-        {"tasks": items} if isinstance(items, list) else items, ListTasksAnswer
-    )
+    answer = protojson.read_answer(members, ListTasksResult)
     return ListTasksResponse(
-        tasks=tuple([task.meant() for task in answer.tasks]),
+        tasks=tuple([task.to_model() for task in answer.tasks]),
         next_page_token=answer.next_page_token,
         page_size=answer.page_size,
         total_size=answer.total_size,
@@ -353,22 +350,17 @@ def _read_result(kind: type, members: Any) -> Any:
 
 
 def write_event(event: Event) -> Members:
-    """Return one event of a stream, or the answer to a message, as a message of the proto."""
-    return _members(proto_values.Response.of(event))
+    """Return the members of one event of a stream."""
+    return _members(messages.Response.of(event))
 
 
 def read_event(members: Any) -> Event:
-    """Return what an event of a stream says. Raises ``InvalidAgentResponseError``."""
+    """Read one event of a stream. Raises ``InvalidAgentResponseError``."""
     try:
-        with forgiveness.noted("an event of a stream"):
-            return protojson.read_answer(members, proto_values.Response).meant()
+        with tolerance.logging_problems("an event of a stream"):
+            return protojson.read_answer(members, messages.Response).to_model()
     except (A2AError, ValueError, RecursionError) as error:
-        raise unreadable("an event of a stream", requests.StreamResponse, error) from None
-
-
-def ends_stream(event: Event) -> bool:
-    """Whether the event is a final one (0.3 §7.2.2)."""
-    return isinstance(event, TaskStatusUpdateEvent) and values.is_final(event.status)
+        raise invalid_answer("an event of a stream", requests.StreamResponse, error) from None
 
 
 def _members(message: A2AStruct) -> Members:

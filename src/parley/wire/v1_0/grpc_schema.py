@@ -1,7 +1,4 @@
-"""The messages of gRPC in version 1.0: names, numbers, types.
-
-Facts of the specification, as ``wire.protobuf`` reads them.
-"""
+"""The proto of version 1.0: the fields of its messages, enums and services, as a table of facts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from parley.model.requests import (
 )
 from parley.model.schemes import ClientCredentialsOAuthFlow, SecurityScheme
 from parley.model.tasks import Task, TaskState
-from parley.wire.protojson import decode, encode
+from parley.wire.json.protojson import decode, encode
 from tests.strategies import any_message
 
 

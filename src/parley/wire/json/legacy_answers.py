@@ -1,9 +1,8 @@
-"""Answers and events as agents write them that follow older texts, put into the form that is due.
+"""Answers and events of agents that follow older texts, put into the form of a version.
 
-Texts of before 0.3 told events apart by their members alone, counted artifacts instead of naming
-them, and said of an update no more than the ``id`` of its task; others mix the forms of two
-versions. What is already in the form comes out as it went in, so this may be asked of anything that
-is not canonical.
+Before 0.3, events had no kind, artifacts an index instead of an id, and updates only the ``id`` of
+their task; other agents mix the forms of two versions. Whatever already has the form of the version
+is left unchanged, so any answer that is not canonical may be passed through here.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ _WRAPPERS = {
     "taskArtifactUpdate": "artifactUpdate",
 }
 _OWN = ("status", "artifact", "parts", "content")
-_NOT_SAID = "-"
+_PLACEHOLDER_ID = "-"
 
 
 class Spelling(NamedTuple):
-    """How a version spells what others spell differently.
+    """The spellings of a version, by those of other versions.
 
-    ``part`` returns a part as the version has it; ``agent`` is the role of who answers.
+    ``part`` returns a part in the form of the version; ``agent`` is the role of the answerer.
     """
 
     states: Mapping[str, str]
@@ -51,33 +50,34 @@ class Spelling(NamedTuple):
     part: Callable[[Members], Members]
 
 
-class Meant(NamedTuple):
-    """What an answer or an event is, as 1.0 names it (``statusUpdate``), and its members."""
+class LegacyAnswer(NamedTuple):
+    """An answer or an event: its name in 1.0 (``statusUpdate``), and its normalized members."""
 
     name: str
     members: Members
-    of_no_task: bool
+    lacks_task_id: bool
 
-    def given(self, event: Event) -> Event:
-        """Return the event that was read of the members, without an id that nobody said."""
-        if self.of_no_task and isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+    def strip_placeholder(self, event: Event) -> Event:
+        """Return the event that was read from the members, without a placeholder."""
+        if self.lacks_task_id:
+            assert isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent)
             return replace(event, task_id="")
         return event
 
 
-def meant(value: Any, spelling: Spelling, *, in_stream: bool) -> Meant | None:
-    """Return what an answer to a message is, or an event ``in_stream``; ``None`` if nothing known.
+def normalize(value: Any, spelling: Spelling, *, in_stream: bool) -> LegacyAnswer | None:
+    """Return an answer to a message, or an event ``in_stream``; ``None`` if it is neither.
 
-    An update without the id of its task is that of the task that the stream is of.
+    An update without a task id belongs to the task of the stream.
     """
     if not isinstance(value, dict):
         return None
-    name, value = _told(value, in_stream)
+    name, value = _identify(value, in_stream)
     match name:
         case "message":
-            return Meant(name, _message(value, spelling), False)
+            return LegacyAnswer(name, _message(value, spelling), False)
         case "task":
-            return Meant(name, task(value, spelling), False)
+            return LegacyAnswer(name, normalize_task(value, spelling), False)
         case "statusUpdate":
             update = _status_of(value, spelling)
         case "artifactUpdate":
@@ -87,12 +87,12 @@ def meant(value: Any, spelling: Spelling, *, in_stream: bool) -> Meant | None:
     id = _first(value, "taskId", "task_id", "id")
     for spelled in ("task_id", "id"):
         update.pop(spelled, None)
-    update["taskId"] = id or _NOT_SAID
-    return Meant(name, _with_context(update), not id)
+    update["taskId"] = id or _PLACEHOLDER_ID
+    return LegacyAnswer(name, _with_context(update), not id)
 
 
-def task(value: Any, spelling: Spelling) -> Any:
-    """Return a task in the form that is due, out of a wrapper that it may be in."""
+def normalize_task(value: Any, spelling: Spelling) -> Any:
+    """Return a task in the form of the version, out of its wrapper if it has one."""
     if not isinstance(value, dict):
         return value
     inner = value.get("task")
@@ -111,8 +111,8 @@ def task(value: Any, spelling: Spelling) -> Any:
     return made
 
 
-def _told(value: Members, in_stream: bool) -> tuple[str, Members]:
-    """Return what an object is, by what it says, else by a wrapper, else by its members."""
+def _identify(value: Members, in_stream: bool) -> tuple[str, Members]:
+    """Return the name and members of an object: by its kind, a wrapper, or its members."""
     kind = value.get("kind")
     if isinstance(kind, str) and kind in _KINDS:
         return _KINDS[kind], value
@@ -128,7 +128,7 @@ def _told(value: Members, in_stream: bool) -> tuple[str, Members]:
 
 
 def _status_of(value: Members, spelling: Spelling) -> Members:
-    """Return an object with its status in the form that is due."""
+    """Return an object with its status in the form of the version."""
     made, status = dict(value), value.get("status")
     if isinstance(status, str):
         status = {"state": status}
@@ -148,16 +148,16 @@ def _artifact_update(value: Members, spelling: Spelling) -> Members:
     made, artifact = dict(value), value.get("artifact")
     if isinstance(artifact, dict):
         made["artifact"] = _artifact(artifact, 0, spelling)
-        # The first texts had what is said of a chunk within the chunk.
+        # The first texts put these flags into the artifact.
         for name, alias in (("append", "append"), ("lastChunk", "last_chunk")):
-            said = _first(artifact, name, alias)
-            if said is not None and name not in value and alias not in value:
-                made[name] = said
+            flag = _first(artifact, name, alias)
+            if flag is not None and name not in value and alias not in value:
+                made[name] = flag
     return made
 
 
-def _artifact(value: Any, place: int, spelling: Spelling) -> Any:
-    """Return an artifact; the id of one that has an ``index``, or nothing, is its number."""
+def _artifact(value: Any, position: int, spelling: Spelling) -> Any:
+    """Return an artifact; one without an id gets its ``index``, or its position, for an id."""
     if not isinstance(value, dict):
         return value
     made = dict(value)
@@ -165,7 +165,7 @@ def _artifact(value: Any, place: int, spelling: Spelling) -> Any:
         index = value.get("index")
         is_number = isinstance(index, int) and not isinstance(index, bool)
         made.pop("artifact_id", None)
-        made["artifactId"] = str(index if is_number else place)
+        made["artifactId"] = str(index if is_number else position)
     return _with_parts(made, spelling)
 
 
@@ -189,7 +189,7 @@ def _with_parts(value: Members, spelling: Spelling) -> Members:
 
 
 def _with_context(value: Members) -> Members:
-    """Return an object whose context may be a session, as it was in the first texts."""
+    """Return an object with its session, as the first texts called it, for its context."""
     session = value.get("sessionId")
     if session and not _first(value, "contextId", "context_id"):
         value = {name: item for name, item in value.items() if name != "context_id"}
@@ -198,5 +198,5 @@ def _with_context(value: Members) -> Members:
 
 
 def _first(members: Mapping[str, Any], *names: str) -> Any:
-    """Return the first member of these names that is there and not empty."""
+    """Return the first member of these names that is not empty."""
     return next((members[name] for name in names if members.get(name) not in (None, "")), None)

@@ -1,8 +1,7 @@
-"""The JSON of the data model, as others may write it (specification §5.5-5.7).
+"""The JSON of the data model, as peers may write it (specification §5.5-5.7).
 
-Canonical ProtoJSON is read by msgspec in one step. What is not canonical (original proto names,
-enum numbers, nulls, unknown fields, ...) takes a second, slower look in ``wire.lenient``, which
-reads what ProtoJSON allows and names the fields that are wrong.
+msgspec reads canonical ProtoJSON in one step. Anything else (original proto names, enum numbers,
+nulls, unknown fields, ...) goes to the slower ``readers``, which name the wrong fields.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import msgspec
 from parley.model import encoding
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, FieldViolation, InvalidParamsError
-from parley.wire import lenient
-from parley.wire.limits import check_limits
-from parley.wire.syntax import Bytes, not_json
+from parley.wire.json import readers
+from parley.wire.json.limits import check_limits
+from parley.wire.json.problems import MAX_PROBLEMS, InvalidValue
+from parley.wire.json.syntax import Bytes, not_json
 
 __all__ = [
     "check_limits",
@@ -44,7 +44,7 @@ def decode(data: Bytes, kind: type[T]) -> T:
     """Read a value of the data model.
 
     Numbers in data and metadata stay what they are: integers of any size integers, floats floats.
-    Unknown fields are passed over. Required fields must be there; one whose empty value means
+    Unknown fields are ignored. Required fields must be there; one whose empty value means
     something (an empty list of tasks) may be missing, because ProtoJSON writers leave it out.
 
     Raises ``JSONParseError`` when ``data`` is not JSON in UTF-8, ``InvalidParamsError`` when it
@@ -59,23 +59,23 @@ def decode(data: Bytes, kind: type[T]) -> T:
 def read(value: Any, kind: type[T], wrong: Iterable[FieldViolation] = ()) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode`` does.
 
-    ``wrong`` is what is known to be wrong with it already: it is told with the rest.
+    ``wrong`` is what is already known to be wrong with it; the error names that too.
     """
     violations = list(wrong)
     known = {violation.field for violation in violations}
     try:
-        made = lenient.reader(kind)(value)
-    except lenient.Wrong as problem:
-        violations += [FieldViolation(*each) for each in problem.problems if each[0] not in known]
+        made = readers.reader(kind)(value)
+    except InvalidValue as problem:
+        violations += [each for each in problem.violations if each.field not in known]
     if violations:
         refuse(violations)
     return made  # type: ignore[no-any-return]
 
 
 def decode_answer(data: Bytes, kind: type[T]) -> T:
-    """Read a value of an answer, as ``decode`` does, without the fields that are wrong in it.
+    """Read a value of an answer tolerantly: wrong fields are left out and reported.
 
-    They are noted (``wire.forgiveness``). Raises what ``decode`` does for what is no ``kind``.
+    Raises what ``decode`` does for what is no ``kind``.
     """
     try:
         return encoding.decode(data, kind)
@@ -86,22 +86,22 @@ def decode_answer(data: Bytes, kind: type[T]) -> T:
 def read_answer(value: Any, kind: type[T]) -> T:
     """Return the ``kind`` that a parsed JSON value stands for, as ``decode_answer`` does."""
     try:
-        return lenient.reader(kind, forgiving=True)(value)  # type: ignore[no-any-return]
-    except lenient.Wrong as wrong:
-        refuse([FieldViolation(*each) for each in wrong.problems])
+        return readers.reader(kind, tolerant=True)(value)  # type: ignore[no-any-return]
+    except InvalidValue as wrong:
+        refuse(wrong.violations)
 
 
 def parse_answer(data: Bytes) -> Any:
-    """Return what the JSON of an answer says, as ``parse`` does; what JSON lacks is forgiven.
+    """Parse the JSON of an answer, tolerating what is no JSON.
 
-    Halves of surrogate pairs and bytes that are no UTF-8 become U+FFFD, numbers that JSON does not
+    Halves of surrogate pairs and bytes that are not UTF-8 become U+FFFD; numbers that JSON does not
     have or that cannot be kept become null or text.
     """
     try:
         return parse(data)
     except A2AError:
         try:
-            text = _HALF.sub(_whole, bytes(data).decode(errors="replace"))
+            text = _SURROGATES.sub(_without_half, bytes(data).decode(errors="replace"))
             return json.loads(
                 text,
                 parse_constant=lambda _: None,
@@ -113,8 +113,8 @@ def parse_answer(data: Bytes) -> Any:
         raise
 
 
-# An escape, a whole surrogate pair among them (1), or half of one (2).
-_HALF = re.compile(
+# An escape: a whole surrogate pair (1), half of one (2), or another.
+_SURROGATES = re.compile(
     r"\\(?:(u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|(u[dD][89a-fA-F].{2})|.)",
     re.DOTALL,
 )
@@ -125,12 +125,12 @@ def _finite(digits: str) -> float | str:
     return digits if number in (inf, -inf) else number
 
 
-def _whole(found: re.Match[str]) -> str:
+def _without_half(found: re.Match[str]) -> str:
     return "\\ufffd" if found[2] else found[0]
 
 
 def parse(data: Bytes) -> Any:
-    """Return what JSON says, as plain Python values.
+    """Parse JSON into plain Python values.
 
     Raises ``JSONParseError``, and ``InvalidParamsError`` for a number that cannot be kept.
     """
@@ -140,14 +140,14 @@ def parse(data: Bytes) -> Any:
         raise InvalidParamsError("nested too deeply") from None
     except msgspec.ValidationError:  # a number is the only thing that can be invalid here
         description = "the number is too large to be kept; send it as a string"
-        paths = list(islice(_outsized(data), lenient.MAX_PROBLEMS))
+        paths = list(islice(_oversized_numbers(data), MAX_PROBLEMS))
         refuse([FieldViolation(path, description) for path in paths or [""]])
     except ValueError as error:
         raise not_json(data, error) from None
 
 
 def refuse(violations: list[FieldViolation]) -> NoReturn:
-    """Raise the ``InvalidParamsError`` that tells what is wrong, the first in its message."""
+    """Raise ``InvalidParamsError`` with all violations, the first of them in its message."""
     field, description = violations[0]
     message = f"{field}: {description}" if field else description
     if len(violations) > 1:
@@ -155,7 +155,7 @@ def refuse(violations: list[FieldViolation]) -> NoReturn:
     raise InvalidParamsError(message, violations=tuple(violations)) from None
 
 
-def _outsized(data: Bytes) -> Iterator[str]:
+def _oversized_numbers(data: Bytes) -> Iterator[str]:
     """Yield the paths of numbers that no float, or no integer of 4,300 digits, can hold."""
     try:
         value = json.loads(bytes(data), parse_int=lambda n: int(n) if len(n) <= 4300 else inf)
@@ -169,4 +169,4 @@ def _outsized(data: Bytes) -> Iterator[str]:
         elif isinstance(value, dict):
             pending += [(f"{path}.{key[:40]}".lstrip("."), item) for key, item in value.items()]
         elif isinstance(value, list):
-            pending += [(f"{path}[{place}]", item) for place, item in enumerate(value)]
+            pending += [(f"{path}[{index}]", item) for index, item in enumerate(value)]

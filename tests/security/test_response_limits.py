@@ -17,8 +17,8 @@ from parley.client.bindings.http import HttpTransport, Reply
 from parley.client.errors import ClientError, Disconnected, ResponseTooLarge, Timeout
 from parley.model.push import TaskPushNotificationConfig
 from parley.push.http_sender import DeliveryFailure, HttpSender
-from parley.security.answers import INTERIM, AnswerTooLarge, bounded_connector
 from parley.security.egress import Egress
+from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector
 from parley.store.task_store import PushRecord
 from tests.client.scripted_server import Exchange, scripted
 from tests.security.flooding import KINDS
@@ -170,9 +170,9 @@ async def answer_with(data: bytes) -> tuple[int, bytes]:
 async def test_interim_answers_within_reason_are_passed_over() -> None:
     interim = b"HTTP/1.1 102 Processing\r\n\r\n"
     last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    assert await answer_with(interim * INTERIM + last) == (200, b"ok")
-    with pytest.raises((aiohttp.ClientError, AnswerTooLarge)):
-        await answer_with(interim * (INTERIM + 1) + last)
+    assert await answer_with(interim * MAX_INTERIM + last) == (200, b"ok")
+    with pytest.raises((aiohttp.ClientError, ResponseLimitExceeded)):
+        await answer_with(interim * (MAX_INTERIM + 1) + last)
 
 
 @pytest.mark.anyio
