@@ -24,8 +24,10 @@ from parley.host.store_urls import open_bus, open_store
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
+from parley.push.scheduler import DeliveryLimits
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.ending import see_through
@@ -122,7 +124,13 @@ class Host:
         self.role = role
         self.hints = LocalHints()
         self.relay = BusPoller(store, self.hints, bus, poll=poll)
-        self.push = PushDispatcher(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
+        self.push = PushDispatcher(
+            store,
+            egress=webhooks or Egress(),
+            pace=pace,
+            room=DeliveryLimits().within(most_webhook_calls()),
+            hints=self.hints,
+        )
         self._grace = drain
         self._draining: Sequence[asyncio.Task[None]] = ()
         self._running: AsyncExitStack | None = None
