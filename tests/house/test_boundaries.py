@@ -64,7 +64,7 @@ BOUNDARIES = {
 }
 
 # What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_incident", "log_unforeseen", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

@@ -9,6 +9,7 @@ import msgspec
 from parley.engine.content import checked, to_parts
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
+from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
@@ -74,13 +75,7 @@ def of_failure(
     if isinstance(reason, Rejected | Failed | A2AError):
         said = str(reason)
     else:
-        reference = new_id()[-12:]
-        log.error(
-            "the skill %r failed (reference %s)",
-            run.request.skill.id,
-            reference,
-            exc_info=failure,
-        )
+        reference = log_incident(log, f"the skill {run.request.skill.id!r}", failure)
         said = f"The agent failed while it worked on this. Reference: {reference}"
     if not is_logged:
         if isinstance(reason, A2AError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from parley.engine.replies.waiters import shutting_down
 from parley.engine.turn.attempt import Attempt
 from parley.model.errors import InternalError
-from parley.model.uuid7 import new_id
+from parley.model.incident import log_incident
 from parley.store.events import TurnStarted
 from parley.store.task_store import (
     Append,
@@ -92,7 +92,6 @@ def store_failed(lane: TaskRunner, error: StoreError) -> None:
 
 def failed_unforeseen(lane: TaskRunner) -> None:
     """Keep what should not have happened from the senders, and tell the server's log."""
-    reference = new_id()[-12:]
-    log.exception("task %s failed (reference %s)", lane.task_id, reference)
+    reference = log_incident(log, f"task {lane.task_id}")
     lane.executor.troubled = True
     lane.senders.refuse(InternalError(f"the server failed; its log says why under {reference}"))
