@@ -16,8 +16,8 @@ import msgspec
 
 from parley.engine.turn.task_runner import TaskRunner
 from parley.host import host
+from parley.model import backoff
 from parley.push import dispatcher
-from parley.store import jitter
 from parley.store.bus import subscriptions
 from tests.simulation.clients import Client
 from tests.simulation.fleet import Fleet, Replica
@@ -269,7 +269,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (time, "monotonic", world.loop.time),
         (time, "time_ns", lambda: world.milliseconds() * 1_000_000),
         (os, "urandom", world.random.randbytes),
-        (jitter, "uniform", world.random.uniform),
+        (backoff, "uniform", world.random.uniform),
         (host, "LoopWatchdog", _NoWatchdog),
         (dispatcher, "HttpSender", simulation.webhooks.sender),
         (subscriptions, "Subscription", _Subscription),

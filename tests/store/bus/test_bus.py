@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from parley.model.tasks import TaskState
 from parley.store.bus.poller import BusPoller
@@ -49,7 +50,7 @@ def new_bus(url: str) -> Bus:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice within a second or two that a server says nothing."""
-    from parley.store.bus import postgres_bus, redis_bus, redis_connection, redis_url
+    from parley.store.bus import postgres_bus, redis_connection, redis_url
 
     monkeypatch.setattr(postgres_bus, "BEAT", 0.1)
     monkeypatch.setattr(postgres_bus, "SILENCE", 1.0)
@@ -57,8 +58,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_connection, "BEAT", 0.1)
     monkeypatch.setattr(redis_url, "SILENCE", 1.0)
     monkeypatch.setattr(redis_url, "CONNECT_SECONDS", 1.0)
-    for module in (postgres_bus, redis_bus, redis_connection):
-        monkeypatch.setattr(module, "LONGEST_PAUSE", 0.5)
+    for module in (postgres_bus, redis_connection):
+        monkeypatch.setattr(module, "RECONNECT", replace(module.RECONNECT, longest=0.5))
 
 
 class End:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from parley.store import jitter
+from parley.model.backoff import Backoff
 from parley.store.bus.frames import FrameReader, Outbox
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
@@ -37,7 +37,7 @@ TICK = 0.005
 BEAT = 3.0
 SILENCE = 10.0
 PATIENCE = 5.0
-LONGEST_PAUSE = 5.0
+RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 FLUSH = 1.0
 
 # Local to the statement, since the connection may be a pooler's after all. Frames are a line each,
@@ -130,7 +130,7 @@ class PostgresBus:
     async def _again_and_again(self, live: Any) -> None:
         """Connect and go on with that, each time it ends, with growing pauses in between."""
         loop = asyncio.get_running_loop()
-        pause = 0.1
+        failures = 0
         while not self._is_closing:
             began = loop.time()
             try:
@@ -149,10 +149,9 @@ class PostgresBus:
             self._tried.set()
             if self._is_closing:
                 return
-            if loop.time() - began > LONGEST_PAUSE:
-                pause = 0.1
-            await asyncio.sleep(pause * jitter.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            has_lasted = loop.time() - began > RECONNECT.longest
+            failures = 1 if has_lasted else failures + 1
+            await asyncio.sleep(RECONNECT.delay(failures))
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True)
@@ -178,7 +177,7 @@ class PostgresBus:
                     self._beat_at = now + BEAT
                     values = [self._channel, b"\n".join(frames).decode()]
                     await _in_time(connection, connection.execute(_NOTIFY, values))
-                    if is_read_only(connection) and loop.time() - began > LONGEST_PAUSE:
+                    if is_read_only(connection) and loop.time() - began > RECONNECT.longest:
                         # Others may be at the server that took its place.
                         raise psycopg.OperationalError("the server takes no writes")
                 if not self._is_closing:

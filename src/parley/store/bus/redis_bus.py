@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack, suppress
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import RedisError
 
-from parley.store import jitter
+from parley.model import backoff
 from parley.store.bus.channel_interest import ChannelInterest
 from parley.store.bus.frames import FrameReader, Outbox
-from parley.store.bus.redis_connection import LONGEST_PAUSE, RedisConnection
-from parley.store.bus.redis_url import Node, RedisAddress
+from parley.store.bus.redis_connection import RedisConnection
+from parley.store.bus.redis_url import CONNECT_SECONDS, Node, RedisAddress
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
@@ -80,7 +80,7 @@ class RedisBus:
         else:
             self._finding = asyncio.create_task(self._find(), name="parley-bus-find")
         with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_PAUSE):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await self._tried.wait()
 
     def tell(self, records: Sequence[LoggedEvent]) -> None:
@@ -243,7 +243,7 @@ class RedisBus:
                 self._tried.set()
                 self._find_again.set()
             # About twice a second at most, however often servers say that they are not the one.
-            await asyncio.sleep(jitter.uniform(0.3, 0.7))
+            await asyncio.sleep(backoff.uniform(0.3, 0.7))
             with suppress(TimeoutError):
                 async with asyncio.timeout(RENEWAL):
                     await self._find_again.wait()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
-from parley.store import jitter
+from parley.model.backoff import Backoff
 from parley.store.bus.redis_url import Node, RedisAddress
 from parley.store.ending import check_cancelled, end
 
@@ -24,7 +24,7 @@ AT_A_TIME = 1000
 """How many commands are written at a time."""
 
 READ_BYTES = 1 << 16
-LONGEST_PAUSE = 5.0
+RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 
 
 class RedisConnection:
@@ -95,7 +95,7 @@ class RedisConnection:
 
     async def _again_and_again(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = 0.1
+        failures = 0
         while True:
             began = loop.time()
             try:
@@ -106,10 +106,9 @@ class RedisConnection:
             except* Exception:
                 self._is_connected = self.is_up = False
                 logger.exception("the bus at %s failed", self._address.name)
-            if loop.time() - began > LONGEST_PAUSE:
-                pause = 0.1
-            await asyncio.sleep(pause * jitter.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            has_lasted = loop.time() - began > RECONNECT.longest
+            failures = 1 if has_lasted else failures + 1
+            await asyncio.sleep(RECONNECT.delay(failures))
 
     async def _live(self) -> None:
         """Connect, and go on until a connection is lost."""
