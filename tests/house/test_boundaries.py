@@ -51,7 +51,7 @@ BOUNDARIES = {
     ("store/bus/poller.py", "_run"): LOOP,
     ("store/bus/postgres_bus.py", "_again_and_again"): LOOP,
     ("store/bus/postgres_bus.py", "readable"): LOOP,
-    ("store/bus/redis_connection.py", "_again_and_again"): LOOP,
+    ("store/bus/redis_connection.py", "_reconnect_loop"): LOOP,
     ("store/postgres/heartbeat.py", "_run"): STORE_THREAD,
     ("store/postgres/writer.py", "_part"): STORE_THREAD,
     ("store/sql_engine/reader_pool.py", "_run"): STORE_THREAD,

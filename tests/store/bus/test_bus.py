@@ -55,7 +55,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_bus, "BEAT", 0.1)
     monkeypatch.setattr(postgres_bus, "SILENCE", 1.0)
     monkeypatch.setattr(postgres_bus, "PATIENCE", 1.0)
-    monkeypatch.setattr(redis_connection, "BEAT", 0.1)
+    monkeypatch.setattr(redis_connection, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(redis_url, "SILENCE", 1.0)
     monkeypatch.setattr(redis_url, "CONNECT_SECONDS", 1.0)
     for module in (postgres_bus, redis_connection):

@@ -153,7 +153,8 @@ async def lose_at_once() -> None:
     async with listening:
         port = listening.sockets[0].getsockname()[1]
         address = RedisAddress.of(f"redis://127.0.0.1:{port}")
-        await address.connect(address.nodes[0])
+        async with address.client(address.nodes[0]) as client:
+            await client.ping()
 
 
 def test_a_connection_that_is_lost_at_once_is_trouble_of_the_line(

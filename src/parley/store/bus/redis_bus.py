@@ -155,16 +155,16 @@ class RedisBus:
         if link is not None:
             link.subscribe(channel, cares)
 
-    def _began(self, channel: bytes) -> None:
+    def _on_subscribed(self, channel: bytes) -> None:
         """Have the store asked what was told before a channel was heard."""
         if self._hints is not None and channel != self._work:
             self._hints.missed(channel.removeprefix(self._task_prefix).decode(errors="replace"))
 
-    def _heard(self, frame: bytes) -> None:
+    def _on_frame(self, frame: bytes) -> None:
         if self._reader is not None and not self._outbox.is_own(frame):
             self._reader.read(frame)
 
-    def _wanted(self, node: Node) -> Iterable[bytes]:
+    def _channels(self, node: Node) -> Iterable[bytes]:
         """Return the channels that are to be heard from a server."""
         if self._hints is not None and self._interest is not None:
             settled = filter(self._interest.is_settled, self._hints.watched)
@@ -173,13 +173,13 @@ class RedisBus:
                 if self._node(channel) == node:
                     yield channel
 
-    def _wants(self, channel: bytes) -> bool:
+    def _is_wanted(self, channel: bytes) -> bool:
         if self._hints is None:
             return False
         task_id = channel.removeprefix(self._task_prefix).decode(errors="replace")
         return channel == self._work or self._hints.is_watched(task_id)
 
-    def _changed(self, error: Exception | None) -> None:
+    def _on_state(self, error: Exception | None) -> None:
         """Take note that a link is up, or why it is down."""
         self._tried.set()
         if error is not None:
@@ -221,12 +221,12 @@ class RedisBus:
                 self._links[node] = RedisConnection(
                     self._address,
                     node,
-                    wanted=self._wanted,
-                    wants=self._wants,
-                    heard=self._heard,
-                    changed=self._changed,
-                    began=self._began,
-                    moved=self._find_again.set,
+                    channels=self._channels,
+                    is_wanted=self._is_wanted,
+                    on_frame=self._on_frame,
+                    on_state=self._on_state,
+                    on_subscribed=self._on_subscribed,
+                    on_moved=self._find_again.set,
                 )
         return list(before.values())
 
@@ -262,7 +262,7 @@ class RedisBus:
         unused = self._use([node for _, _, node in slots])
         # What had moved is subscribed to where it is now; for the rest once more is harmless.
         for node, link in self._links.items():
-            for channel in self._wanted(node):
+            for channel in self._channels(node):
                 link.subscribe(channel, True)
         if self._hints is not None:
             self._hints.missed()
