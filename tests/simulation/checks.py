@@ -163,7 +163,7 @@ class LogChecker:
         if before is None or head.epoch <= before.epoch or before.ended_at is not None:
             world.violated("E1", name, "a claim that raises no epoch")
         if before is not None and before.lease_owner not in ("", replica):
-            world.violated("E1", name, f"{replica} takes it from {before.holder}")
+            world.violated("E1", name, f"{replica} takes it from {before.lease_owner}")
 
     # -- what functions do ---------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class LogChecker:
                 restless.append(
                     f"{self._world.name('t', task_id)} is {head.state.value}, turn "
                     f"{head.turn} {'open' if head.turn_open else 'closed'}, {head.waiting} wait, "
-                    f"cancel {head.cancel_requested}, held by {head.holder or 'nobody'}"
+                    f"cancel {head.cancel_requested}, held by {head.lease_owner or 'nobody'}"
                 )
         return restless
 

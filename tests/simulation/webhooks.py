@@ -60,7 +60,7 @@ class Webhooks:
                     name = self._world.name("t", task_id)
                     behind.append(
                         f"{name}'s webhook was told {told} of {seq}, its cursor is "
-                        f"{push.cursor}, {push.state.value}, held by {push.holder or 'nobody'}"
+                        f"{push.cursor}, {push.state.value}, held by {push.lease_owner or 'nobody'}"
                     )
         return behind
 
