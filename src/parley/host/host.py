@@ -123,7 +123,7 @@ class Host:
         self.store = store
         self.role = role
         self.hints = LocalHints()
-        self.relay = BusPoller(store, self.hints, bus, poll=poll)
+        self.poller = BusPoller(store, self.hints, bus, poll=poll)
         self.push = PushDispatcher(
             store,
             egress=webhooks or Egress(),
@@ -151,7 +151,7 @@ class Host:
                 options=agent.options,
                 threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
                 push=self.push,
-                tell=self.relay.work,
+                tell=self.poller.publish_work,
                 extensions=agent.extensions,
                 hints=self.hints,
                 works=role != "api",
@@ -174,8 +174,8 @@ class Host:
         self._draining, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
-            self._stop_with(stack, "hints", self.relay.stop)
-            await self.relay.start()
+            self._stop_with(stack, "hints", self.poller.stop)
+            await self.poller.start()
             stack.callback(self._threads.close)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
@@ -256,7 +256,7 @@ class Host:
         return identify
 
     def _committed(self, records: Sequence[LoggedEvent]) -> None:
-        self.relay.committed(records)
+        self.poller.publish(records)
         self.push.committed(records)
 
     def _work(self, agent: str) -> None:

@@ -161,9 +161,9 @@ class PushDispatcher:
         if not records or (task_id := records[0].task_id) not in self._tasks:
             return
         if any([record.sub == 0 for record in records]):
-            self.has_news(task_id)
+            self.on_new_events(task_id)
 
-    def has_news(self, task_id: str) -> None:
+    def on_new_events(self, task_id: str) -> None:
         """Take note that there may be more to tell of a task, on which another replica may work."""
         webhooks = self._tasks.get(task_id, ())
         if webhooks is None:

@@ -350,14 +350,14 @@ class TaskRunner:
             self._listening.__exit__(None, None, None)
             self._listening = None
 
-    def heard(self, record: LoggedEvent) -> None:
+    def on_record(self, record: LoggedEvent) -> None:
         """Take note of a private record of the task, whoever wrote it."""
         if isinstance(record.event, CancelRequested):
             self.cancel()
         elif isinstance(record.event, Received):
             self.wake()
 
-    def moved(self, place: LogPosition) -> None:
+    def on_position(self, place: LogPosition) -> None:
         """Take note of where the store has the task."""
         if 0 < self.epoch < place.epoch:
             self._lost()

@@ -194,7 +194,7 @@ class RedisConnection:
         """Pass on what is published, until the connection is lost."""
         while True:
             try:
-                message = await sub_connection.get_message(timeout=redis_url.SILENCE)
+                message = await sub_connection.get_message(timeout=redis_url.SILENCE_SECONDS)
             except MovedError:
                 self._on_moved()
                 continue

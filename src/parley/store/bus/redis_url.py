@@ -1,6 +1,6 @@
-"""Where a Redis (or Valkey) is, from its URL: one server, a cluster, or what Sentinels watch.
+"""The address of a Redis or Valkey: one server, a cluster, or a service that Sentinels watch.
 
-What an error says never holds the URL, which may hold a password.
+No error quotes the URL, since it may hold a password.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FORMS = (
 )
 PREFIX = "parley:"
 CONNECT_SECONDS = 5.0
-SILENCE = 10.0
-"""For how many seconds a server may say nothing, which is asked something every few."""
+SILENCE_SECONDS = 10.0
+"""How long a server may not answer; it is pinged more often."""
 
 Kind = Literal["server", "cluster", "sentinel"]
 
@@ -50,14 +50,14 @@ Node = tuple[str, int]
 """Host and port; a path and 0 for a socket."""
 
 Slots = Sequence[tuple[int, int, Node]]
-"""Which node has which slots of a cluster: first, last, node."""
+"""The slots of a cluster's nodes: first, last, node."""
 
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a bus is. ``name`` is what people are told, without user and password.
+    """The address of a bus. ``name`` is for people, without user and password.
 
-    ``prefix`` begins the name of every channel, as a Redis may be shared. ``nodes`` are where to
-    ask first: the server, some of a cluster, or Sentinels, which know the ``service``.
+    ``prefix`` begins the name of every channel, as a Redis may be shared. ``nodes`` are the server,
+    some nodes of a cluster, or the Sentinels, which know the ``service``.
     """
 
     kind: Kind
@@ -149,7 +149,7 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
             protocol=2,
             ssl=self.tls,
             socket_connect_timeout=CONNECT_SECONDS,
-            socket_timeout=SILENCE,
+            socket_timeout=SILENCE_SECONDS,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0, supported_errors=()),
             **(self.options if options is None else options),
