@@ -155,11 +155,6 @@ def no_assistant(id: str) -> str:
     return f"there is no assistant {id[:100]!r} here"
 
 
-def no_tenant(name: str) -> str:
-    """Return the words for a tenant that there is not."""
-    return f"there is no tenant {name[:100]!r} here"
-
-
 def _query(scope: Scope) -> dict[str, str]:
     return {
         name.lower(): value.strip()
