@@ -9,7 +9,6 @@ import pytest
 
 from parley import Agent, CallContext, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.model.errors import InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
-from parley.model.references import refer_to
 from parley.model.requests import GetTaskRequest
 
 pytestmark = pytest.mark.anyio
@@ -242,6 +241,9 @@ async def test_parts_refer_to_artifacts(talk: Any) -> None:
         flight = await caller.task("flight", context_id="c")
         hotel = await caller.task("hotel", context_id="c")
         foreign = await caller.task("cruise", context=OTHER)
+
+        def refer_to(artifact_id: str, task_id: str = "") -> dict[str, str]:
+            return {**({"taskId": task_id} if task_id else {}), "artifactId": artifact_id}
 
         def pointing(*named: tuple[str, str], references: tuple[str, ...] = ()) -> Message:
             return Message(

@@ -42,13 +42,13 @@ class MemoryBus:
         self._hints = hints
         self._network.buses.append(self)
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
         self._pass_on(lambda hints: hints.publish(records))
 
-    def work(self, agent: str) -> None:
-        self._pass_on(lambda hints: hints.work(agent))
+    def publish_work(self, agent: str) -> None:
+        self._pass_on(lambda hints: hints.notify_work(agent))
 
-    def watch(self, task_id: str, cares: bool) -> None:
+    def watch(self, task_id: str, is_watched: bool) -> None:
         pass
 
     def _pass_on(self, hint: Callable[[LocalHints], None]) -> None:

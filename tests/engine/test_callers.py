@@ -179,10 +179,10 @@ async def test_a_cancellation_says_who_wants_it(talk: Any, tmp_path: Path) -> No
         told: list[Any] = []
 
         class Listener:
-            def heard(self, record: Any) -> None:
+            def on_record(self, record: Any) -> None:
                 told.append(record.event)
 
-            def moved(self, place: Any) -> None:
+            def on_position(self, place: Any) -> None:
                 pass
 
         with caller.host.hints.listen(task.id, Listener()):

@@ -49,9 +49,9 @@ BOUNDARIES = {
     ("push/dispatcher.py", "_look_after"): LOOP,
     ("engine/maintenance.py", "_try"): LOOP,
     ("store/bus/poller.py", "_run"): LOOP,
-    ("store/bus/postgres_bus.py", "_again_and_again"): LOOP,
+    ("store/bus/postgres_bus.py", "_reconnect_loop"): LOOP,
     ("store/bus/postgres_bus.py", "readable"): LOOP,
-    ("store/bus/redis_connection.py", "_again_and_again"): LOOP,
+    ("store/bus/redis_connection.py", "_reconnect_loop"): LOOP,
     ("store/postgres/heartbeat.py", "_run"): STORE_THREAD,
     ("store/postgres/writer.py", "_part"): STORE_THREAD,
     ("store/sql_engine/reader_pool.py", "_run"): STORE_THREAD,
@@ -59,12 +59,12 @@ BOUNDARIES = {
     ("store/memory.py", "_tell"): COMMITTED,
     ("store/sql_engine/group_commit.py", "_deliver"): COMMITTED,
     ("store/bus/subscriptions.py", "publish"): COMMITTED,
-    ("store/bus/subscriptions.py", "moved"): COMMITTED,
-    ("store/bus/subscriptions.py", "work"): COMMITTED,
+    ("store/bus/subscriptions.py", "notify_position"): COMMITTED,
+    ("store/bus/subscriptions.py", "notify_work"): COMMITTED,
 }
 
 # What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_incident", "log_unforeseen", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:

@@ -43,7 +43,7 @@ class SimulatedBus:
         if self in self._wire.ends:
             self._wire.ends.remove(self)
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
         if not records:
             return
         task_id = records[0].task_id
@@ -55,10 +55,10 @@ class SimulatedBus:
 
         self._spread(pass_on)
 
-    def work(self, agent: str) -> None:
+    def publish_work(self, agent: str) -> None:
         def pass_on(end: SimulatedBus) -> None:
             if end._hints is not None:
-                end._hints.work(agent)
+                end._hints.notify_work(agent)
 
         self._spread(pass_on)
 
@@ -72,14 +72,14 @@ class SimulatedBus:
         def is_back() -> None:
             if self._hints is not None and not self.is_up:
                 self.is_up = True
-                self._hints.missed()
+                self._hints.notify_lost()
 
         self.is_cut = False
         self._process.after(0, is_back)
 
-    def watch(self, task_id: str, cares: bool) -> None:
+    def watch(self, task_id: str, is_watched: bool) -> None:
         def changed() -> None:
-            if cares:
+            if is_watched:
                 self._watched.add(task_id)
             else:
                 self._watched.discard(task_id)

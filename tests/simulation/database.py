@@ -285,13 +285,13 @@ class SimulatedStore:
         return await self._ask("first_queued", self._inner.first_queued, agent)
 
     async def held_tasks(self) -> Any:
-        return await self._ask("holding", self._inner.held_tasks)
+        return await self._ask("held_tasks", self._inner.held_tasks)
 
     async def scope_of(self, task_id: str) -> Any:
         return await self._ask("scope_of", self._inner.scope_of, task_id)
 
     async def positions(self, task_ids: Sequence[str]) -> Any:
-        return await self._ask("places", self._inner.positions, task_ids)
+        return await self._ask("positions", self._inner.positions, task_ids)
 
     async def replicas(self) -> Any:
         return await self._ask("replicas", self._inner.replicas)

@@ -16,8 +16,8 @@ import msgspec
 
 from parley.engine.turn.task_runner import TaskRunner
 from parley.host import host
+from parley.model import backoff
 from parley.push import dispatcher
-from parley.store import jitter
 from parley.store.bus import subscriptions
 from tests.simulation.clients import Client
 from tests.simulation.fleet import Fleet, Replica
@@ -269,9 +269,9 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
         (time, "monotonic", world.loop.time),
         (time, "time_ns", lambda: world.milliseconds() * 1_000_000),
         (os, "urandom", world.random.randbytes),
-        (jitter, "uniform", world.random.uniform),
-        (host, "Watchdog", _NoWatchdog),
-        (dispatcher, "HttpSender", simulation.webhooks.poster),
+        (backoff, "uniform", world.random.uniform),
+        (host, "LoopWatchdog", _NoWatchdog),
+        (dispatcher, "HttpSender", simulation.webhooks.sender),
         (subscriptions, "Subscription", _Subscription),
         (asyncio.Timeout, "__hash__", numbered),
         (TaskRunner, "__hash__", numbered),

@@ -58,7 +58,7 @@ async def test_what_is_there_comes_first_and_then_what_is_committed(
     following = asyncio.ensure_future(collect(store, hints))
     last = await write(store, 50, seq=3)
     assert await following == list(range(1, last + 1))
-    assert hints.is_idle
+    assert not hints.watched
 
 
 @pytest.mark.parametrize("after", [0, 1, 7, 29, 30])
@@ -117,7 +117,7 @@ async def test_a_task_that_is_not_there_is_gone(store: TaskStore, hints: LocalHi
     for after in (0, 3):
         with pytest.raises(TaskGone):
             await collect(store, hints, after)
-    assert hints.is_idle
+    assert not hints.watched
 
 
 async def test_a_place_that_was_not_reached_is_refused(store: TaskStore, hints: LocalHints) -> None:
@@ -230,7 +230,7 @@ async def test_a_reader_may_leave_at_any_time(store: TaskStore, hints: LocalHint
     assert await stay == list(range(1, last + 1))
     with pytest.raises(asyncio.CancelledError):
         await leave
-    assert hints.is_idle
+    assert not hints.watched
 
 
 async def test_a_subscription_from_before_the_task_spares_the_look_into_the_store(
@@ -275,4 +275,4 @@ async def test_two_hundred_readers_some_slow_some_gone_each_see_everything(
     for numbers_seen in found:
         if not isinstance(numbers_seen, asyncio.CancelledError):
             assert numbers_seen == list(range(1, last + 1))
-    assert hints.is_idle
+    assert not hints.watched

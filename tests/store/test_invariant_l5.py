@@ -55,7 +55,7 @@ async def test_l5_readers_that_read_nothing_hold_up_no_writer_and_then_catch_up(
             pages = await rest(reader)  # and have it all from the store
             assert [number for page in pages for number in numbers(page)] == [*range(2, last + 1)]
             assert max(map(len, pages)) <= PAGE
-    assert hints.is_idle
+    assert not hints.watched
 
 
 async def test_l5_a_reader_that_reads_nothing_holds_up_no_other(

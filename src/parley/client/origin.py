@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from parley.security.egress import normalize_host
+from parley.security.loopback import is_loopback
 
 PORTS = {"http": 80, "https": 443}
 PUBLIC_HEADERS = frozenset(
@@ -118,14 +119,6 @@ def is_encrypted(scheme: str, host: str, *, insecure: bool = False) -> bool:
     Without a scheme it does, but for this machine itself and for callers that are ``insecure``.
     """
     return scheme == "https" or not (scheme or insecure or is_loopback(host))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself, by its name or address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _host(host: str) -> str:

@@ -26,6 +26,7 @@ from parley.client.extensions import Activation, call_method
 from parley.client.message import Push, Sendable, compose
 from parley.client.push import PushConfigs
 from parley.client.retry import Retry
+from parley.model.backoff import Backoff
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
 from parley.model.errors import UnsupportedOperationError
@@ -394,7 +395,8 @@ class RemoteAgent:
         """
         found = before
         interval = 2.0 if poll is None else poll
-        pause = min(0.25, interval)
+        backoff = Backoff(0.25, interval, factor=1.5)
+        pauses = 0
         said: Message | None = None
         settled = 0
         looks = Looks()
@@ -414,8 +416,8 @@ class RemoteAgent:
                     said = heard or said
                     if ended:
                         continue
-            await asyncio.sleep(pause)
-            pause = min(interval, pause * 1.5)
+            pauses += 1
+            await asyncio.sleep(backoff.delay(pauses))
 
     async def _watch(self, task_id: str) -> tuple[bool, Message | None]:
         """Follow a task until it settles; whether that went well, and what was said last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,11 +16,11 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
+from parley.model.backoff import Backoff
 from parley.model.errors import A2AError, OverloadedError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-_chance = random.Random()  # of its own: the program may have seeded the module's
 
 PASSING_STATUSES = frozenset({429, 502, 503, 504})
 # A server that wants to be left alone for longer is told on to the caller instead of waited for.
@@ -42,9 +41,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     limit: float = 5.0
 
     def pause(self, nth: int) -> float:
-        """Return the pause before the ``nth`` repetition (from 0), in seconds."""
-        full = min(self.limit, self.first * 2.0 ** min(nth, 32))
-        return full * _chance.uniform(0.5, 1.0)
+        """Return the backoff before the ``nth`` repetition (from 0), in seconds."""
+        return Backoff(self.first, self.limit, jitter=(0.5, 1.0)).delay(nth + 1)
 
 
 def is_worth_repeating(error: Exception, *, safe: bool) -> bool:

@@ -19,8 +19,8 @@ from parley.model.errors import (
     UnauthenticatedError,
     UnsupportedOperationError,
 )
+from parley.model.incident import log_incident
 from parley.model.service import Caller
-from parley.model.uuid7 import new_id
 
 log = logging.getLogger("parley.engine")
 
@@ -78,8 +78,7 @@ class ExtendedCards:
         except A2AError:
             raise
         except Exception:
-            reference = new_id()[-12:]
-            log.exception("making an extended card failed (reference %s)", reference)
+            reference = log_incident(log, "making an extended card")
             words = f"the card could not be made; the server's log says why under {reference}"
             raise InternalError(words) from None
         raise ExtendedAgentCardNotConfiguredError("there is no extended card for this caller")

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
+from parley.model import backoff
 from parley.push.dispatcher import PushDispatcher
-from parley.store import jitter
 from parley.store.ending import end
 from parley.store.task_store import PrunedElsewhere, StoreError, TaskStore
 
@@ -76,7 +76,7 @@ class Maintenance:
         sweep_at = 0.0
         while True:
             # With jitter: replicas do not poll at the same time.
-            await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * jitter.uniform(0.8, 1.2))
+            await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * backoff.uniform(0.8, 1.2))
             now = time.monotonic()
             if self._has_to_poll:
                 await self._try(self._update_backlogs())
@@ -92,7 +92,7 @@ class Maintenance:
         """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
         pause = min(POLL_SECONDS, SWEEP_SECONDS)
         while True:
-            await asyncio.sleep(pause * jitter.uniform(0.8, 1.2))
+            await asyncio.sleep(pause * backoff.uniform(0.8, 1.2))
             pause = PRUNE_SECONDS
             for agent in self._agents:
                 await self._try(self._cancel_unanswered(agent))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InternalError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
+from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
@@ -205,8 +205,7 @@ def _check_same(made: Any, before: Any, fields: Sequence[str]) -> None:
 
 
 def _raise_failed(extension: Extension, hook: str) -> NoReturn:
-    reference = uuid.uuid4().hex[-12:]
-    log.exception("%s.%s failed (reference %s)", extension, hook, reference)
+    reference = log_incident(log, f"{extension}.{hook}")
     raise InternalError(
         f"the extension {extension.uri} failed on the server; its log says why under {reference}"
     ) from None

@@ -26,7 +26,9 @@ from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
+from parley.push.scheduler import DeliveryLimits
 from parley.security.egress import Egress
+from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.ending import see_through
@@ -114,7 +116,11 @@ class Host:
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
         self.push = PushDispatcher(
-            store, egress=egress or Egress(), pace=retry_policy, hints=self.hints
+            store,
+            egress=egress or Egress(),
+            pace=retry_policy,
+            room=DeliveryLimits().within(most_webhook_calls()),
+            hints=self.hints,
         )
         self._runs_turns = role != "api"
         self._grace = drain
@@ -150,7 +156,7 @@ class Host:
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
             invoke=partial(call, contexts=AgentContexts(keep_history=agent.options.keep_history)),
-            notify=self.poller.work,
+            notify=self.poller.publish_work,
             extensions=agent.extensions,
             hints=self.hints,
             runs_turns=self._runs_turns,
@@ -205,7 +211,7 @@ class Host:
         stack.push_async_callback(stopped)
 
     def _committed(self, records: Sequence[LoggedEvent]) -> None:
-        self.poller.committed(records)
+        self.poller.publish(records)
         self.push.committed(records)
 
     def _claim(self, agent: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from parley.model.parts import Message, Part
@@ -18,11 +16,6 @@ class ArtifactReference(msgspec.Struct, frozen=True):
 
     artifact_id: str
     task_id: str = ""
-
-
-def refer_to(artifact_id: str, task_id: str = "") -> dict[str, Any]:
-    """Return the metadata of a part that refers to an artifact."""
-    return {**({TASK_KEY: task_id} if task_id else {}), ARTIFACT_KEY: artifact_id}
 
 
 def artifacts_named(message: Message) -> tuple[ArtifactReference, ...]:

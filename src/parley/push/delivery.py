@@ -8,12 +8,12 @@ from asyncio import get_running_loop
 import msgspec
 from msgspec.structs import replace
 
+from parley.model import backoff
 from parley.model.push import server_of
 from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
 from parley.push.reader import EventReader, Notice, TaskReader
 from parley.push.scheduler import DeliveryJob, Destination
 from parley.security.egress import lookup_caller
-from parley.store import jitter
 from parley.store.task_store import PushRecord, PushState, StoreError, TaskStore
 from parley.wire import versions
 
@@ -59,9 +59,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         first, longest = self.first_delay, self.longest_delay
         if failure.is_refusal:
             first, longest = self.first_refused_delay, self.longest_refused_delay
-        delay = min(first * 2.0 ** min(failures - 1, 32), longest) * jitter.uniform(0.75, 1.25)
+        delay = backoff.Backoff(first, longest, jitter=(0.75, 1.25)).delay(failures)
         # Those that were told the same do not all come back at the same moment.
-        wish = min(failure.retry_after or 0.0, self.longest_wish) * jitter.uniform(1.0, 1.1)
+        wish = min(failure.retry_after or 0.0, self.longest_wish) * backoff.uniform(1.0, 1.1)
         return max(delay, wish)
 
 

@@ -19,7 +19,6 @@ from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDeliv
 from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.push.scheduler import DeliveryJob, DeliveryLimits, Destination, PushScheduler
 from parley.security.egress import Egress, origin_of
-from parley.server.sockets import most_files
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
@@ -79,7 +78,7 @@ class PushDispatcher:
         self._agents: tuple[str, ...] = ()
         self._store = store
         self._pace = pace or RetryPolicy()
-        self._room = room or DeliveryLimits().within(most_files())
+        self._room = room or DeliveryLimits()
         self._resolver = resolver
         self._begin()
 
@@ -162,9 +161,9 @@ class PushDispatcher:
         if not records or (task_id := records[0].task_id) not in self._tasks:
             return
         if any([record.sub == 0 for record in records]):
-            self.has_news(task_id)
+            self.on_new_events(task_id)
 
-    def has_news(self, task_id: str) -> None:
+    def on_new_events(self, task_id: str) -> None:
         """Take note that there may be more to tell of a task, on which another replica may work."""
         webhooks = self._tasks.get(task_id, ())
         if webhooks is None:

@@ -10,8 +10,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from parley.server.sockets import WEBHOOKS_SHARE
-
 
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many webhooks are called at once. All are at least 1.
@@ -33,9 +31,9 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
 
-    def within(self, files: int) -> DeliveryLimits:
-        """Return this room, made smaller where so many files may be open."""
-        part = min(1.0, files / WEBHOOKS_SHARE / (self.places + self.slow))
+    def within(self, connections: int) -> DeliveryLimits:
+        """Return these limits, scaled down to a number of open connections."""
+        part = min(1.0, connections / (self.places + self.slow))
         places, slow = max(1, int(self.places * part)), max(1, int(self.slow * part))
         return msgspec.structs.replace(self, places=places, slow=slow)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import secrets
 
 from parley.model.errors import InternalError
+from parley.model.incident import log_incident
 
 _log = logging.getLogger("parley.server")
 
 
 def log_unforeseen(doing: str) -> InternalError:
     """Log the exception being handled, with its traceback, and return what the caller may see."""
-    reference = secrets.token_hex(6)
-    _log.exception("%s failed (reference %s)", doing, reference)
+    reference = log_incident(_log, doing)
     return InternalError(
         f"the server failed; its log says why under the reference {reference}",
         metadata={"reference": reference},

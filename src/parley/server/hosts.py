@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
+from parley.security.loopback import is_loopback, literal_address
 from parley.server.address import NOT_A_HOST, first, split_host
 
 ANY = "*"
@@ -82,7 +82,7 @@ class Hosts:
         It then is on loopback when all its addresses are, whichever a connection was made to.
         """
         self.serves_itself = True
-        self._is_open = not all(map(_is_loopback, addresses))
+        self._is_open = not all(map(is_loopback, addresses))
         self._bound = host.lower().rstrip(".")
         self._admitted.clear()
 
@@ -100,7 +100,7 @@ class Hosts:
 
     def _look(self, here: str, header: bytes, value: bytes, scope: Scope) -> None:
         """Decide about a host that is not kept, on a connection to the address ``here``."""
-        is_local = not self._is_open and _is_loopback(here)
+        is_local = not self._is_open and is_loopback(here)
         if is_local or self._is_set:
             if self._trust_proxy and not self._is_set and _is_forwarded(scope):
                 return
@@ -119,10 +119,10 @@ class Hosts:
         self._admitted.add((here, value))
 
     def _is_ours(self, name: str, port: str, here: str) -> bool:
-        if name == self._bound or (_is_loopback(name) and _is_loopback(here)):
+        if name == self._bound or (is_loopback(name) and is_loopback(here)):
             return True
-        address = _address(name)
-        if address is not None and address == _address(here):
+        address = literal_address(name)
+        if address is not None and address == literal_address(here):
             return True
         ports = {port, ""} if port else {"", *_DEFAULT_PORTS}
         if any((name, each) in self._names for each in ports):
@@ -160,18 +160,3 @@ def is_pattern(pattern: object) -> bool:
 
 def _is_forwarded(scope: Scope) -> bool:
     return any(name.startswith(b"x-forwarded-") for name, _ in scope["headers"])
-
-
-def _address(name: str) -> IPv4Address | IPv6Address | None:
-    try:
-        address = ip_address(name)
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
-
-
-def _is_loopback(name: str) -> bool:
-    """Return whether a name or an address is this machine's, for this machine alone."""
-    address = _address(name)
-    return name.lower() == "localhost" if address is None else address.is_loopback

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -18,6 +17,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from parley.security.loopback import is_loopback
 from parley.server.app import App, Settings
 from parley.server.byte_budget import ByteReservation
 from parley.server.grpc.options import GrpcOptions
@@ -61,7 +61,7 @@ def run(
     """
     sockets = listen(host, port)
     address = address_of(host, sockets)
-    if app.is_open and not _is_loopback(host):
+    if app.is_open and not is_loopback(host):
         _log.warning("everyone who can reach %s can call these agents: nobody is identified", host)
     _tell_hosts(app, host, sockets)
     server = Server(
@@ -334,13 +334,6 @@ class Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._over.wait()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _close(sockets: list[socket.socket]) -> None:

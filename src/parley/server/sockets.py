@@ -11,8 +11,8 @@ from typing import Any
 _BACKLOG = 2048
 # Of the store, the bus and agents: without them, connections would be of no use.
 _OTHER_FILES = 100
-WEBHOOKS_SHARE = 4
-"""One in so many of the files that may be open are for calls to webhooks."""
+# One in so many of the files that may be open is for a call to a webhook.
+_WEBHOOKS_SHARE = 4
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -57,11 +57,15 @@ def most_connections(kinds: int = 1) -> int:
 
     With connections of several ``kinds``, which are counted one by one, each has a part of them.
     """
-    most = most_files()
-    return max(1, (most - most // WEBHOOKS_SHARE - _OTHER_FILES) // kinds)
+    return max(1, (_most_files() - most_webhook_calls() - _OTHER_FILES) // kinds)
 
 
-def most_files() -> int:
+def most_webhook_calls() -> int:
+    """Return how many connections to webhooks the system lets this process have."""
+    return _most_files() // _WEBHOOKS_SHARE
+
+
+def _most_files() -> int:
     """Return how many files the system lets this process open, connections among them."""
     try:
         import resource

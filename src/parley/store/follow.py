@@ -44,7 +44,7 @@ async def follow(
     Ends after the event that ends the task, at once when that lies before. Takes events from
     hints as they are committed, and from the store what hints did not bring: at the beginning,
     and when it is told that there is more. That a lost hint loses nothing but a moment is seen to
-    by ``HintRelay``, for all readers of a process at once. ``poll`` is for whoever follows without
+    by ``BusPoller``, for all readers of a process at once. ``poll`` is for whoever follows without
     one: look at least every so many seconds. Holds a bounded number of events however slowly it is
     read, and never holds up a writer.
 

@@ -45,11 +45,11 @@ class Ear:
         self.places: list[LogPosition] = []
         self._told = asyncio.Event()
 
-    def heard(self, record: LoggedEvent) -> None:
+    def on_record(self, record: LoggedEvent) -> None:
         self.records.append((record.seq, record.sub))
         self._told.set()
 
-    def moved(self, place: LogPosition) -> None:
+    def on_position(self, place: LogPosition) -> None:
         self.places.append(place)
         self._told.set()
 
@@ -75,14 +75,14 @@ class PaperBus:
     async def open(self, hints: LocalHints, replica: str) -> None:
         self.hints, self.replica = hints, replica
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
         self.told += records
 
-    def work(self, agent: str) -> None:
+    def publish_work(self, agent: str) -> None:
         self.agents.append(agent)
 
-    def watch(self, task_id: str, cares: bool) -> None:
-        (self.watched.add if cares else self.watched.discard)(task_id)
+    def watch(self, task_id: str, is_watched: bool) -> None:
+        (self.watched.add if is_watched else self.watched.discard)(task_id)
 
     async def close(self) -> None:
         self.hints = None

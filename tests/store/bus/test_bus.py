@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from parley.model.tasks import TaskState
 from parley.store.bus.poller import BusPoller
@@ -49,16 +50,16 @@ def new_bus(url: str) -> Bus:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Notice within a second or two that a server says nothing."""
-    from parley.store.bus import postgres_bus, redis_bus, redis_connection, redis_url
+    from parley.store.bus import postgres_bus, redis_connection, redis_url
 
-    monkeypatch.setattr(postgres_bus, "BEAT", 0.1)
-    monkeypatch.setattr(postgres_bus, "SILENCE", 1.0)
-    monkeypatch.setattr(postgres_bus, "PATIENCE", 1.0)
-    monkeypatch.setattr(redis_connection, "BEAT", 0.1)
-    monkeypatch.setattr(redis_url, "SILENCE", 1.0)
+    monkeypatch.setattr(postgres_bus, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(postgres_bus, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(postgres_bus, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(redis_connection, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(redis_url, "SILENCE_SECONDS", 1.0)
     monkeypatch.setattr(redis_url, "CONNECT_SECONDS", 1.0)
-    for module in (postgres_bus, redis_bus, redis_connection):
-        monkeypatch.setattr(module, "LONGEST_PAUSE", 0.5)
+    for module in (postgres_bus, redis_connection):
+        monkeypatch.setattr(module, "RECONNECT", replace(module.RECONNECT, longest=0.5))
 
 
 class End:
@@ -67,8 +68,8 @@ class End:
     def __init__(self, url: str) -> None:
         self.bus = new_bus(url)
         self.hints = LocalHints()
-        self.hints.interest = self.bus.watch
-        self.hints.look = self._look
+        self.hints.on_interest = self.bus.watch
+        self.hints.on_lookup = self._look
         self.missed = 0
 
     def _look(self, task_id: str | None) -> None:
@@ -106,7 +107,7 @@ async def arrives(teller: End, hearer: End, task_id: str = "t") -> None:
         async with asyncio.timeout(WAIT):
             while not live.held:
                 seq += 1
-                teller.bus.tell([event(seq, task_id=task_id)])
+                teller.bus.publish([event(seq, task_id=task_id)])
                 await live.wait(0.05)
 
 
@@ -152,16 +153,16 @@ async def test_what_one_tells_the_other_hears(url: str) -> None:
             with b.hints.subscribe("t") as live:
                 live.seen = 1000
                 told = [event(1001), private(1001, 1), event(1002, "\u00fc\u4e2d\U0001f600")]
-                a.bus.tell(told)
-                a.bus.tell([])
-                a.bus.work('an "agent"')
+                a.bus.publish(told)
+                a.bus.publish([])
+                a.bus.publish_work('an "agent"')
                 await until(lambda: live.held == 2 and bool(agents))
                 events, behind = live.take()
                 assert (list(events), behind) == ([told[0], told[2]], False)
                 await ear.until(lambda: ear.records == [(1001, 1)])
             assert agents == ['an "agent"']
             # What it told itself does not come back.
-            b.bus.tell([private(1002, 1)])
+            b.bus.publish([private(1002, 1)])
             await own.until(lambda: own.records == [(1002, 1)])
             assert mine.held == 0
 
@@ -172,7 +173,7 @@ async def test_what_is_too_large_is_said_to_be_there(url: str) -> None:
         with b.hints.subscribe("t") as live:
             await asyncio.sleep(0)
             live.seen = 1000
-            await told_until(lambda: a.bus.tell([event(1001, "x" * 100_000)]), live)
+            await told_until(lambda: a.bus.publish([event(1001, "x" * 100_000)]), live)
             assert live.take() == ([], True)
 
 
@@ -188,12 +189,12 @@ async def test_a_burst_comes_through_in_order(url: str) -> None:
         with b.hints.subscribe("t") as live:
             live.seen = 1
             # From the event before on, until the subscription is there.
-            await told_until(lambda: a.bus.tell([event(2)]), live)
+            await told_until(lambda: a.bus.publish([event(2)]), live)
             live.take()
             found: list[int] = []
             for begin in range(3, 2003, 100):
                 for seq in range(begin, begin + 100):
-                    a.bus.tell([event(seq)])
+                    a.bus.publish([event(seq)])
                 async with asyncio.timeout(WAIT):
                     while not found or found[-1] < begin + 99:
                         await live.wait()
@@ -208,13 +209,13 @@ async def test_what_was_told_last_is_sent_before_it_closes(url: str) -> None:
     async with ends(url, url) as (a, b):
         agents: list[str] = []
         with b.hints.listen_work(agents.append):
-            a.bus.work("x")
+            a.bus.publish_work("x")
             await a.bus.close()
             await a.bus.close()
             await until(lambda: agents == ["x"])
             assert not a.bus.is_up
-            a.bus.work("y")
-            a.bus.tell([event(1)])
+            a.bus.publish_work("y")
+            a.bus.publish([event(1)])
             a.bus.watch("t", True)
             a.bus.watch("t", False)
 
@@ -229,9 +230,9 @@ async def test_two_that_share_a_server_do_not_hear_one_another(
         async with ends(first, second, second) as (a, b, c):
             agents: asyncio.Queue[str] = asyncio.Queue()
             with b.hints.listen_work(agents.put_nowait):
-                a.bus.work("of one")
+                a.bus.publish_work("of one")
                 await arrives(c, b)
-                c.bus.work("of two")
+                c.bus.publish_work("of two")
                 assert await asyncio.wait_for(agents.get(), WAIT) == "of two"
 
 
@@ -246,7 +247,7 @@ async def main():
     print("up", flush=True)
     loop = asyncio.get_running_loop()
     while (line := await loop.run_in_executor(None, sys.stdin.readline)):
-        end.bus.tell([event(int(line))])
+        end.bus.publish([event(int(line))])
     await end.bus.close()
 asyncio.run(main())
 """
@@ -287,14 +288,14 @@ class Replica:
         self.store = MemoryTaskStore(logs=logs)
         self.hints = LocalHints()
         self.bus = new_bus(url)
-        self.relay = BusPoller(self.store, self.hints, self.bus, poll=0.2)
+        self.poller = BusPoller(self.store, self.hints, self.bus, poll=0.2)
 
     async def start(self) -> None:
-        await self.store.open(self.relay.committed)
-        await self.relay.start()
+        await self.store.open(self.poller.publish)
+        await self.poller.start()
 
     async def stop(self) -> None:
-        await self.relay.stop()
+        await self.poller.stop()
         await self.store.close()
 
 
@@ -368,7 +369,7 @@ async def test_a_server_that_dies_is_told_of_once_and_found_again(
             server.kill()
             await until(lambda: not a.bus.is_up and not b.bus.is_up)
             for seq in range(1000):
-                a.bus.tell([event(seq + 1)])
+                a.bus.publish([event(seq + 1)])
             await asyncio.sleep(0.5)
             await asyncio.to_thread(server.start)
             await a.until_up()
@@ -390,14 +391,14 @@ async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
     from parley.store.bus.postgres_bus import PostgresBus
 
     impatient(monkeypatch)
-    take_in = PostgresBus._take_in
+    read_notifications = PostgresBus._read_notifications
     pairs: list[tuple[socket.socket, socket.socket]] = []
     others: list[asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = []
 
-    def take_in_and_replace(self: PostgresBus, connection: Any) -> None:
+    def read_and_replace(self: PostgresBus, connection: Any) -> None:
         number = connection.fileno()
         try:
-            take_in(self, connection)
+            read_notifications(self, connection)
         except psycopg.Error:
             # Somebody calls at this very moment, and gets the first descriptor that is free.
             while not any(number == each.fileno() for pair in pairs for each in pair):
@@ -408,7 +409,7 @@ async def test_a_listener_that_is_lost_leaves_alone_who_gets_its_descriptor(
                     others.append(asyncio.create_task(asyncio.open_connection(sock=near)))
             raise
 
-    monkeypatch.setattr(PostgresBus, "_take_in", take_in_and_replace)
+    monkeypatch.setattr(PostgresBus, "_read_notifications", read_and_replace)
     with server_of("postgres") as server, contextlib.ExitStack() as sockets:
         assert isinstance(server, PostgresServer)
         async with ends(server.url()) as [end]:
@@ -456,8 +457,8 @@ async def test_one_that_does_not_answer_is_noticed_and_costs_little(
             passing.freeze()
             large = event(1, "x" * 1000)
             for n in range(20_000):
-                a.bus.tell([large])
-                a.bus.work("x")
+                a.bus.publish([large])
+                a.bus.publish_work("x")
                 if n % 100 == 0:
                     await asyncio.sleep(0)
             await until(lambda: not a.bus.is_up and not b.bus.is_up)
@@ -472,7 +473,7 @@ async def test_one_that_does_not_answer_is_noticed_and_costs_little(
             passing.delay = 0.0
             # It closes in bounded time when nobody answers.
             passing.freeze()
-            a.bus.tell([large])
+            a.bus.publish([large])
             async with asyncio.timeout(WAIT):
                 await a.bus.close()
                 await b.bus.close()

@@ -22,16 +22,16 @@ class Told:
         self.hints = LocalHints()
         self.calls: list[tuple[str, bool]] = []
         self.interest = ChannelInterest(self.hints, lambda *call: self.calls.append(call))
-        self.hints.interest = self.interest.note
+        self.hints.on_interest = self.interest.note
 
 
 async def test_what_is_followed_is_subscribed_to_and_left() -> None:
     told = Told()
     with told.hints.subscribe("t"):
         assert told.calls == []
-        assert not told.interest.is_settled("t")
+        assert not told.interest.is_subscribed("t")
         await until(lambda: bool(told.calls))
-        assert told.interest.is_settled("t")
+        assert told.interest.is_subscribed("t")
     assert told.calls == [("t", True), ("t", False)]
 
 
@@ -42,7 +42,7 @@ async def test_what_is_over_at_once_is_not_told_of() -> None:
     with told.hints.subscribe("v"):
         await until(lambda: bool(told.calls))
     assert told.calls == [("v", True), ("v", False)]
-    assert told.interest.is_settled("t")
+    assert told.interest.is_subscribed("t")
 
 
 async def test_what_is_worked_on_is_subscribed_to_last() -> None:
@@ -55,19 +55,19 @@ async def test_what_is_worked_on_is_subscribed_to_last() -> None:
 async def test_work_that_ends_before_its_time_was_never_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(channel_interest, "LATE", 3600.0)
+    monkeypatch.setattr(channel_interest, "WORKED_ON_DELAY", 3600.0)
     told = Told()
     with told.hints.listen("a", Ear()):
         with told.hints.subscribe("b"):
             await until(lambda: bool(told.calls))
-        assert not told.interest.is_settled("a")
+        assert not told.interest.is_subscribed("a")
     assert told.calls == [("b", True), ("b", False)]
-    assert told.interest.is_settled("a")
+    assert told.interest.is_subscribed("a")
 
 
 async def test_nothing_is_told_after_the_end() -> None:
     told = Told()
     with told.hints.subscribe("t"):
         told.interest.close()
-        await asyncio.sleep(2 * channel_interest.SOON)
+        await asyncio.sleep(2 * channel_interest.FOLLOWED_DELAY)
         assert told.calls == []

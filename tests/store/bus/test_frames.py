@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.store.bus import frames as bus_frames
-from parley.store.bus.frames import VERSION, FrameReader, Outbox
+from parley.store.bus.frames import VERSION, FrameBuffer, FrameReader
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent
 from tests.store.bus.hinting import Ear, event, private
@@ -20,7 +20,7 @@ FRAME = 4000
 
 
 class Noted(LocalHints):
-    """Hints that note all that is passed on, whoever cares."""
+    """Hints that note all that is passed on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,10 +34,10 @@ class Noted(LocalHints):
     def publish(self, records: Sequence[LoggedEvent]) -> None:
         self.records += records
 
-    def news(self, task_id: str, seq: int) -> None:
+    def notify_seq(self, task_id: str, seq: int) -> None:
         self.heights[task_id] = seq
 
-    def work(self, agent: str) -> None:
+    def notify_work(self, agent: str) -> None:
         self.agents.append(agent)
 
 
@@ -64,23 +64,23 @@ def test_what_was_told_is_read_whatever_the_limit(
     appends: list[tuple[str, list[int]]], agents: list[str], limit: int
 ) -> None:
     told: dict[str, list[LoggedEvent]] = {}
-    outbox = Outbox("right here")
+    buffer = FrameBuffer("right here")
     seqs: dict[str, int] = {}
-    assert not outbox
+    assert not buffer
     for task_id, sizes in appends:
         records = []
         for size in sizes:
             seqs[task_id] = seqs.get(task_id, 0) + 1
             records.append(event(seqs[task_id], "x" * size, task_id))
-        assert outbox.add(records) is (not told)
+        assert buffer.add(records) is (not told)
         told.setdefault(task_id, []).extend(records)
     for agent in agents:
-        outbox.add_work(agent)
-    assert bool(outbox) is bool(appends or agents)
-    frames = outbox.frames(limit)
-    assert not outbox
+        buffer.add_work(agent)
+    assert bool(buffer) is bool(appends or agents)
+    frames = buffer.frames(limit)
+    assert not buffer
     assert all(len(frame) <= limit for frame in frames)
-    assert all(outbox.is_own(frame) for frame in frames)
+    assert all(buffer.is_own(frame) for frame in frames)
     found = read(*frames)
     assert sorted(found.agents) == sorted(set(agents))
     for task_id, records in told.items():
@@ -95,24 +95,24 @@ def test_what_was_told_is_read_whatever_the_limit(
 
 
 def test_frames_are_as_few_as_can_be() -> None:
-    outbox = Outbox("here")
+    buffer = FrameBuffer("here")
     for n in range(20):
-        outbox.add([event(1, "x" * 100, f"t{n}")])
-    outbox.add_work("x")
-    assert len(outbox.frames(100_000)) == 1
-    outbox.add([event(1)])
-    outbox.add([event(2)])
-    outbox.add([event(1, task_id="u")])
-    frames = dict(outbox.frames_by_task(FRAME))
+        buffer.add([event(1, "x" * 100, f"t{n}")])
+    buffer.add_work("x")
+    assert len(buffer.frames(100_000)) == 1
+    buffer.add([event(1)])
+    buffer.add([event(2)])
+    buffer.add([event(1, task_id="u")])
+    frames = dict(buffer.frames_by_task(FRAME))
     assert list(frames) == ["t", "u"]
     assert [record.seq for record in read(frames["t"]).records] == [1, 2]
-    assert not outbox
+    assert not buffer
 
 
 def test_private_records_travel_too() -> None:
-    outbox = Outbox("here")
-    outbox.add([event(1), private(1, 1)])
-    [frame] = outbox.frames(FRAME)
+    buffer = FrameBuffer("here")
+    buffer.add([event(1), private(1, 1)])
+    [frame] = buffer.frames(FRAME)
     hints, ear = LocalHints(), Ear()
     with hints.listen("t", ear), hints.subscribe("t") as live:
         FrameReader(hints).read(frame)
@@ -121,10 +121,10 @@ def test_private_records_travel_too() -> None:
 
 
 def test_what_nobody_cares_about_is_not_looked_into() -> None:
-    outbox = Outbox("here")
-    outbox.add([event(1, task_id="unwatched")])
-    outbox.add([event(1)])
-    [frame] = outbox.frames(FRAME)
+    buffer = FrameBuffer("here")
+    buffer.add([event(1, task_id="unwatched")])
+    buffer.add([event(1)])
+    [frame] = buffer.frames(FRAME)
     broken = frame.replace(b'"parts"', b'"qarts"', 1)  # of the first of them
     assert [record.task_id for record in read(broken).records] == ["t"]
 
@@ -133,32 +133,32 @@ def test_a_bus_that_takes_nothing_costs_bounded_memory(monkeypatch: pytest.Monke
     monkeypatch.setattr(bus_frames, "MAX_BYTES", 10_000)
     monkeypatch.setattr(bus_frames, "MAX_TASKS", 5)
     monkeypatch.setattr(bus_frames, "MAX_AGENTS", 2)
-    outbox = Outbox("here")
+    buffer = FrameBuffer("here")
     for n in range(10):
-        outbox.add_work(f"agent {n}")
+        buffer.add_work(f"agent {n}")
     for seq in range(1, 1000):
         for n in range(10):
-            outbox.add([event(seq, "x" * 200, f"t{n}")])
-    assert sum(len(held) for held in outbox._tasks.values()) < 60
-    frames = outbox.frames(FRAME)
+            buffer.add([event(seq, "x" * 200, f"t{n}")])
+    assert sum(len(held) for held in buffer._tasks.values()) < 60
+    frames = buffer.frames(FRAME)
     assert sum(map(len, frames)) < 20_000
     found = read(*frames)
     assert found.heights == {f"t{n}": 999 for n in range(5)}
     assert len(found.agents) == 2
-    outbox.add([event(1000)])
-    assert [record.seq for record in read(*outbox.frames(FRAME)).records] == [1000]
-    outbox.add([event(1)])
-    outbox.clear()
-    assert outbox.frames(FRAME) == []
+    buffer.add([event(1000)])
+    assert [record.seq for record in read(*buffer.frames(FRAME)).records] == [1000]
+    buffer.add([event(1)])
+    buffer.clear()
+    assert buffer.frames(FRAME) == []
 
 
 def test_a_frame_of_another_version_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    outbox = Outbox("here")
-    outbox.add([event(1)])
-    outbox.add_work("x")
-    [frame] = outbox.frames(FRAME)
+    buffer = FrameBuffer("here")
+    buffer.add([event(1)])
+    buffer.add_work("x")
+    [frame] = buffer.frames(FRAME)
     other = bytes([VERSION[0] + 1]) + frame[1:]
-    assert not Outbox("elsewhere").is_own(frame)
+    assert not FrameBuffer("elsewhere").is_own(frame)
     with caplog.at_level(logging.WARNING):
         found = read(other, other, frame)
     assert [record.seq for record in found.records] == [1]
@@ -220,8 +220,8 @@ def test_garbage_does_nothing(frame: bytes) -> None:
     width=st.integers(0, 3),
 )
 def test_a_damaged_frame_never_harms(where: int, what: bytes, width: int) -> None:
-    outbox = Outbox("over there")
-    outbox.add([event(1, "x" * 50), private(1, 1), event(2)])
-    [frame] = outbox.frames(FRAME)
+    buffer = FrameBuffer("over there")
+    buffer.add([event(1, "x" * 50), private(1, 1), event(2)])
+    [frame] = buffer.frames(FRAME)
     for record in read(frame[:where] + what + frame[where + width :]).records:
         assert record.kind.is_public == (record.sub == 0)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parley.model.tasks import TaskState
-from parley.store.bus import poller as relay_module
-from parley.store.bus.frames import FrameReader, Outbox
+from parley.store.bus import poller
+from parley.store.bus.frames import FrameBuffer, FrameReader
 from parley.store.bus.poller import FASTER, BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
@@ -49,14 +49,14 @@ class Replica:
     def __init__(self, logs: MemoryLogs, bus: Bus | None = None, *, poll: float = NEVER) -> None:
         self.store = Store(logs)
         self.hints = LocalHints()
-        self.relay = BusPoller(self.store, self.hints, bus, poll=poll)
+        self.poller = BusPoller(self.store, self.hints, bus, poll=poll)
 
     async def start(self) -> None:
-        await self.store.open(self.relay.committed)
-        await self.relay.start()
+        await self.store.open(self.poller.publish)
+        await self.poller.start()
 
     async def stop(self) -> None:
-        await self.relay.stop()
+        await self.poller.stop()
         await self.store.close()
 
     async def settled(self) -> None:
@@ -90,13 +90,13 @@ async def test_one_append_is_told_here_and_by_the_bus(logs: MemoryLogs) -> None:
     assert [(record.seq, record.sub) for record in bus.told] == [(1, 0), (1, 1)]
     heard: list[str] = []
     with replica.hints.listen_work(heard.append):
-        replica.relay.work("agent")
+        replica.poller.publish_work("agent")
     assert (heard, bus.agents) == (["agent"], ["agent"])
     assert (bus.hints, bus.replica) == (replica.hints, replica.store.replica)
     await replica.stop()
-    await replica.relay.stop()
+    await replica.poller.stop()
     assert bus.hints is None
-    assert replica.hints.interest is None
+    assert replica.hints.on_interest is None
 
 
 async def test_who_cared_before_it_started_is_not_forgotten(logs: MemoryLogs) -> None:
@@ -111,12 +111,12 @@ async def test_who_cared_before_it_started_is_not_forgotten(logs: MemoryLogs) ->
 async def test_a_store_of_one_process_needs_no_bus_and_is_asked_nothing() -> None:
     bus, store, hints = PaperBus(), MemoryTaskStore(), LocalHints()
     relay = BusPoller(store, hints, bus)
-    await store.open(relay.committed)
+    await store.open(relay.publish)
     await relay.start()
     with hints.subscribe("t") as live:
         await store.append(creation("t"))
         assert numbers(live.take()[0]) == [1]
-        hints.missed()
+        hints.notify_lost()
     assert (bus.hints, bus.told, bus.watched) == (None, [], set())
     await relay.stop()
     await store.close()
@@ -160,13 +160,13 @@ async def test_only_news_is_passed_on(logs: MemoryLogs, writer: Replica) -> None
     with reader.hints.listen("t", ear), reader.hints.subscribe("t") as live:
         live.seen = 1
         for _ in range(5):
-            reader.hints.missed()
+            reader.hints.notify_lost()
             await reader.settled()
         assert len(reader.store.asked) >= 5
         assert [place.seq for place in ear.places] == [1]
         assert not await live.wait(0)
         await writer.store.append(addition("t", 1, chunk("t", "a")))
-        reader.hints.missed()
+        reader.hints.notify_lost()
         assert await live.wait(WAIT)
         assert live.take() == ([], True)
         assert [place.seq for place in ear.places] == [1, 2]
@@ -177,7 +177,7 @@ async def test_nobody_who_cares_costs_no_question(logs: MemoryLogs) -> None:
     reader = Replica(logs)
     await reader.start()
     for _ in range(3):
-        reader.hints.missed()
+        reader.hints.notify_lost()
         await reader.settled()
     assert reader.store.asked == []
     await reader.stop()
@@ -186,7 +186,7 @@ async def test_nobody_who_cares_costs_no_question(logs: MemoryLogs) -> None:
 async def test_many_are_asked_about_in_chunks_and_forgotten_when_nobody_cares(
     logs: MemoryLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "CHUNK", 10)
+    monkeypatch.setattr(poller, "CHUNK", 10)
     reader = Replica(logs, poll=0.02)
     watches = [reader.hints.subscribe(f"t{n}") for n in range(25)]
     for watch in watches:
@@ -196,11 +196,11 @@ async def test_many_are_asked_about_in_chunks_and_forgotten_when_nobody_cares(
         while len(reader.store.asked) < 6:
             await asyncio.sleep(0.001)
     assert reader.store.asked[:6] == [10, 10, 5, 10, 10, 5]
-    assert len(reader.relay._known) == 25
+    assert len(reader.poller._known) == 25
     for watch in watches[1:]:
         watch.__exit__(None, None, None)
     async with asyncio.timeout(WAIT):
-        while len(reader.relay._known) > 1:
+        while len(reader.poller._known) > 1:
             await asyncio.sleep(0.001)
     watches[0].__exit__(None, None, None)
     await reader.stop()
@@ -220,8 +220,8 @@ async def test_what_came_without_its_records_is_looked_for_at_once(
         other.places.clear()
         await writer.store.append(addition("t", None, received("a")))
         await writer.store.append(addition("u", None, received("a")))
-        reader.hints.news("t", 1)
-        reader.hints.news("gone", 1)
+        reader.hints.notify_seq("t", 1)
+        reader.hints.notify_seq("gone", 1)
         await ear.until(lambda: bool(ear.places))
         await reader.settled()
         assert [place.waiting for place in ear.places] == [1]
@@ -281,7 +281,7 @@ async def test_without_a_bus_that_works_it_looks_more_often(
     pauses: list[float] = []
 
     class Watched(BusPoller):
-        async def _pause(self, until: float) -> None:
+        async def _wait(self, until: float) -> None:
             pauses.append(until - asyncio.get_running_loop().time())
             await asyncio.sleep(0)
 
@@ -289,7 +289,7 @@ async def test_without_a_bus_that_works_it_looks_more_often(
     store, hints = Store(logs), LocalHints()
     relay = Watched(store, hints, None if is_up is None else bus, poll=NEVER)
     bus.is_up = bool(is_up)
-    await store.open(relay.committed)
+    await store.open(relay.publish)
     with hints.subscribe("t"):
         await relay.start()
         while not pauses:
@@ -313,14 +313,14 @@ class Lossy:
         self._room = room
         self._held: list[tuple[int, bytes]] = []
         self._reader: FrameReader | None = None
-        self._outbox = Outbox("")
+        self._buffer = FrameBuffer("")
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        self._reader, self._outbox = FrameReader(hints), Outbox(replica)
+        self._reader, self._buffer = FrameReader(hints), FrameBuffer(replica)
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
-        self._outbox.add(records)
-        for frame in self._outbox.frames(self._room):
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
+        self._buffer.add(records)
+        for frame in self._buffer.frames(self._room):
             times, later = self._fates.pop(0) if self._fates else (1, 0)
             self._held += [(later, frame)] * times
         due = [frame for wait, frame in self._held if wait == 0]
@@ -330,10 +330,10 @@ class Lossy:
             assert self.other._reader is not None
             self.other._reader.read(frame)
 
-    def work(self, agent: str) -> None:
+    def publish_work(self, agent: str) -> None:
         pass
 
-    def watch(self, task_id: str, cares: bool) -> None:
+    def watch(self, task_id: str, is_watched: bool) -> None:
         pass
 
     async def close(self) -> None:

@@ -36,9 +36,9 @@ async def test_a_cluster_carries_hints_and_outlives_a_node(monkeypatch: pytest.M
         async with ends(urls[0], f"{urls[1]},127.0.0.1:{nodes[2].port}") as (a, b):
             agents: list[str] = []
             with b.hints.listen_work(agents.append):
-                await until(lambda: len(_links(a)) == 3 and len(_links(b)) == 3)
+                await until(lambda: len(_connections(a)) == 3 and len(_connections(b)) == 3)
                 await everywhere(a, b)
-                a.bus.work("x")
+                a.bus.publish_work("x")
                 await until(lambda: agents == ["x"])
                 nodes[2].kill()
                 await until(lambda: not a.bus.is_up and not b.bus.is_up)
@@ -69,7 +69,7 @@ async def test_what_moves_to_another_node_is_followed(monkeypatch: pytest.Monkey
                 async_wait = 0
                 while not live.held:
                     seq = live.seen + 1
-                    a.bus.tell([event(seq, task_id="task 1")])
+                    a.bus.publish([event(seq, task_id="task 1")])
                     await live.wait(0.1)
                     async_wait += 1
                     assert async_wait < 300, "the other node is not found"
@@ -87,14 +87,14 @@ async def test_where_sentinels_find_another_master_the_bus_goes_too(
         hosts = ",".join(f"127.0.0.1:{guard.port}" for guard in guards)
         url = f"redis+sentinel://{hosts}/hints"
         async with ends(url, url) as (a, b):
-            assert list(_links(a)) == [("127.0.0.1", master.port)]
+            assert list(_connections(a)) == [("127.0.0.1", master.port)]
             await arrives(a, b)
             missed = b.missed
             master.kill()
             guards[0].kill()
             await until(lambda: not a.bus.is_up)
-            await until(lambda: list(_links(a)) == [("127.0.0.1", replica.port)])
-            await until(lambda: list(_links(b)) == [("127.0.0.1", replica.port)])
+            await until(lambda: list(_connections(a)) == [("127.0.0.1", replica.port)])
+            await until(lambda: list(_connections(b)) == [("127.0.0.1", replica.port)])
             await a.until_up()
             await b.until_up()
             assert b.missed > missed
@@ -142,7 +142,7 @@ async def test_the_store_is_asked_about_what_was_told_before_a_task_was_heard(
 ) -> None:
     asked: list[str | None] = []
     async with ends(redis.url) as [end]:
-        end.hints.look = asked.append
+        end.hints.on_lookup = asked.append
         with end.hints.subscribe("followed"), end.hints.listen("worked on", Ear()):
             await until(lambda: {"followed", "worked on"} <= {*asked})
 
@@ -153,7 +153,8 @@ async def lose_at_once() -> None:
     async with listening:
         port = listening.sockets[0].getsockname()[1]
         address = RedisAddress.of(f"redis://127.0.0.1:{port}")
-        await address.connect(address.nodes[0])
+        async with address.client(address.nodes[0]) as client:
+            await client.ping()
 
 
 def test_a_connection_that_is_lost_at_once_is_trouble_of_the_line(
@@ -275,8 +276,8 @@ def test_an_address_that_makes_no_sense_is_refused_without_its_password(url: str
     assert refused.value.__cause__ is None
 
 
-def _links(end: End) -> dict[tuple[str, int], object]:
-    links: dict[tuple[str, int], object] = end.bus._links  # type: ignore[attr-defined]
+def _connections(end: End) -> dict[tuple[str, int], object]:
+    links: dict[tuple[str, int], object] = end.bus._connections  # type: ignore[attr-defined]
     return links
 
 

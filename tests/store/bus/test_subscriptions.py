@@ -66,10 +66,10 @@ async def test_buffers_are_bounded_in_bytes_but_hold_any_single_append() -> None
 class Deaf:
     """A listener that fails."""
 
-    def heard(self, record: LoggedEvent) -> None:
+    def on_record(self, record: LoggedEvent) -> None:
         raise RuntimeError("broken")
 
-    def moved(self, place: LogPosition) -> None:
+    def on_position(self, place: LogPosition) -> None:
         raise RuntimeError("lame")
 
 
@@ -78,10 +78,10 @@ async def test_a_listener_is_called_with_private_records(hints: LocalHints) -> N
     with hints.listen("t", ear):
         hints.publish([event(1), private(1, 1)])
         hints.publish([private(1, 2)])
-        hints.moved(place(1))
-        hints.moved(place(1, "u"))
+        hints.notify_position(place(1))
+        hints.notify_position(place(1, "u"))
     hints.publish([private(1, 3)])
-    hints.moved(place(2))
+    hints.notify_position(place(2))
     assert ear.records == [(1, 1), (1, 2)]
     assert ear.places == [place(1)]
 
@@ -97,7 +97,7 @@ async def test_a_listener_that_fails_harms_nobody(
         hints.subscribe("t") as live,
     ):
         hints.publish([event(1), private(1, 1)])
-        hints.moved(place(1))
+        hints.notify_position(place(1))
         assert live.take()[0]
     assert ear.records == [(1, 1)]
     assert ear.places == [place(1)]
@@ -113,8 +113,8 @@ async def test_those_who_listen_for_work_hear_of_it(
 
     heard: list[str] = []
     with hints.listen_work(fail), hints.listen_work(heard.append):
-        hints.work("a")
-    hints.work("b")
+        hints.notify_work("a")
+    hints.notify_work("b")
     assert heard == ["a"]
     assert "lazy" in caplog.text
 
@@ -124,12 +124,12 @@ async def test_whoever_left_costs_nothing(hints: LocalHints) -> None:
         pass
     with pytest.raises(RuntimeError), hints.subscribe("t"):
         raise RuntimeError
-    assert hints.is_idle
+    assert not hints.watched
 
 
 async def test_the_first_who_cares_and_the_last_are_noted(hints: LocalHints) -> None:
     noted: list[tuple[str, bool]] = []
-    hints.interest = lambda task_id, cares: noted.append((task_id, cares))
+    hints.on_interest = lambda task_id, is_watched: noted.append((task_id, is_watched))
     with hints.subscribe("t"):
         with hints.listen("t", Ear()), hints.listen("u", Ear()), hints.subscribe("t"):
             assert set(hints.watched) == {"t", "u"}
@@ -166,29 +166,29 @@ async def test_a_gap_leaves_the_reader_behind_with_what_came_before_it(hints: Lo
 
 async def test_news_without_records_wakes_only_who_does_not_know(hints: LocalHints) -> None:
     looked: list[str | None] = []
-    hints.look = looked.append
+    hints.on_lookup = looked.append
     with hints.subscribe("t") as live:
         live.seen = 2
         hints.publish([event(3)])
-        hints.moved(place(3))
-        hints.news("t", 3)
+        hints.notify_position(place(3))
+        hints.notify_seq("t", 3)
         assert live.take()[1] is False
-        hints.moved(place(4))
+        hints.notify_position(place(4))
         assert await live.wait(5)
         assert live.take() == ([], True)
         live.seen = 4
-        hints.news("t", 5)
+        hints.notify_seq("t", 5)
         assert live.take() == ([], True)
         live.seen = 5
-        hints.news("t", 5)
+        hints.notify_seq("t", 5)
         assert not await live.wait(0)
-        hints.gone("t")
+        hints.notify_deleted("t")
         assert live.take() == ([], True)
         assert looked == []
         with hints.listen("t", Ear()):
-            hints.news("t", 5)
+            hints.notify_seq("t", 5)
         assert looked == ["t"]
-        hints.missed()
+        hints.notify_lost()
         assert looked == ["t", None]
 
 
@@ -216,29 +216,29 @@ class Looker:
     def __init__(self) -> None:
         self.looks: list[str] = []
 
-    def has_news(self, task_id: str) -> None:
+    def on_new_events(self, task_id: str) -> None:
         self.looks.append(task_id)
 
 
 def test_a_follower_hears_of_all_that_may_be_public() -> None:
     hints, looker = LocalHints(), Looker()
     asked: list[tuple[str, bool]] = []
-    hints.interest = lambda task_id, cares: asked.append((task_id, cares))
+    hints.on_interest = lambda task_id, is_watched: asked.append((task_id, is_watched))
     hints.follow("t", looker)
     assert hints.is_watched("t")
-    assert not hints.is_idle
+    assert hints.watched
     assert set(hints.watched) == {"t"}
     hints.publish([event(1)])
     hints.publish([private(1, 1)])
     hints.publish([event(1, task_id="u")])
-    hints.news("t", 2)
-    hints.gone("t")
+    hints.notify_seq("t", 2)
+    hints.notify_deleted("t")
     assert looker.looks == ["t", "t", "t"]
     with hints.subscribe("t"):
         hints.unfollow("t")
         assert asked == [("t", True)]
     hints.unfollow("t")
     assert asked == [("t", True), ("t", False)]
-    hints.news("t", 3)
+    hints.notify_seq("t", 3)
     assert looker.looks == ["t", "t", "t"]
-    assert hints.is_idle
+    assert not hints.watched

@@ -15,6 +15,7 @@ from parley.client.calls.question import is_settled, still_asks, task_before
 from parley.client.card.interface import declares
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.message import compose
+from parley.model.backoff import Backoff
 from parley.model.errors import A2AError, MethodNotFoundError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Message
@@ -162,7 +163,8 @@ async def poll(
     message continued is not settled while it only shows what it asked before, or what is ``known``
     from a stream that was not over.
     """
-    interval = pause = call.settings.poll_interval
+    interval = call.settings.poll_interval
+    backoff = Backoff(interval, 3 * interval, factor=1.2)
     before: Task | None = None
     said: Message | None = None
     looks = Looks()
@@ -179,12 +181,12 @@ async def poll(
         else:
             said = task.status.message or said
         before = task
-        pause = min(pause * 1.2, 3 * interval) if quiet > QUIET else interval
-        await asyncio.sleep(pause)
+        await asyncio.sleep(backoff.delay(1 + max(0, quiet - QUIET)))
 
 
 async def _get_patiently(call: AgentCall, agent: RemoteAgent, task_id: str) -> Task:
     """Return the task from an agent that was there before, and may be away for a while."""
+    backoff = Backoff(2 * call.settings.poll_interval, LONGEST_PAUSE)
     failures = 0
     while True:
         try:
@@ -194,7 +196,7 @@ async def _get_patiently(call: AgentCall, agent: RemoteAgent, task_id: str) -> T
             passing = isinstance(error, Unreachable | Disconnected | Timeout | UnexpectedStatus)
             if not passing or failures > LONGEST_ROW:
                 raise
-            pause = min(call.settings.poll_interval * 2**failures, LONGEST_PAUSE)
+            pause = backoff.delay(failures)
             call.output.note(f"{error}; trying again in {pause:g} s")
         await asyncio.sleep(pause)
 

@@ -348,7 +348,7 @@ async def follow(
                 task_id=reader.task_id,
                 seq=reader.seq,
             ) from cut
-        pause = _pause(retry, quiet, cut)
+        pause = _backoff(retry, quiet, cut)
         quiet += 1
         logger.info("the stream was cut (%s); going on in %.2f s", cut or "early end", pause)
         await asyncio.sleep(pause)
@@ -443,7 +443,7 @@ def _subscription(service: A2AService, context: CallContext, reader: StreamReade
     return lambda: service.subscribe_to_task(request, resumed)
 
 
-def _pause(retry: Retry, nth: int, cut: Exception | None) -> float:
+def _backoff(retry: Retry, nth: int, cut: Exception | None) -> float:
     wished: float | None = getattr(cut, "retry_after", None)
     return retry.pause(nth) if wished is None else min(wished, LONGEST_WAIT)
 

@@ -17,6 +17,7 @@ from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.distribution import install_command
+from parley.security.loopback import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ def _address(binding: str, url: str, card_url: str) -> str | None:
 def _is_plain(candidate: Candidate) -> bool:
     """Whether what is sent to an interface can be read on the way."""
     parts = urlsplit(candidate.interface.url)
-    return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+    return parts.scheme == "http" and not is_loopback(parts.hostname or "")
 
 
 def _nothing_in_common(card: AgentCard, only: str, version: str) -> NoCommonInterface:

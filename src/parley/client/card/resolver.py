@@ -33,6 +33,7 @@ from parley.model import encoding
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
 from parley.model.retry_after import seconds_of
+from parley.security.loopback import is_loopback
 from parley.wire import versions
 
 logger = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class CardResolver:
         if _is_file_name(text) or (is_file and not is_host):
             return await self._from_file(Path(text))
         if is_host:
-            address = f"{_scheme_for(text)}://{text}"
+            address = f"{_scheme_for(is_host[1])}://{text}"
             if is_file:
                 # Whoever made this folder must not decide where a host's name leads.
                 raise CardNotFound(
@@ -410,8 +411,8 @@ def _is_text(text: str) -> bool:
 
 
 def _scheme_for(host: str) -> str:
-    local = re.match(r"(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1?\])(:|/|$)", host, re.IGNORECASE)
-    return "http" if local else "https"
+    name = host.strip("[]")
+    return "http" if is_loopback(name) or name in ("0.0.0.0", "::") else "https"
 
 
 def read_card(raw: bytes, where: str) -> AgentCard:

@@ -12,6 +12,7 @@ import msgspec
 from parley.engine.content import checked, to_parts
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
+from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
@@ -87,13 +88,7 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     if isinstance(reason, Rejected | Failed | A2AError):
         text = str(reason)
     else:
-        reference = new_id()[-12:]
-        log.error(
-            "the skill %r failed (reference %s)",
-            attempt.request.skill.id,
-            reference,
-            exc_info=failure,
-        )
+        reference = log_incident(log, f"the skill {attempt.request.skill.id!r}", failure)
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:
         if isinstance(reason, A2AError):

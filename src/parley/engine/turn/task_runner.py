@@ -32,6 +32,7 @@ from parley.engine.turn.runner_owner import RunnerOwner
 from parley.engine.turn.task_writer import TaskWriter
 from parley.model.encoding import encode
 from parley.model.errors import A2AError, InternalError
+from parley.model.incident import log_incident
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
@@ -143,8 +144,7 @@ class TaskRunner:
             if not self.abandoned:
                 raise
         except Exception:
-            reference = new_id()[-12:]
-            log.exception("task %s failed (reference %s)", self.task_id, reference)
+            reference = log_incident(log, f"task {self.task_id}")
             self.executor.may_have_orphans = True
             self.waiters.refuse(
                 InternalError(f"the server failed; its log says why under {reference}")
@@ -524,14 +524,14 @@ class TaskRunner:
             self._listening.__exit__(None, None, None)
             self._listening = None
 
-    def heard(self, record: LoggedEvent) -> None:
+    def on_record(self, record: LoggedEvent) -> None:
         """Handle a private record of the task that any replica committed."""
         if isinstance(record.event, CancelRequested):
             self.cancel()
         elif isinstance(record.event, Received):
             self.wake()
 
-    def moved(self, position: LogPosition) -> None:
+    def on_position(self, position: LogPosition) -> None:
         """Handle the log's position, as the store has it."""
         if 0 < self.epoch < position.epoch:
             self._stop_fenced()

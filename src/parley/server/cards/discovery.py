@@ -154,11 +154,6 @@ def no_assistant(id: str) -> str:
     return f"there is no assistant {id[:100]!r} here"
 
 
-def no_tenant(name: str) -> str:
-    """Return the error text for an unknown tenant."""
-    return f"there is no tenant {name[:100]!r} here"
-
-
 def _query(scope: Scope) -> dict[str, str]:
     return {
         name.lower(): value.strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from parley.model.operations import Operation
+from parley.security.loopback import is_loopback
 from parley.server.app import App
 from parley.server.grpc.call import AgentRouter, GrpcCall, VersionCodec
 from parley.server.grpc.health import SERVICE as HEALTH
@@ -81,7 +81,7 @@ async def serving_grpc(
     try:
         await server.start()
         app.grpc.port = port
-        if options.cert is None and not _is_loopback(host):
+        if options.cert is None and not is_loopback(host):
             _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
         yield app.grpc.beside(address)
     except asyncio.CancelledError:  # the owner of the server no longer waits
@@ -189,10 +189,3 @@ def _credentials(options: GrpcOptions) -> Any:
 
 def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

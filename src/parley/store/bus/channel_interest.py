@@ -1,9 +1,8 @@
-"""Which tasks a replica subscribes to on a bus that has a channel a task: not the short ones.
+"""Channel interest: which tasks a replica subscribes to on a bus with a channel a task.
 
-Most tasks are over within a moment, and all that is committed to them is committed by the replica
-that works on them: to subscribe to each would cost more than the task. So there is a moment's wait
-first, and a longer one where the task is worked on. What is told meanwhile is lost as hints may be:
-whoever subscribes has the store asked when it is done.
+Most tasks are over at once, and their replica commits all of it: to subscribe to each would cost
+more than the task. So a task is subscribed to after a short delay, and after a longer one if this
+replica works on it. Hints of the meantime are lost; the store is asked as soon as it is.
 """
 
 from __future__ import annotations
@@ -13,38 +12,38 @@ from collections.abc import Callable
 
 from parley.store.bus.subscriptions import LocalHints
 
-SOON = 0.02
-LATE = 0.25
-"""How many seconds pass before a task is subscribed to that is followed, or worked on."""
+FOLLOWED_DELAY = 0.02
+WORKED_ON_DELAY = 0.25
+"""How many seconds after the first interest a task is subscribed to."""
 
 
 class ChannelInterest:
-    """The tasks that somebody cares about, of which the bus is not told yet.
+    """The watched tasks that the bus does not subscribe to yet.
 
-    ``subscribe`` is called when it is to be, and when nobody cares any more about a task that was
-    subscribed to.
+    ``subscribe`` is called with ``True`` when a task is due, and with ``False`` when a task that
+    was subscribed to is watched no longer.
     """
 
     def __init__(self, hints: LocalHints, subscribe: Callable[[str, bool], None]) -> None:
         self._hints = hints
         self._subscribe = subscribe
         self._loop = asyncio.get_running_loop()
-        # Since when, the longest first.
+        # Since when they are watched, the longest first.
         self._new: dict[str, float] = {}
         self._worked_on: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, task_id: str, cares: bool) -> None:
-        """Note that somebody cares about a task, or that nobody does any longer."""
-        if cares:
+    def note(self, task_id: str, is_watched: bool) -> None:
+        """Note that a task is watched, or no longer is."""
+        if is_watched:
             self._new[task_id] = self._loop.time()
             if self._timer is None:
-                self._timer = self._loop.call_later(SOON, self._look)
+                self._timer = self._loop.call_later(FOLLOWED_DELAY, self._subscribe_due)
         elif not self._forget(task_id):
             self._subscribe(task_id, False)
 
-    def is_settled(self, task_id: str) -> bool:
-        """Whether a task is subscribed to, if anybody cares."""
+    def is_subscribed(self, task_id: str) -> bool:
+        """Return whether a watched task is subscribed to."""
         return task_id not in self._new and task_id not in self._worked_on
 
     def close(self) -> None:
@@ -56,26 +55,27 @@ class ChannelInterest:
         new = self._new.pop(task_id, None)
         return new is not None or self._worked_on.pop(task_id, None) is not None
 
-    def _look(self) -> None:
+    def _subscribe_due(self) -> None:
         now = self._loop.time()
-        for task_id in _older(self._new, now - SOON):
+        for task_id in _before(self._new, now - FOLLOWED_DELAY):
             since = self._new.pop(task_id)
-            if self._hints.is_worked_on(task_id):
+            if self._hints.has_listener(task_id):
                 self._worked_on[task_id] = since
             else:
                 self._subscribe(task_id, True)
-        for task_id in _older(self._worked_on, now - LATE):
+        for task_id in _before(self._worked_on, now - WORKED_ON_DELAY):
             del self._worked_on[task_id]
             self._subscribe(task_id, True)
         waits = self._new or self._worked_on
-        self._timer = self._loop.call_later(SOON, self._look) if waits else None
+        later = self._loop.call_later
+        self._timer = later(FOLLOWED_DELAY, self._subscribe_due) if waits else None
 
 
-def _older(tasks: dict[str, float], than: float) -> list[str]:
-    """Return those that came before a moment, given that they are in the order of theirs."""
+def _before(tasks: dict[str, float], until: float) -> list[str]:
+    """Return the tasks with a time up to ``until``. The times must be ascending."""
     found = []
     for task_id, since in tasks.items():
-        if since > than:
+        if since > until:
             break
         found.append(task_id)
     return found

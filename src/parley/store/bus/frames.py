@@ -1,11 +1,11 @@
-"""What buses carry: frames of hints, written and read here and nowhere else.
+"""Frames: the messages that buses carry, written and read here and nowhere else.
 
-    <version><sender> [[told, ...], [agent, ...]]        all of it text
-    told = [task id, seq, sub, [record, ...]]            the log has reached (seq, sub)
-    record = [seq, sub, turn, kind, moment, event]
+    <version><replica> [[task, ...], [agent, ...]]       all of it text
+    task = [task id, seq, sub, [record, ...]]            the log has reached (seq, sub)
+    record = [seq, sub, turn, kind, time, event]
 
-A frame of another version, as replicas of an older or newer release send it, is not looked into:
-what it says is found in the store.
+A frame of another version, which a replica of another release sends, is ignored: the store has what
+it says.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 VERSION = b"1"
 MAX_FRAME = 1 << 20
-"""A frame of more bytes is nobody's who keeps to this page."""
+"""No frame of this version has more bytes."""
 
 MAX_TASKS = 10_000
 MAX_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class _Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     payload: msgspec.Raw
 
 
-class _Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class _Advance(msgspec.Struct, array_like=True, frozen=True, gc=False):
     task_id: str
     seq: int
     sub: int
@@ -48,7 +48,7 @@ class _Told(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Frame(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    told: tuple[_Told, ...]
+    tasks: tuple[_Advance, ...]
     agents: tuple[str, ...] = ()
 
 
@@ -56,15 +56,15 @@ _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(_Frame)
 
 
-class Outbox:
-    """What is to be told next, until it is taken: of each task, the records that came since.
+class FrameBuffer:
+    """The hints that wait to be sent: the records of each task, and agents with work.
 
-    Bounded, as a bus may be slow: beyond ``MAX_BYTES`` of events only where a log stands is kept,
-    and beyond ``MAX_TASKS`` nothing.
+    Bounded, since a bus may be slow: beyond ``MAX_BYTES`` of events only the position of a log is
+    kept, and beyond ``MAX_TASKS`` nothing.
     """
 
-    def __init__(self, sender: str) -> None:
-        self._start = VERSION + quote(sender, safe="").encode() + b" "
+    def __init__(self, replica: str) -> None:
+        self._start = VERSION + quote(replica, safe="").encode() + b" "
         self._tasks: dict[str, list[LoggedEvent]] = {}
         self._agents: set[str] = set()
         self._bytes = 0
@@ -73,7 +73,7 @@ class Outbox:
         return bool(self._tasks or self._agents)
 
     def add(self, records: Sequence[LoggedEvent]) -> bool:
-        """Add one append's records. Return whether they are the first of anything to be told."""
+        """Add the records of one append. Return whether the buffer was empty."""
         is_first = not self._tasks and not self._agents
         task_id = records[0].task_id
         held = self._tasks.get(task_id)
@@ -93,7 +93,7 @@ class Outbox:
         return is_first
 
     def add_work(self, agent: str) -> bool:
-        """Add an agent that has work. Return whether it is the first of anything to be told."""
+        """Add an agent that has work. Return whether the buffer was empty."""
         is_first = not self._tasks and not self._agents
         if len(self._agents) < MAX_AGENTS:
             self._agents.add(agent)
@@ -106,37 +106,36 @@ class Outbox:
         self._bytes = 0
 
     def frames(self, limit: int) -> list[bytes]:
-        """Take everything, as few frames of up to ``limit`` bytes each.
+        """Take everything, in as few frames of up to ``limit`` bytes as possible.
 
-        A record that does not fit into a frame of its own is left out, and only where the log
-        stands is said.
+        Of a record that does not fit into a frame, only its position is sent.
         """
         tasks, agents = self._tasks, self._agents
         self.clear()
         room = limit - len(self._start) - len(b"[[],[]]")
-        return list(self._packed(_told(tasks.values(), room), agents, room))
+        return list(self._packed(_pieces(tasks.values(), room), agents, room))
 
     def frames_by_task(self, limit: int) -> Iterator[tuple[str, bytes]]:
-        """Take what is to be told of tasks: each task's id, and a frame about it alone."""
+        """Take the records of all tasks: each task's id, and a frame about it alone."""
         tasks, self._tasks = self._tasks, {}
         self._bytes = 0
         room = limit - len(self._start) - len(b"[[],[]]")
         for task_id, records in tasks.items():
-            for told in _told((records,), room):
-                yield task_id, b"%b[[%b]]" % (self._start, told)
+            for piece in _pieces((records,), room):
+                yield task_id, b"%b[[%b]]" % (self._start, piece)
 
-    def nothing(self) -> bytes:
-        """Return a frame that says nothing; the sender knows by it that it is heard."""
+    def heartbeat(self) -> bytes:
+        """Return an empty frame, by which its replica notices that the bus works."""
         return b"%b[[],[]]" % self._start
 
     def is_own(self, frame: bytes) -> bool:
-        """Whether a frame is from here."""
+        """Return whether this replica sent a frame."""
         return frame.startswith(self._start)
 
-    def _packed(self, told: Iterable[bytes], agents: Iterable[str], room: int) -> Iterator[bytes]:
+    def _packed(self, pieces: Iterable[bytes], agents: Iterable[str], room: int) -> Iterator[bytes]:
         held: list[bytes] = []
         size = 0
-        for piece in told:
+        for piece in pieces:
             if held and size + len(piece) > room:
                 yield b"%b[[%b]]" % (self._start, b",".join(held))
                 held, size = [], 0
@@ -153,8 +152,8 @@ class Outbox:
             yield b"%b[[%b],[%b]]" % (self._start, b",".join(held), b",".join(names))
 
 
-def _told(tasks: Iterable[Sequence[LoggedEvent]], room: int) -> Iterator[bytes]:
-    """Return what is to be told of tasks, in pieces of up to ``room`` bytes."""
+def _pieces(tasks: Iterable[Sequence[LoggedEvent]], room: int) -> Iterator[bytes]:
+    """Return the records of tasks, encoded in pieces of up to ``room`` bytes."""
     for records in tasks:
         head = len(records[0].task_id) + 60
         held: list[_Record] = []
@@ -165,29 +164,29 @@ def _told(tasks: Iterable[Sequence[LoggedEvent]], room: int) -> Iterator[bytes]:
             if not record.payload or head + length > room:
                 last = records[-1]
                 # What comes after a record that is left out would be a gap, so it is left out too.
-                yield _encode(_Told(record.task_id, last.seq, last.sub, tuple(held)))
+                yield _encode(_Advance(record.task_id, last.seq, last.sub, tuple(held)))
                 break
             if size + length > room:
                 before = held[-1]
-                yield _encode(_Told(record.task_id, before.seq, before.sub, tuple(held)))
+                yield _encode(_Advance(record.task_id, before.seq, before.sub, tuple(held)))
                 held, size = [], head
-            held.append(_line(record))
+            held.append(_packable(record))
             size += length
             if n == len(records) - 1:
-                yield _encode(_Told(record.task_id, record.seq, record.sub, tuple(held)))
+                yield _encode(_Advance(record.task_id, record.seq, record.sub, tuple(held)))
 
 
-def _line(record: LoggedEvent) -> _Record:
+def _packable(record: LoggedEvent) -> _Record:
     payload = msgspec.Raw(record.payload)
     return _Record(record.seq, record.sub, record.turn, record.kind, record.at, payload)
 
 
-def _logged(task_id: str, line: _Record) -> LoggedEvent:
-    """Return the record of a task that a line holds. Raises ``ValueError`` for what cannot be."""
-    if line.seq < 1 or line.sub < 0 or line.kind.is_public != (line.sub == 0):
-        raise ValueError(f"there is no record {line.seq}.{line.sub} of the kind {line.kind.value}")
-    payload = bytes(line.payload)
-    record = logged(task_id, line.seq, line.sub, line.turn, line.kind, line.at, payload)
+def _logged(task_id: str, read: _Record) -> LoggedEvent:
+    """Return a task's record as the store has it. Raises ``ValueError`` for an impossible one."""
+    if read.seq < 1 or read.sub < 0 or read.kind.is_public != (read.sub == 0):
+        raise ValueError(f"there is no record {read.seq}.{read.sub} of the kind {read.kind.value}")
+    payload = bytes(read.payload)
+    record = logged(task_id, read.seq, read.sub, read.turn, read.kind, read.at, payload)
     event = record.event
     owner = event.id if isinstance(event, Task) else getattr(event, "task_id", task_id)
     if owner != task_id:
@@ -196,38 +195,38 @@ def _logged(task_id: str, line: _Record) -> LoggedEvent:
 
 
 class FrameReader:
-    """Hands what frames say to those in this process who care. Never raises for what is in them."""
+    """Passes the hints of other replicas' frames on to ``LocalHints``. Never raises for a frame."""
 
     def __init__(self, hints: LocalHints) -> None:
         self._hints = hints
-        self._has_complained = False
+        self._has_warned = False
 
     def read(self, frame: bytes) -> None:
-        """Pass on what a frame says."""
+        """Pass on the hints of a frame."""
         version, (_, space, body) = frame[:1], frame.partition(b" ")
         if version != VERSION or not space or len(frame) > MAX_FRAME:
-            self._complain("it is no frame of this version")
+            self._warn("it is no frame of this version")
             return
         hints = self._hints
         try:
             found = _decoder.decode(body)
-            # All of it is read before any is passed on, so nothing is passed on of a broken one.
-            told = [
+            # All of it is read first, so that nothing of a broken frame is passed on.
+            tasks = [
                 (task, [_logged(task.task_id, record) for record in task.records])
-                for task in found.told
+                for task in found.tasks
                 if hints.is_watched(task.task_id)
             ]
         except (ValueError, RecursionError) as error:
-            self._complain(str(error))
+            self._warn(str(error))
             return
-        for task, records in told:
+        for task, records in tasks:
             hints.publish(records)
             if not records or (records[-1].seq, records[-1].sub) < (task.seq, task.sub):
-                hints.news(task.task_id, task.seq)
+                hints.notify_seq(task.task_id, task.seq)
         for agent in found.agents:
-            hints.work(agent)
+            hints.notify_work(agent)
 
-    def _complain(self, reason: str) -> None:
-        if not self._has_complained:
-            self._has_complained = True
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning("the bus brings what cannot be read, and is ignored: %s", reason)

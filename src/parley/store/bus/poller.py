@@ -1,4 +1,4 @@
-"""What one replica hears of others: by the bus, and by looking into the store for what it lost."""
+"""The poller: gets hints from the bus, and asks the store for what the bus has lost."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from parley.store.task_store import StoreError, TaskStore
 logger = logging.getLogger(__name__)
 
 CHUNK = 1000
-"""How many tasks one question to the store is about."""
+"""How many tasks one query is about."""
 
 FASTER = 4
-"""How many times as often the store is asked while no bus brings hints."""
+"""How many times as often the store is polled while no bus brings hints."""
 
-_GONE = 0
-"""Stands for the place of a task that the store does not have."""
+_DELETED = 0
+"""Stands for the position of a task that the store does not have."""
 
 
 class BusPoller:
-    """Passes hints on between a store, those in this process who care, and a bus.
+    """Passes hints on between the store, the subscribers in this process, and the bus.
 
-    On a store that other replicas use too, it asks every ``poll`` seconds where all tasks stand
-    that anybody here cares about, ``FASTER`` times as often without a bus, and at once when the
-    bus is back: one question for ``CHUNK`` tasks, and only news is passed on. So a lost hint costs
-    a moment. An embedded store tells of everything itself: then nothing is asked, and no bus is
+    On a store that other replicas share it asks for the positions of all watched tasks, every
+    ``poll`` seconds, ``FASTER`` times as often without a bus, and at once when the bus is back:
+    ``CHUNK`` tasks a query, and only changes are passed on. So a lost hint costs a delay and
+    nothing else. An embedded store publishes everything itself: it is not polled, and no bus is
     opened.
     """
 
@@ -42,42 +42,42 @@ class BusPoller:
         self._hints = hints
         self._bus = bus
         self._poll = poll
-        # What was last heard from the store of each task that is watched: a hash of its place.
+        # A hash of the last known position of each watched task.
         self._known: dict[str, int] = {}
-        self._at_once: set[str] = set()
-        self._everything = False
-        self._asked = asyncio.Event()
+        self._next: set[str] = set()
+        self._all_next = False
+        self._wake = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._is_failing = False
 
-    def committed(self, records: Sequence[LoggedEvent]) -> None:
-        """Tell everybody of one append. This is what the store is opened with."""
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
+        """Pass on the records of one append. The store is opened with this."""
         self._hints.publish(records)
         if self._bus is not None and records:
-            self._bus.tell(records)
+            self._bus.publish(records)
 
-    def work(self, agent: str) -> None:
-        """Tell everybody that there is unclaimed work of an agent."""
-        self._hints.work(agent)
+    def publish_work(self, agent: str) -> None:
+        """Pass on that an agent has unclaimed work."""
+        self._hints.notify_work(agent)
         if self._bus is not None:
-            self._bus.work(agent)
+            self._bus.publish_work(agent)
 
     async def start(self) -> None:
-        """Begin to hear of others, now that the store is open."""
+        """Open the bus and begin to poll, now that the store is open."""
         if not self._store.is_shared:
             self._bus = None
             return
-        self._hints.look = self._look
+        self._hints.on_lookup = self._look_up
         if self._bus is not None:
-            self._hints.interest = self._bus.watch
+            self._hints.on_interest = self._bus.watch
             await self._bus.open(self._hints, self._store.replica)
             for task_id in self._hints.watched:
                 self._bus.watch(task_id, True)
-        self._polling = asyncio.create_task(self._run(), name="parley-relay")
+        self._polling = asyncio.create_task(self._run(), name="parley-bus-poller")
 
     async def stop(self) -> None:
-        """Hear of nothing any more. Idempotent."""
-        self._hints.look = self._hints.interest = None
+        """Stop polling and close the bus. Idempotent."""
+        self._hints.on_lookup = self._hints.on_interest = None
         polling, self._polling = self._polling, None
         try:
             if polling is not None:
@@ -86,12 +86,13 @@ class BusPoller:
             if self._bus is not None:
                 await self._bus.close()
 
-    def _look(self, task_id: str | None) -> None:
+    def _look_up(self, task_id: str | None) -> None:
+        """Have a task, or all, looked up at once."""
         if task_id is None:
-            self._everything = True
+            self._all_next = True
         else:
-            self._at_once.add(task_id)
-        self._asked.set()
+            self._next.add(task_id)
+        self._wake.set()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -99,22 +100,22 @@ class BusPoller:
         due = pause = 0.0
         hurry = False
         while True:
-            self._asked.clear()
+            self._wake.clear()
             now = loop.time()
-            if self._everything:
-                self._everything = False
+            if self._all_next:
+                self._all_next = False
                 left, hurry = self._watched(), True
             elif not left and now >= due:
                 left = self._watched()
                 pause = self._interval() / max(1, -(-len(left) // CHUNK))
             try:
-                if self._at_once:
-                    asked, self._at_once = self._at_once, set()
+                if self._next:
+                    asked, self._next = self._next, set()
                     await self._ask([task for task in asked if self._hints.is_watched(task)])
                 if hurry or now >= due:
                     chunk, left = left[:CHUNK], left[CHUNK:]
                     await self._ask(chunk)
-                    self._heard()
+                    self._succeeded()
                     due = loop.time() + (self._interval() if hurry else pause)
                     hurry = hurry and bool(left)
             except StoreError as error:
@@ -124,10 +125,10 @@ class BusPoller:
                 logger.exception("looking for what other replicas did failed")
                 left, due = [], loop.time() + self._interval()
             if not hurry:
-                await self._pause(due)
+                await self._wait(due)
 
     def _watched(self) -> list[str]:
-        """Return all tasks that are watched, and forget what is known of others."""
+        """Return all watched tasks, and forget the positions of others."""
         watched = list(self._hints.watched)
         if len(self._known) > len(watched):
             known = self._known
@@ -137,33 +138,33 @@ class BusPoller:
     def _interval(self) -> float:
         return self._poll if self._bus is not None and self._bus.is_up else self._poll / FASTER
 
-    async def _pause(self, until: float) -> None:
-        """Wait until a moment of the loop's clock, or until somebody wants to know at once."""
+    async def _wait(self, until: float) -> None:
+        """Wait until a time of the loop's clock, or until something is to be looked up at once."""
         try:
             async with asyncio.timeout_at(until):
-                await self._asked.wait()
+                await self._wake.wait()
         except TimeoutError:
             pass
 
     async def _ask(self, task_ids: Sequence[str]) -> None:
-        """Ask the store about some tasks, and pass on what is new."""
+        """Ask the store for the positions of tasks, and pass on those that changed."""
         if not task_ids:
             return
         known = self._known
         missing = set(task_ids)
-        for place in await self._store.positions(task_ids):
-            task_id = place.task_id
+        for position in await self._store.positions(task_ids):
+            task_id = position.task_id
             missing.discard(task_id)
-            now = hash(place) or 1
+            now = hash(position) or 1
             if known.get(task_id) != now:
                 known[task_id] = now
-                self._hints.moved(place)
+                self._hints.notify_position(position)
         for task_id in missing:
-            if known.get(task_id) != _GONE:
-                known[task_id] = _GONE
-                self._hints.gone(task_id)
+            if known.get(task_id) != _DELETED:
+                known[task_id] = _DELETED
+                self._hints.notify_deleted(task_id)
 
-    def _heard(self) -> None:
+    def _succeeded(self) -> None:
         if self._is_failing:
             self._is_failing = False
             logger.warning("the store can be asked again what other replicas did")

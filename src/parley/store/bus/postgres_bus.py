@@ -1,11 +1,10 @@
-"""Hints over PostgreSQL: LISTEN and NOTIFY, on two connections of their own.
+"""The bus over PostgreSQL: LISTEN and NOTIFY, on two connections of their own.
 
-Never inside a write, since commits that notify wait for one another in the whole database: what
-was committed within a few milliseconds is told with one NOTIFY, which waits for no disk either.
+No write notifies, since commits that notify wait for one another in the whole database: the commits
+of a few milliseconds share one NOTIFY, which waits for no disk either.
 
-Small records travel with the hint. Every replica gets everybody's, and skips what nobody there
-cares about, which costs it a few microseconds; a reader elsewhere is spared a question to the
-store for every hint, which costs the database many times that.
+Small records travel with the hint. Every replica gets all of them and skips the tasks that it does
+not watch, which costs a few microseconds; each saves a query, which costs many times that.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 import psycopg
 
-from parley.store import jitter
-from parley.store.bus.frames import FrameReader, Outbox
+from parley.model.backoff import Backoff
+from parley.store.bus.frames import FrameBuffer, FrameReader
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
@@ -29,19 +28,20 @@ from parley.store.postgres.connection import Address, is_read_only
 logger = logging.getLogger(__name__)
 
 Connection = psycopg.AsyncConnection[Any]
+Session = Callable[[Connection], Awaitable[None]]
 
-FRAME = 7900
+FRAME_BYTES = 7900
 """Bytes of one notification; PostgreSQL takes 7,999."""
 
-TICK = 0.005
-BEAT = 3.0
-SILENCE = 10.0
-PATIENCE = 5.0
-LONGEST_PAUSE = 5.0
-FLUSH = 1.0
+TICK_SECONDS = 0.005
+HEARTBEAT_SECONDS = 3.0
+SILENCE_SECONDS = 10.0
+TIMEOUT_SECONDS = 5.0
+RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
+FLUSH_SECONDS = 1.0
 
-# Local to the statement, since the connection may be a pooler's after all. Frames are a line each,
-# as JSON has no line feed: a list of strings takes the driver longer than all the rest of a task.
+# Local to the statement, since the connection may be a pooler's after all. Frames are a line each:
+# JSON has no line feed, and a list of strings takes the driver longer than all the rest of a task.
 _NOTIFY = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, frame)
 FROM unnest(string_to_array(%s, chr(10))) AS frame
@@ -51,96 +51,98 @@ FROM unnest(string_to_array(%s, chr(10))) AS frame
 class PostgresBus:
     """A ``Bus`` over a PostgreSQL database, which need not be the store's.
 
-    ``url`` leads to the server itself, not through a pooler: behind one nothing arrives, which is
-    noticed, as this replica then does not hear itself. The bus is up when it does.
-    ``tick`` is how many seconds lie between two notifications at least.
+    ``url`` leads to the server itself, not through a pooler: behind one nothing arrives. The bus is
+    up while this replica gets its own notifications back. ``tick`` is the least time between two
+    notifications, in seconds.
     """
 
-    def __init__(self, url: str, *, tick: float = TICK) -> None:
+    def __init__(self, url: str, *, tick: float = TICK_SECONDS) -> None:
         self._address = Address.of(url)
         self._channel = f"{self._address.schema}_hints"[-63:]
         self._tick = tick
         self._hints: LocalHints | None = None
-        self._outbox = Outbox("")
+        self._buffer = FrameBuffer("")
         self._reader: FrameReader | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: set[Connection] = set()
         self._wake = asyncio.Event()
         self._tried = asyncio.Event()
-        self._is_speaking = False
+        self._is_publishing = False
         self._is_closing = False
-        self._is_heard = False
+        self._is_up = False
         self._is_failing = False
-        self._heard_at = 0.0
-        self._beat_at = 0.0
+        self._echo_at = 0.0
+        self._heartbeat_at = 0.0
 
     def __repr__(self) -> str:
         return f"<PostgresBus {self._address.name}>"
 
     @property
     def is_up(self) -> bool:
-        """Whether this replica hears what is told, itself included."""
-        return self._is_heard
+        """Return whether this replica gets all notifications, its own included."""
+        return self._is_up
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Begin to connect, and wait a moment for it. A server that is not there is tried again."""
+        """Begin to connect, and wait a few seconds for it; the reconnect loops go on trying."""
         self._hints = hints
-        self._outbox = Outbox(replica)
+        self._buffer = FrameBuffer(replica)
         self._reader = FrameReader(hints)
         self._is_closing = False
         self._tried.clear()
         self._tasks = [
-            asyncio.create_task(self._again_and_again(self._listen), name="parley-bus-listen"),
-            asyncio.create_task(self._again_and_again(self._speak), name="parley-bus-speak"),
+            asyncio.create_task(
+                self._reconnect_loop(self._subscriber), name="parley-bus-subscribe"
+            ),
+            asyncio.create_task(self._reconnect_loop(self._publisher), name="parley-bus-publish"),
         ]
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self._tried.wait()
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
-        """Tell the other replicas of one append's records, a moment later."""
-        if self._is_speaking and records and self._outbox.add(records):
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
+        """Send the records of one append to the other replicas, at the next tick."""
+        if self._is_publishing and records and self._buffer.add(records):
             self._wake.set()
 
-    def work(self, agent: str) -> None:
-        """Tell the other replicas that there is unclaimed work of an agent."""
-        if self._is_speaking and self._outbox.add_work(agent):
+    def publish_work(self, agent: str) -> None:
+        """Tell the other replicas that an agent has unclaimed work."""
+        if self._is_publishing and self._buffer.add_work(agent):
             self._wake.set()
 
-    def watch(self, task_id: str, cares: bool) -> None:
-        """Nothing to do: everybody is told everything."""
+    def watch(self, task_id: str, is_watched: bool) -> None:
+        """Do nothing: every replica gets all notifications."""
 
     async def close(self) -> None:
-        """Tell what is left, for a second at most, and disconnect. Idempotent."""
+        """Send what is left, for a second at most, and disconnect. Idempotent."""
         if not self._tasks:
             return
         self._is_closing = True
         self._wake.set()
         tasks, self._tasks = self._tasks, []
         try:
-            await asyncio.wait(tasks[1:], timeout=FLUSH)
+            await asyncio.wait(tasks[1:], timeout=FLUSH_SECONDS)
         finally:
             for connection in self._connections:
-                _break(connection)
+                _abort(connection)
             await end(tasks)
-            self._is_heard = self._is_speaking = False
+            self._is_up = self._is_publishing = False
             self._hints = self._reader = None
-            self._outbox.clear()
+            self._buffer.clear()
 
-    async def _again_and_again(self, live: Any) -> None:
-        """Connect and go on with that, each time it ends, with growing pauses in between."""
+    async def _reconnect_loop(self, session: Session) -> None:
+        """Connect and run a session, again each time one ends, with a backoff in between."""
         loop = asyncio.get_running_loop()
-        pause = 0.1
+        failures = 0
         while not self._is_closing:
             began = loop.time()
             try:
                 connection = await self._connect()
                 self._connections.add(connection)
                 try:
-                    await live(connection)
+                    await session(connection)
                 finally:
                     self._connections.discard(connection)
-                    # Not what psycopg does to be nice: the server may no longer answer.
+                    # Not ``close``, which says goodbye: the server may no longer answer.
                     connection.pgconn.finish()
             except (psycopg.Error, OSError) as error:
                 self._failed(error)
@@ -149,112 +151,111 @@ class PostgresBus:
             self._tried.set()
             if self._is_closing:
                 return
-            if loop.time() - began > LONGEST_PAUSE:
-                pause = 0.1
-            await asyncio.sleep(pause * jitter.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            has_lasted = loop.time() - began > RECONNECT.longest
+            failures = 1 if has_lasted else failures + 1
+            await asyncio.sleep(RECONNECT.delay(failures))
 
     async def _connect(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(self._address.conninfo, autocommit=True)
         connection.prepare_threshold = None
         return connection
 
-    # -- speaking ------------------------------------------------------------------------------
+    # -- publishing ----------------------------------------------------------------------------
 
-    async def _speak(self, connection: Connection) -> None:
+    async def _publisher(self, pub_connection: Connection) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        self._is_speaking = True
-        self._beat_at = 0.0
+        self._is_publishing = True
+        self._heartbeat_at = 0.0
         try:
             while True:
-                await self._woken(self._beat_at)
+                await self._wait(self._heartbeat_at)
                 self._wake.clear()
                 now = loop.time()
-                frames = self._outbox.frames(FRAME)
-                if not frames and now >= self._beat_at:
-                    frames = [self._outbox.nothing()]
+                frames = self._buffer.frames(FRAME_BYTES)
+                if not frames and now >= self._heartbeat_at:
+                    frames = [self._buffer.heartbeat()]
                 if frames:
-                    self._beat_at = now + BEAT
+                    self._heartbeat_at = now + HEARTBEAT_SECONDS
                     values = [self._channel, b"\n".join(frames).decode()]
-                    await _in_time(connection, connection.execute(_NOTIFY, values))
-                    if is_read_only(connection) and loop.time() - began > LONGEST_PAUSE:
-                        # Others may be at the server that took its place.
+                    await _in_time(pub_connection, pub_connection.execute(_NOTIFY, values))
+                    if is_read_only(pub_connection) and loop.time() - began > RECONNECT.longest:
+                        # The other replicas may use the server that took its place.
                         raise psycopg.OperationalError("the server takes no writes")
                 if not self._is_closing:
-                    # Told at once after a quiet moment; in a busy one with what comes meanwhile.
+                    # Sent at once after a quiet tick; in a busy one with what comes meanwhile.
                     await asyncio.sleep(max(0.0, now + self._tick - loop.time()))
-                elif not self._outbox:
+                elif not self._buffer:
                     return
         finally:
-            self._is_speaking = False
-            self._outbox.clear()
+            self._is_publishing = False
+            self._buffer.clear()
 
-    async def _woken(self, until: float) -> None:
-        """Wait until there is something to tell, or until a moment of the loop's clock."""
+    async def _wait(self, until: float) -> None:
+        """Wait until there is something to send, or until a time of the loop's clock."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._wake.wait()
 
-    # -- listening -----------------------------------------------------------------------------
+    # -- subscribing ---------------------------------------------------------------------------
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _subscriber(self, sub_connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        await _in_time(connection, connection.execute(f'LISTEN "{self._channel}"'))
+        await _in_time(sub_connection, sub_connection.execute(f'LISTEN "{self._channel}"'))
         lost: asyncio.Future[None] = loop.create_future()
-        # A descriptor of our own: that of a connection that is lost is closed at once, and its
-        # number may be another's before the loop is told to leave it alone.
-        line = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
+        # A descriptor of our own: that of a lost connection is closed at once, and its number may
+        # belong to another one before the loop stops watching it.
+        sock = socket.fromfd(sub_connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
 
         def readable() -> None:
             try:
-                self._take_in(connection)
+                self._read_notifications(sub_connection)
             except Exception as error:
-                loop.remove_reader(line)
+                loop.remove_reader(sock)
                 if not lost.done():
                     lost.set_exception(error)
 
-        loop.add_reader(line, readable)
+        loop.add_reader(sock, readable)
         try:
-            self._heard_at = loop.time()
+            self._echo_at = loop.time()
             if self._hints is not None:
-                self._hints.missed()
-            self._beat_at = 0.0
+                self._hints.notify_lost()
+            self._heartbeat_at = 0.0
             self._wake.set()
             readable()
             while True:
-                await asyncio.wait([lost], timeout=BEAT)
+                await asyncio.wait([lost], timeout=HEARTBEAT_SECONDS)
                 if lost.done():
                     lost.result()
-                if loop.time() - self._heard_at > SILENCE:
-                    if self._is_speaking:
+                if loop.time() - self._echo_at > SILENCE_SECONDS:
+                    if self._is_publishing:
                         raise psycopg.OperationalError(
                             "what is told is not heard; the address must lead to the server "
                             "itself, not through a pooler"
                         )
-                    self._is_heard = False
+                    self._is_up = False
         finally:
-            self._is_heard = False
-            loop.remove_reader(line)
-            line.close()
+            self._is_up = False
+            loop.remove_reader(sock)
+            sock.close()
             if not lost.cancel():
                 lost.exception()
 
-    def _take_in(self, connection: Connection) -> None:
-        """Take in what has arrived. Raises ``psycopg.Error`` when the connection is lost."""
-        pgconn = connection.pgconn
+    def _read_notifications(self, sub_connection: Connection) -> None:
+        """Pass on what has arrived. Raises ``psycopg.Error`` when the connection is lost."""
+        pgconn = sub_connection.pgconn
         pgconn.consume_input()
         while (notification := pgconn.notifies()) is not None:
             frame = notification.extra
-            if self._outbox.is_own(frame):
-                self._hear_itself()
+            if self._buffer.is_own(frame):
+                self._note_echo()
             elif self._reader is not None:
                 self._reader.read(frame)
 
-    def _hear_itself(self) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
-        if not self._is_heard:
-            self._is_heard = True
+    def _note_echo(self) -> None:
+        self._echo_at = asyncio.get_running_loop().time()
+        if not self._is_up:
+            self._is_up = True
             self._tried.set()
             if self._is_failing:
                 self._is_failing = False
@@ -271,18 +272,18 @@ class PostgresBus:
 
 
 async def _in_time(connection: Connection, work: Coroutine[Any, Any, Any]) -> None:
-    """Wait for the server's answer; after ``PATIENCE`` seconds the connection is broken off."""
-    timer = asyncio.get_running_loop().call_later(PATIENCE, _break, connection)
+    """Wait for the server's answer; abort the connection after ``TIMEOUT_SECONDS``."""
+    timer = asyncio.get_running_loop().call_later(TIMEOUT_SECONDS, _abort, connection)
     try:
         await work
     finally:
         timer.cancel()
 
 
-def _break(connection: Connection) -> None:
-    """Break a connection off, so that whoever waits for its server hears of it."""
+def _abort(connection: Connection) -> None:
+    """Shut a connection down, so that whoever waits for its server gets an error."""
     with (
         suppress(OSError, psycopg.Error),
-        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as line,
+        socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as sock,
     ):
-        line.shutdown(socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)

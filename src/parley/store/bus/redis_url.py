@@ -1,23 +1,23 @@
-"""Where a Redis (or Valkey) is, from its URL: one server, a cluster, or what Sentinels watch.
+"""The address of a Redis or Valkey: one server, a cluster, or a service that Sentinels watch.
 
-What an error says never holds the URL, which may hold a password.
+No error quotes the URL, since it may hold a password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from redis.asyncio.connection import AbstractConnection
 
 FORMS = (
     "redis://user:password@host:6379, rediss://... with TLS, redis+unix:///path/to/socket, "
@@ -25,8 +25,8 @@ FORMS = (
 )
 PREFIX = "parley:"
 CONNECT_SECONDS = 5.0
-SILENCE = 10.0
-"""For how many seconds a server may say nothing, which is asked something every few."""
+SILENCE_SECONDS = 10.0
+"""How long a server may not answer; it is pinged more often."""
 
 Kind = Literal["server", "cluster", "sentinel"]
 
@@ -50,14 +50,14 @@ Node = tuple[str, int]
 """Host and port; a path and 0 for a socket."""
 
 Slots = Sequence[tuple[int, int, Node]]
-"""Which node has which slots of a cluster: first, last, node."""
+"""The slots of a cluster's nodes: first, last, node."""
 
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a bus is. ``name`` is what people are told, without user and password.
+    """The address of a bus. ``name`` is for people, without user and password.
 
-    ``prefix`` begins the name of every channel, as a Redis may be shared. ``nodes`` are where to
-    ask first: the server, some of a cluster, or Sentinels, which know the ``service``.
+    ``prefix`` begins the name of every channel, as a Redis may be shared. ``nodes`` are the server,
+    some nodes of a cluster, or the Sentinels, which know the ``service``.
     """
 
     kind: Kind
@@ -134,88 +134,76 @@ class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
             is_socket=is_socket,
         )
 
-    async def connect(self, node: Node, *, to_sentinel: bool = False) -> AbstractConnection:
-        """Connect to a server. Raises ``RedisError`` or ``OSError``."""
-        options: dict[str, Any] = {
-            "protocol": 2,
-            "socket_connect_timeout": CONNECT_SECONDS,
-            "socket_timeout": SILENCE,
-            **(self.sentinel_options if to_sentinel else self.options),
-        }
-        connection: AbstractConnection
-        if self.is_socket:
-            connection = UnixDomainSocketConnection(path=node[0], **options)
-        else:
-            made = SSLConnection if self.tls else Connection
-            connection = made(host=node[0], port=node[1], socket_keepalive=True, **options)
+    @asynccontextmanager
+    async def client(
+        self, node: Node, options: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[Redis]:
+        """Yield a client of a server, with other ``options`` for a Sentinel.
+
+        It retries nothing: hints are lost with a connection, so each loss must be noticed. Raises
+        ``RedisError`` and ``OSError``.
+        """
+        host, port = node
+        client = Redis(
+            **({"unix_socket_path": host} if self.is_socket else {"host": host, "port": port}),
+            protocol=2,
+            ssl=self.tls,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_timeout=SILENCE_SECONDS,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0, supported_errors=()),
+            **(self.options if options is None else options),
+        )
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
-            if self.kind == "sentinel" and not to_sentinel:
-                await connection.send_command("ROLE")
-                role = await connection.read_response()
-                if role[0] != b"master":
-                    raise ConnectionError("the server is a replica of another by now")
-        except RuntimeError as error:  # what uvloop says of a line that was cut by then
-            await connection.disconnect(nowait=True)
+            yield client
+        except RuntimeError as error:  # which uvloop raises for a connection that was cut by then
             raise ConnectionError("the connection was lost at once") from error
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        return connection
+        finally:
+            with suppress(RedisError, OSError):  # the server may no longer answer
+                await client.aclose()
+
+    async def check_role(self, client: Redis) -> None:
+        """Raise ``ConnectionError`` if Sentinels have made the server a replica by now."""
+        if self.kind == "sentinel" and (await client.role())[0] != b"master":
+            raise ConnectionError("the server is a replica of another by now")
 
     async def master(self) -> Node:
         """Ask the Sentinels which server to use. Raises ``RedisError`` or ``OSError``."""
-        found = await self._ask(
-            self.nodes, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.service, to_sentinel=True
-        )
+        command = ("SENTINEL GET-MASTER-ADDR-BY-NAME", self.service)
+        _, found = await self._ask(self.nodes, *command, options=self.sentinel_options)
         if not found:
             raise ConnectionError(f"the Sentinels know no service {self.service}")
         return found[0].decode(), int(found[1])
 
     async def slots(self, known: Sequence[Node]) -> Slots:
         """Ask a node of the cluster who has which slots. Raises ``RedisError`` or ``OSError``."""
-        found = []
-        async for node, reply in self._asked((*self.nodes, *known), "CLUSTER", "SLOTS"):
-            for first, last, owner, *_ in reply:
-                host = owner[0].decode() if owner[0] else node[0]
-                found.append((int(first), int(last), (host, int(owner[1]))))
-            break
+        node, found = await self._ask((*self.nodes, *known), "CLUSTER SLOTS")
         if not found:
             raise ConnectionError("the cluster has no slots assigned")
-        return found
+        return [
+            (int(first), int(last), (owner[0].decode() or node[0], int(owner[1])))
+            for first, last, owner, *_ in found
+        ]
 
-    async def _ask(self, nodes: Sequence[Node], *command: str, to_sentinel: bool) -> Any:
-        async for _, reply in self._asked(nodes, *command, to_sentinel=to_sentinel):
-            if reply:
-                return reply
-        return None
-
-    async def _asked(
-        self, nodes: Sequence[Node], *command: str, to_sentinel: bool = False
-    ) -> AsyncIterator[tuple[Node, Any]]:
-        """Yield what nodes reply, one after the other. Raises when none does."""
+    async def _ask(
+        self, nodes: Sequence[Node], *command: str, options: Mapping[str, Any] | None = None
+    ) -> tuple[Node, Any]:
+        """Return the first node with an answer, and the answer. Raises when none answers."""
         failure: Exception | None = None
-        has_reply = False
+        answer: Any = None
         for node in dict.fromkeys(nodes):
             try:
-                async with self._connected(node, to_sentinel) as connection:
-                    await connection.send_command(*command)
-                    reply = await connection.read_response()
+                async with self.client(node, options) as client:
+                    answer = await client.execute_command(*command)  # type: ignore[no-untyped-call]
             except (RedisError, OSError) as error:
                 failure = error
                 continue
-            has_reply = True
-            yield node, reply
-        if failure is not None and not has_reply:
+            if answer:
+                return node, answer
+            failure = None
+        if failure is not None:
             raise failure
-
-    @asynccontextmanager
-    async def _connected(self, node: Node, to_sentinel: bool) -> AsyncIterator[AbstractConnection]:
-        connection = await self.connect(node, to_sentinel=to_sentinel)
-        try:
-            yield connection
-        finally:
-            await connection.disconnect(nowait=True)
+        return nodes[0], answer
 
 
 def _node(text: str, port: int) -> Node:

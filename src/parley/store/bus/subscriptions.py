@@ -1,8 +1,7 @@
-"""Who is told of what was committed: within one process, and by a bus from one to another.
+"""Subscriptions to tasks in this process, and the ``Bus`` that brings the hints of other replicas.
 
-A hint is a convenience: whoever follows a task can always ask the store, and does when hints were
-too many for it or one was lost. So a hint may be lost, repeated or late, and a slow reader costs a
-bounded buffer and never holds anybody up.
+A hint is a wake-up notification: a task's log has grown. It may be lost, repeated or late, since
+the store has the truth; the records that travel with a hint save a query.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ WorkListener = Callable[[str], None]
 
 
 class Listener(Protocol):
-    """Somebody who sees to a task: a lane, the teller of a webhook.
+    """Gets the private records of a task that it works on: a task runner.
 
     Both methods must be quick and must not raise. Either may be called again for what is known.
     """
 
-    def heard(self, record: LoggedEvent) -> None:
-        """A private record of the task was committed, here or elsewhere."""
+    def on_record(self, record: LoggedEvent) -> None:
+        """Take a private record of the task that was committed by any replica."""
         ...
 
-    def moved(self, place: LogPosition) -> None:
-        """Somebody looked into the store: the log stands at ``place``."""
+    def on_position(self, position: LogPosition) -> None:
+        """Take the position of the task's log, as the store has just returned it."""
         ...
 
 
 class Follower(Protocol):
-    """Somebody who looks into a task's log for himself, and wants to know when: webhooks."""
+    """Reads a task's log itself, and is notified when there may be more: webhook delivery."""
 
-    def has_news(self, task_id: str) -> None:
-        """There may be public events in the log that were not there before.
+    def on_new_events(self, task_id: str) -> None:
+        """Note that the log may hold new public events.
 
         Must be quick and must not raise; may be called when there is nothing.
         """
@@ -53,30 +52,30 @@ class Follower(Protocol):
 class Bus(Protocol):
     """Carries hints between the replicas of a store. May lose, repeat and reorder them.
 
-    What it brings it hands to the ``LocalHints`` that it was opened with, on the event loop; what
-    this replica told itself does not come back. None of the methods that are not ``async`` waits
-    or raises: what cannot be told is dropped.
+    It passes the hints of other replicas to the ``LocalHints`` that it was opened with, on the
+    event loop, and never those of its own. The methods that are not ``async`` neither wait nor
+    raise: they drop what cannot be sent.
     """
 
     @property
     def is_up(self) -> bool:
-        """Whether what others tell arrives here, as far as is known."""
+        """Return whether the hints of other replicas arrive, as far as is known."""
         ...
 
     async def open(self, hints: LocalHints, replica: str) -> None:
-        """Connect, or begin to try. Afterwards ``hints.missed`` says when hints may be lost."""
+        """Connect, or begin to try. From then on ``hints.notify_lost`` reports lost hints."""
         ...
 
-    def tell(self, records: Sequence[LoggedEvent]) -> None:
-        """Tell the other replicas of one append's records."""
+    def publish(self, records: Sequence[LoggedEvent]) -> None:
+        """Send the records of one append to the other replicas."""
         ...
 
-    def work(self, agent: str) -> None:
-        """Tell the other replicas that there is unclaimed work of an agent."""
+    def publish_work(self, agent: str) -> None:
+        """Tell the other replicas that an agent has unclaimed work."""
         ...
 
-    def watch(self, task_id: str, cares: bool) -> None:
-        """Note that somebody here cares about a task, or that nobody does any longer."""
+    def watch(self, task_id: str, is_watched: bool) -> None:
+        """Note that this replica watches a task, or no longer does."""
         ...
 
     async def close(self) -> None:
@@ -85,18 +84,17 @@ class Bus(Protocol):
 
 
 class Subscription:
-    """The public events of one task, from now on, for one reader.
+    """A buffer of one task's public events, from now on, for one reader.
 
-    Holds up to ``records`` events or ``size`` bytes of them, and one append that is larger than
-    that by itself. What it holds has no gap. When the reader takes too little of it, what it holds
-    is dropped; then, and when something did not come, the reader is behind: it has to ask the store
-    for what it missed. Events are shared with all readers.
+    It holds up to ``records`` events or ``size`` bytes of them, or a single larger append, without
+    a gap. On an overflow it drops what it holds; then, and when events are missing, the reader is
+    behind and has to read the store. Events are shared with all readers.
 
-    ``seen`` is the number of the last event that the reader has, 0 when that is not known. The
-    reader sets it when it took events from elsewhere.
+    ``seen`` is the number of the reader's last event, 0 when it is not known. A reader that took
+    events from the store sets it.
     """
 
-    __slots__ = ("_behind", "_bytes", "_held", "_records", "_room", "_size", "_waiter", "seen")
+    __slots__ = ("_behind", "_bytes", "_held", "_records", "_size", "_waiter", "seen")
 
     def __init__(self, records: int = BUFFER_RECORDS, size: int = BUFFER_BYTES) -> None:
         self.seen = 0
@@ -109,44 +107,45 @@ class Subscription:
 
     @property
     def held(self) -> int:
-        """How many events it holds."""
+        """Return how many events it holds."""
         return len(self._held)
 
     def put(self, events: Sequence[LoggedEvent], size: int) -> None:
-        """Hand over the public events of one append, which hold ``size`` bytes."""
+        """Add the public events of one append, ``size`` bytes in all."""
         if self._behind:
             return
         held = self._held
         first, last, reached = events[0].seq, events[-1].seq, self._reached()
         if last - first + 1 != len(events):
-            self._fall_behind()
+            self.fall_behind()
         elif not reached or first == reached + 1:
             if held and (
                 len(held) + len(events) > self._records or self._bytes + size > self._size
             ):
                 self._held = []
                 self._bytes = 0
-                self._fall_behind()
+                self.fall_behind()
             else:
                 held.extend(events)
                 self._bytes += size
                 self._wake(True)
         elif first > reached + 1:
-            self._fall_behind()
+            self.fall_behind()
         elif last > reached:
             self.put(events[reached + 1 - first :], size)
 
-    def moved(self, seq: int) -> None:
-        """Say that the log stands at event ``seq``."""
+    def advance(self, seq: int) -> None:
+        """Fall behind if the log, which has reached event ``seq``, holds more than came here."""
         if not self._behind and seq > self._reached():
-            self._fall_behind()
+            self.fall_behind()
 
-    def lost(self) -> None:
-        """Say that the reader has to look, whatever it has."""
-        self._fall_behind()
+    def fall_behind(self) -> None:
+        """Have the reader read the store."""
+        self._behind = True
+        self._wake(True)
 
     def take(self) -> tuple[Sequence[LoggedEvent], bool]:
-        """Return what came since the last time, and whether the store has more by now."""
+        """Return the events since the last call, and whether the reader is behind."""
         held, behind = self._held, self._behind
         if behind:
             self.seen = 0
@@ -158,7 +157,7 @@ class Subscription:
         return held, behind
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until there is something to take. Return ``False`` when there is not in time."""
+        """Wait until there is something to take. Return ``False`` on a timeout."""
         if self._held or self._behind:
             return True
         assert self._waiter is None, "a subscription has one reader"
@@ -180,57 +179,48 @@ class Subscription:
             self._bytes = 0
         return held[-1].seq if held else self.seen
 
-    def _fall_behind(self) -> None:
-        self._behind = True
-        self._wake(True)
-
     def _wake(self, something: bool) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(something)
 
 
 class LocalHints:
-    """Hands what is committed to those in this process who asked for it.
+    """The subscriptions of this process: passes on what is committed to a task.
 
-    ``publish`` is what a store is opened with, where no other replica uses it. All of it happens on
-    the event loop. Two more may be told, and are by ``HintRelay``: ``interest`` of a task when the
-    first comes who cares about it, and when the last goes; ``look`` of tasks (or all that anybody
-    cares about, ``None``) whose news did not come with records.
+    An embedded store is opened with ``publish``. All of it happens on the event loop. ``BusPoller``
+    sets two callbacks: ``on_interest`` is called when a task gets its first subscriber and when it
+    loses its last, ``on_lookup`` with a task (``None`` for all that are watched) that the store has
+    to be asked about.
     """
 
     def __init__(self) -> None:
-        self.interest: Callable[[str, bool], None] | None = None
-        self.look: Callable[[str | None], None] | None = None
+        self.on_interest: Callable[[str, bool], None] | None = None
+        self.on_lookup: Callable[[str | None], None] | None = None
         self._readers: dict[str, set[Subscription]] = {}
         self._listeners: dict[str, list[Listener]] = {}
         self._followers: dict[str, Follower] = {}
         self._workers: list[WorkListener] = []
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nobody cares about any task."""
-        return not (self._readers or self._listeners or self._followers)
-
-    @property
     def held(self) -> int:
-        """How many events are kept for readers that have not taken them, counted for each."""
+        """Return how many events are buffered, each counted once a reader."""
         return sum([reader.held for readers in self._readers.values() for reader in readers])
 
     @property
     def watched(self) -> Collection[str]:
-        """The tasks that somebody here cares about, as of now."""
+        """Return the tasks that have subscribers, as of now."""
         return self._readers.keys() | self._listeners.keys() | self._followers.keys()
 
     def is_watched(self, task_id: str) -> bool:
-        """Whether somebody here cares about a task."""
+        """Return whether a task has a subscriber."""
         return task_id in self._readers or task_id in self._listeners or task_id in self._followers
 
-    def is_worked_on(self, task_id: str) -> bool:
-        """Whether a lane here works on a task, so that what is committed to it mostly is here."""
+    def has_listener(self, task_id: str) -> bool:
+        """Return whether this process works on a task, and so commits most of it itself."""
         return task_id in self._listeners
 
     def publish(self, records: Sequence[LoggedEvent]) -> None:
-        """Pass on records of one task. Costs three look-ups when nobody asked for them."""
+        """Pass on records of one task. Costs three look-ups when it has no subscribers."""
         if not records:
             return
         task_id = records[0].task_id
@@ -247,67 +237,65 @@ class LocalHints:
                 if record.sub:
                     for listener in tuple(listeners):
                         try:
-                            listener.heard(record)
+                            listener.on_record(record)
                         except Exception:
                             logger.exception("a listener of task %s failed", task_id)
         if task_id in self._followers and any([record.sub == 0 for record in records]):
-            self._followers[task_id].has_news(task_id)
+            self._followers[task_id].on_new_events(task_id)
 
-    def moved(self, place: LogPosition) -> None:
-        """Pass on where a task's log stands: whoever does not know looks into the store."""
-        for reader in self._readers.get(place.task_id, ()):
-            reader.moved(place.seq)
-        for listener in tuple(self._listeners.get(place.task_id, ())):
+    def notify_position(self, position: LogPosition) -> None:
+        """Pass on where the store has a task's log."""
+        for reader in self._readers.get(position.task_id, ()):
+            reader.advance(position.seq)
+        for listener in tuple(self._listeners.get(position.task_id, ())):
             try:
-                listener.moved(place)
+                listener.on_position(position)
             except Exception:
-                logger.exception("a listener of task %s failed", place.task_id)
-        self._has_news(place.task_id)
+                logger.exception("a listener of task %s failed", position.task_id)
+        self._notify_follower(position.task_id)
 
-    def news(self, task_id: str, seq: int) -> None:
-        """Pass on that a task's log has reached event ``seq``, and not all of it came."""
+    def notify_seq(self, task_id: str, seq: int) -> None:
+        """Pass on that a task's log has reached event ``seq``, and that not all records came."""
         for reader in self._readers.get(task_id, ()):
-            reader.moved(seq)
-        self._has_news(task_id)
-        if self.look is not None and task_id in self._listeners:
-            self.look(task_id)
+            reader.advance(seq)
+        self._notify_follower(task_id)
+        if task_id in self._listeners:
+            self.notify_lost(task_id)
 
-    def gone(self, task_id: str) -> None:
-        """Pass on that the store has no such task: who follows it looks, and finds that out."""
+    def notify_deleted(self, task_id: str) -> None:
+        """Have the subscribers of a task that the store does not have find that out."""
         for reader in self._readers.get(task_id, ()):
-            reader.lost()
-        self._has_news(task_id)
+            reader.fall_behind()
+        self._notify_follower(task_id)
 
-    def _has_news(self, task_id: str) -> None:
-        follower = self._followers.get(task_id)
-        if follower is not None:
-            follower.has_news(task_id)
+    def notify_lost(self, task_id: str | None = None) -> None:
+        """Have the store asked about a task, or all, whose hints may have been lost."""
+        if self.on_lookup is not None:
+            self.on_lookup(task_id)
 
-    def missed(self, task_id: str | None = None) -> None:
-        """Say that hints of a task, or of any, may have been lost: the store is asked about it, or
-        about all.
-        """
-        if self.look is not None:
-            self.look(task_id)
-
-    def work(self, agent: str) -> None:
-        """Pass on that there is unclaimed work of an agent."""
+    def notify_work(self, agent: str) -> None:
+        """Pass on that an agent has unclaimed work."""
         for worker in tuple(self._workers):
             try:
                 worker(agent)
             except Exception:
                 logger.exception("looking for work of the agent %s failed", agent)
 
+    def _notify_follower(self, task_id: str) -> None:
+        follower = self._followers.get(task_id)
+        if follower is not None:
+            follower.on_new_events(task_id)
+
     @contextmanager
     def subscribe(self, task_id: str) -> Iterator[Subscription]:
-        """Collect a task's public events, as long as the context lasts."""
+        """Buffer a task's public events, as long as the context lasts."""
         subscription = Subscription()
         readers = self._readers.get(task_id)
         if readers is None:
             is_first = not self.is_watched(task_id)
             readers = self._readers[task_id] = set()
-            if is_first and self.interest is not None:
-                self.interest(task_id, True)
+            if is_first and self.on_interest is not None:
+                self.on_interest(task_id, True)
         readers.add(subscription)
         try:
             yield subscription
@@ -315,52 +303,52 @@ class LocalHints:
             readers.discard(subscription)
             if not readers:
                 del self._readers[task_id]
-                self._left(task_id)
+                self._end_interest(task_id)
 
     def listen(self, task_id: str, listener: Listener) -> AbstractContextManager[None]:
-        """Tell ``listener`` of a task's private records, as long as the context lasts."""
+        """Pass a task's private records to ``listener``, as long as the context lasts."""
         return _Listening(self, task_id, listener)
 
-    def begin(self, task_id: str, listener: Listener) -> None:
-        """Tell ``listener`` of a task's private records, until ``end``."""
+    def add_listener(self, task_id: str, listener: Listener) -> None:
+        """Pass a task's private records to ``listener``, until ``remove_listener``."""
         listeners = self._listeners.get(task_id)
         if listeners is None:
             is_first = not self.is_watched(task_id)
             listeners = self._listeners[task_id] = []
-            if is_first and self.interest is not None:
-                self.interest(task_id, True)
+            if is_first and self.on_interest is not None:
+                self.on_interest(task_id, True)
         listeners.append(listener)
 
-    def end(self, task_id: str, listener: Listener) -> None:
-        """Tell ``listener`` of the task no more."""
+    def remove_listener(self, task_id: str, listener: Listener) -> None:
+        """Pass no more records of the task to ``listener``."""
         listeners = self._listeners[task_id]
         listeners.remove(listener)
         if not listeners:
             del self._listeners[task_id]
-            self._left(task_id)
+            self._end_interest(task_id)
 
     def follow(self, task_id: str, follower: Follower) -> None:
-        """Tell ``follower`` whenever there may be more in a task's log, until ``unfollow``.
+        """Notify ``follower`` whenever a task's log may hold more, until ``unfollow``.
 
-        A task has one such: there may be very many tasks of which nothing else is known here.
+        A task has one follower. There may be very many tasks with a follower alone.
         """
         is_first = not self.is_watched(task_id)
         self._followers[task_id] = follower
-        if is_first and self.interest is not None:
-            self.interest(task_id, True)
+        if is_first and self.on_interest is not None:
+            self.on_interest(task_id, True)
 
     def unfollow(self, task_id: str) -> None:
-        """Tell nobody any more who follows a task. Idempotent."""
+        """Notify the follower of a task no more. Idempotent."""
         if self._followers.pop(task_id, None) is not None:
-            self._left(task_id)
+            self._end_interest(task_id)
 
-    def _left(self, task_id: str) -> None:
-        if self.interest is not None and not self.is_watched(task_id):
-            self.interest(task_id, False)
+    def _end_interest(self, task_id: str) -> None:
+        if self.on_interest is not None and not self.is_watched(task_id):
+            self.on_interest(task_id, False)
 
     @contextmanager
     def listen_work(self, listener: WorkListener) -> Iterator[None]:
-        """Tell ``listener`` of agents that have unclaimed work, as long as the context lasts."""
+        """Pass agents with unclaimed work to ``listener``, as long as the context lasts."""
         self._workers.append(listener)
         try:
             yield
@@ -369,7 +357,7 @@ class LocalHints:
 
 
 class _Listening:
-    """Tells a listener of a task while the context lasts."""
+    """Passes a task's records to a listener, as long as the context lasts."""
 
     __slots__ = ("_hints", "_listener", "_task_id")
 
@@ -379,7 +367,7 @@ class _Listening:
         self._listener = listener
 
     def __enter__(self) -> None:
-        self._hints.begin(self._task_id, self._listener)
+        self._hints.add_listener(self._task_id, self._listener)
 
     def __exit__(self, *error: object) -> None:
-        self._hints.end(self._task_id, self._listener)
+        self._hints.remove_listener(self._task_id, self._listener)

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import psycopg
 
+from parley.model.backoff import Backoff
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
@@ -60,6 +61,8 @@ READERS = 4
 
 PATIENCE = 15.0
 """For how many seconds reads and writes wait while the database is away."""
+
+READ_BACKOFF = Backoff(0.02, 0.5)
 
 CLOSE_SECONDS = 1.0
 """How long the removal of old tasks may take to stop when the store is closed."""
@@ -320,7 +323,7 @@ class _Source:
 
     def read(self, function: Callable[[Link], T], asked_at: float) -> T:
         deadline = asked_at + self._patience
-        pause = 0.02
+        failures = 1
         if self._failure is not None and time.monotonic() > deadline:
             raise StoreUnavailable(*self._failure.args)
         while True:
@@ -330,6 +333,7 @@ class _Source:
             except psycopg.Error as error:
                 if not may_pass(error):
                     raise explain(error, self._address) from None
+                pause = READ_BACKOFF.delay(failures)
                 if time.monotonic() + pause > deadline:
                     self._failure = explain(error, self._address)
                     raise self._failure from None
@@ -337,7 +341,7 @@ class _Source:
                 self._failure = None
                 return result
             time.sleep(pause)
-            pause = min(0.5, pause * 2)
+            failures += 1
 
     def close(self) -> None:
         self._link.drop()

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from parley.store import jitter
+from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
 from parley.store.fold import IllegalEvent
 from parley.store.head import Head
@@ -42,7 +42,7 @@ from parley.store.task_store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
+BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 SLOTS = 16
 
 
@@ -160,7 +160,7 @@ class PostgresBatchWriter:
 
     def _part(self, jobs: list[Job], outcomes: list[Outcome], *, careful: bool) -> list[Job]:
         """Write jobs in one transaction; return those of tasks that had changed meanwhile."""
-        pause = FIRST_PAUSE
+        failures = 0
         while jobs:
             first = min([job.begun for job in jobs])
             self.link.patience = max(2.0, first + self._patience - time.monotonic())
@@ -192,8 +192,8 @@ class PostgresBatchWriter:
                     return self._one_by_one(jobs, outcomes)
                 jobs = self._in_time(jobs, outcomes, error)
                 if jobs:
-                    time.sleep(pause * jitter.uniform(0.5, 1.0))
-                    pause = min(LONGEST_PAUSE, pause * 2)
+                    failures += 1
+                    time.sleep(BACKOFF.delay(failures))
             except Exception:
                 logger.exception("%s: a group failed", self._address.name)
                 self.link.drop()

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from parley.model.backoff import Backoff
 from parley.store.fold import IllegalEvent
 from parley.store.head import Head
 from parley.store.sql_engine.batch import Job, WriterId
@@ -34,7 +35,7 @@ LOOK_SECONDS = 1.0
 FRESH_SECONDS = 0.05
 """How long the look after a group is as good as one before the next."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+BACKOFF = Backoff(0.02, 1.0)
 """How many seconds pass between tries to begin the write-ahead log anew."""
 
 
@@ -50,7 +51,8 @@ class SqliteBatchWriter:
         self._heads: dict[str, Head] = {}
         self._broken: set[WriterId] = set()
         self._last_key = file.last_key
-        self._seen_at = self._look_at = self._cut_at = self._pause = 0.0
+        self._seen_at = self._look_at = self._cut_at = 0.0
+        self._blocked = 0  # tries in a row to shorten the write-ahead log
 
     def close(self) -> None:
         """Close the connection."""
@@ -71,7 +73,7 @@ class SqliteBatchWriter:
             watch.look()
         if watch.size > WAL_BYTES and not watch.unavailable_reason:
             return min(LOOK_SECONDS, self._shorten(now))
-        self._pause = 0.0
+        self._blocked = 0
         return LOOK_SECONDS
 
     def _shorten(self, now: float) -> float:
@@ -95,11 +97,12 @@ class SqliteBatchWriter:
             logger.warning("%s: the write-ahead log was not shortened", self._path, exc_info=True)
         if not is_busy:
             self._file.watch.size = 0
-            self._pause = 0.0
+            self._blocked = 0
             return LOOK_SECONDS
-        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
-        self._cut_at = now + self._pause
-        return self._pause
+        self._blocked += 1
+        pause = BACKOFF.delay(self._blocked)
+        self._cut_at = now + pause
+        return pause
 
     def write(self, group: Sequence[Job]) -> list[Outcome]:
         """Do jobs together, or one by one when that fails, so that only the guilty one fails.

@@ -1,0 +1,30 @@
+"""Backoff: the delay before the next try, by how many tries in a row have failed."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+uniform = random.Random().uniform
+"""Draw a number between two others, so that replicas and callers spread out.
+
+Its generator is not Python's own, which an agent may seed. Simulations replace it.
+"""
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """Delays that grow from ``first`` seconds by ``factor`` up to ``longest``.
+
+    Each is multiplied by a random number between the two of ``jitter``.
+    """
+
+    first: float
+    longest: float
+    factor: float = 2.0
+    jitter: tuple[float, float] = (1.0, 1.0)
+
+    def delay(self, failures: int) -> float:
+        """Return the delay after so many failures in a row (1 or more), in seconds."""
+        full = min(self.longest, self.first * self.factor ** min(failures - 1, 32))
+        return full * uniform(*self.jitter)
