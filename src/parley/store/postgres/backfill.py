@@ -13,7 +13,7 @@ STORED_TASKS = 2
 
 TASKS_AT_ONCE, BYTES_AT_ONCE = 500, 8 << 20
 
-FILL = queries("postgres", "fill.sql")
+FILL = queries("postgres", "backfill.sql")
 
 
 def store_tasks(link: Link, sql: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ import msgspec
 import psycopg
 from psycopg import adapt, conninfo, pq
 
+from parley.store.sql import queries
 from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -110,11 +111,7 @@ def _until(
         return end.value
 
 
-_SETTINGS = """
-SET enable_seqscan = off;
-SET jit = off;
-SET plan_cache_mode = force_generic_plan
-"""
+_SQL = queries("postgres", "connection.sql")
 _UNUSABLE = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.UNKNOWN)
 
 
@@ -149,10 +146,8 @@ class Link:
         try:
             is_direct = _is_direct(connection)
             if is_direct:
-                # A prepared plan is kept while tables grow: one that was made for an empty table
-                # must not read the whole of it. And it is kept: to plan a small group anew takes
-                # as long as to write it. Behind a pooler the session is not ours to set.
-                connection.execute(_SETTINGS, prepare=False)
+                # Behind a pooler the session is not ours to set.
+                connection.execute(_SQL["configure_session"], prepare=False)
             if is_direct or _prepared_are_safe(connection):
                 connection.prepare_threshold = 2
                 connection.prepared_max = None
@@ -223,7 +218,7 @@ def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[A
 
 def _is_direct(connection: Connection) -> bool:
     """Return whether no pooler is in between: that would say a process id of its own."""
-    found = connection.execute("SELECT pg_backend_pid()").fetchone()
+    found = connection.execute(_SQL["backend_pid"]).fetchone()
     return found is not None and bool(found[0] == connection.pgconn.backend_pid)
 
 
@@ -236,13 +231,11 @@ def _prepared_are_safe(connection: Connection) -> bool:
     raw = connection.pgconn
     name = f"parley_{uuid4().hex}"
     with connection.transaction():
-        raw.prepare(name.encode(), b"SELECT 1")
-        rows = connection.execute(
-            "SELECT count(*) FROM pg_prepared_statements WHERE name = %s", (name,), prepare=False
-        ).fetchone()
+        raw.prepare(name.encode(), _SQL["probe"].encode())
+        rows = connection.execute(_SQL["count_prepared"], (name,), prepare=False).fetchone()
         is_known = rows is not None and rows[0] == 0
         if not is_known:
-            connection.execute(f"DEALLOCATE {name}", prepare=False)
+            connection.execute(_SQL["deallocate"].replace("{name}", name), prepare=False)
     if not is_known:
         logger.info("a pooler without prepared statements is in between: going without them")
     return is_known

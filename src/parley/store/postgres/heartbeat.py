@@ -121,18 +121,18 @@ class Heartbeat:
                     "%s: this replica was not heard of for so long that others took its tasks",
                     self._address.name,
                 )
-                self._link.execute(self._sql["revive"], (self._replica,))
+                self._link.execute(self._sql["rejoin"], (self._replica,))
         else:  # it was buried so long ago that it is forgotten
             values = {"replica": self._replica, "lives_for": round(self._lease.time_to_live * 1000)}
             self._link.execute(self._sql["register"], values)
         if self._touch.felt(time.monotonic()):
-            for (replica,) in self._link.rows(self._sql["bury"]):
+            for (replica,) in self._link.rows(self._sql["expire"]):
                 logger.warning(
                     "%s: the replica %s was not heard of: its tasks are free",
                     self._address.name,
                     replica,
                 )
             lock = lock_number(self._address, "burial")
-            [(buried, _)] = self._link.rows(self._sql["free"], {"lock": lock})
+            [(buried, _)] = self._link.rows(self._sql["release_expired"], {"lock": lock})
             if buried:
-                self._link.execute(self._sql["forget"])
+                self._link.execute(self._sql["delete_expired"])

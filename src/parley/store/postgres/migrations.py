@@ -18,10 +18,12 @@ import psycopg
 
 from parley.store.postgres.backfill import FILL, STORED_TASKS, store_tasks
 from parley.store.postgres.connection import OLDEST, Address, Link, explain
-from parley.store.sql import Migration, migrations
+from parley.store.sql import Migration, filled, migrations, queries
 from parley.store.task_store import HISTORY_KEPT, StoreUnavailable
 
 logger = logging.getLogger(__name__)
+
+_SQL = queries("postgres", "schema.sql")
 
 PATIENCE = 600.0
 """How many seconds a migration may take."""
@@ -37,11 +39,7 @@ class Versions(NamedTuple):
 
 def sql_for(address: Address, sql: dict[str, str]) -> dict[str, str]:
     """Return queries for the schema of an address."""
-    kept = str(HISTORY_KEPT)
-    return {
-        name: text.replace("{schema}", address.schema).replace("{kept}", kept)
-        for name, text in sql.items()
-    }
+    return filled(sql, {"schema": address.schema, "kept": HISTORY_KEPT})
 
 
 def lock_number(address: Address, what: str) -> int:
@@ -76,10 +74,8 @@ def migrate(address: Address) -> list[Migration]:
 
 
 def _look(link: Link, address: Address) -> Versions:
-    [(version, encoding)] = link.rows(
-        "SELECT current_setting('server_version_num')::int, "
-        "(SELECT pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database())"
-    )
+    sql = sql_for(address, _SQL)
+    [(version, encoding)] = link.rows(sql["server"])
     if version < OLDEST * 10_000:
         raise StoreUnavailable(
             f"{address.name}: PostgreSQL {version // 10_000} is too old; {OLDEST} or later is "
@@ -91,11 +87,10 @@ def _look(link: Link, address: Address) -> Versions:
             "'UTF8'"
         )
     known = migrations("postgres")
-    table = f"{address.schema}.schema_versions"
-    [(is_there,)] = link.rows("SELECT to_regclass(%s) IS NOT NULL", (table,))
+    [(is_there,)] = link.rows(sql["has_versions"])
     if not is_there:
         return Versions(0, known[-1].version, known)
-    done = link.rows(f"SELECT version, oldest FROM {table}")
+    done = link.rows(sql["versions"])
     found = max([version for version, _ in done], default=0)
     oldest = max([oldest for _, oldest in done], default=0)
     if oldest > known[-1].version:
@@ -109,32 +104,26 @@ def _look(link: Link, address: Address) -> Versions:
 
 
 def _migrate(link: Link, address: Address) -> list[Migration]:
-    schema = address.schema
+    sql = sql_for(address, _SQL)
     done: list[Migration] = []
     while True:
         link.execute("BEGIN")
         try:
-            link.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(address, "migrations"),))
-            [(is_there,)] = link.rows("SELECT to_regnamespace(%s) IS NOT NULL", (schema,))
+            link.execute(sql["lock_migrations"], (lock_number(address, "migrations"),))
+            [(is_there,)] = link.rows(sql["has_schema"])
             if not is_there:
-                link.execute(f"CREATE SCHEMA {schema}")
-            link.execute(
-                f"CREATE TABLE IF NOT EXISTS {schema}.schema_versions (version integer PRIMARY KEY,"
-                " name text NOT NULL, oldest integer NOT NULL, applied_at timestamptz NOT NULL)"
-            )
+                link.execute(sql["create_schema"])
+            link.execute(sql["create_versions"])
             missing = _look(link, address).missing
             if missing:
-                version, name, sql = missing[0]
+                version, name, script = missing[0]
                 logger.info(
                     "%s: bringing the schema to version %d (%s)", address.name, version, name
                 )
-                link.execute_script(sql.replace("{schema}", schema))
+                link.execute_script(script.replace("{schema}", address.schema))
                 if version == STORED_TASKS:
                     store_tasks(link, sql_for(address, FILL))
-                link.execute(
-                    f"INSERT INTO {schema}.schema_versions VALUES (%s, %s, %s, now())",
-                    (version, name, _oldest(sql)),
-                )
+                link.execute(sql["add_version"], (version, name, _oldest(script)))
             link.execute("COMMIT")
         except psycopg.errors.DeadlockDetected:
             link.roll_back()  # a replica of the version before was quicker

@@ -64,11 +64,10 @@ class Pruner:
         link = self._link
         link.execute("BEGIN")
         try:
-            if not link.rows("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,))[0][0]:
+            if not link.rows(self._sql["lock_pruning"], (self._lock,))[0][0]:
                 raise PrunedElsewhere
             # A process that is stopped here must not hold up others for long.
-            link.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
-            link.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+            link.execute(self._sql["limit_locks"], (f"{LOCK_SECONDS}s",))
             [(count,)] = link.rows(self._sql[name], {**values, "slot": SLOTS})
             link.execute("COMMIT")
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):

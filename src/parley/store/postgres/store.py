@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import psycopg
 
-from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
 from parley.store.postgres.batch import PostgresBatch
@@ -27,15 +26,16 @@ from parley.store.postgres.prune import (
     prune_receipts,
 )
 from parley.store.postgres.writer import BackgroundOperation, Fence, PostgresBatchWriter
-from parley.store.pushes import telling_of
 from parley.store.sql import queries
-from parley.store.sql_engine.batch import columns, head_of, pushes_of
+from parley.store.sql_engine.batch import columns, head_of
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
-    EVERYTHING,
+    LAST,
+    STATES,
     SqlTaskStore,
+    list_values,
     places_of,
     stored_in,
 )
@@ -50,7 +50,6 @@ from parley.store.task_store import (
     StoreUnavailable,
     TaskPage,
     TaskQuery,
-    Undelivered,
 )
 
 T = TypeVar("T")
@@ -64,9 +63,7 @@ PATIENCE = 15.0
 CLOSE_SECONDS = 1.0
 """How long the removal of old tasks may take to stop when the store is closed."""
 
-_LAST = 2**63 - 1
-_SQL = queries("postgres")
-_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
+_SQL = queries("postgres", "pieces.sql", "queries.sql", "replicas.sql", "prune.sql")
 
 
 class PostgresTaskStore(SqlTaskStore[Link]):
@@ -203,7 +200,7 @@ class PostgresTaskStore(SqlTaskStore[Link]):
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
-        return places_of(await self._rows("places", (texts(task_ids),)))
+        return places_of(await self._rows("positions", (texts(task_ids),)))
 
     async def replicas(self) -> Sequence[Replica]:
         """Return the replicas that the store knows, this one among them."""
@@ -236,10 +233,6 @@ class PostgresTaskStore(SqlTaskStore[Link]):
         )
         return is_kept
 
-    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, by id."""
-        return pushes_of(await self._rows("pushes", (task_id,)))
-
     async def move_push(self, task_id: str, push: PushRecord) -> bool:
         """Note how far a webhook was told, and its state, if this replica still tells it."""
         is_moved: bool = await self._do(partial(_move_push, task_id=task_id, push=push))
@@ -256,13 +249,6 @@ class PostgresTaskStore(SqlTaskStore[Link]):
             partial(_adopt_pushes, agent=agent, limit=limit), _adopted_pushes
         )
         return found
-
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
-        """Return whether nobody tells some webhook, and some of those that this replica tells."""
-        values = {"agents": texts(agents), "replica": self._replica}
-        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
-        found = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
-        return telling_of(bool(rows[0][0]), found, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
@@ -344,25 +330,9 @@ class _Source:
 
 
 def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
-    before_at, before_id = query.before or (_LAST, "")
-    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
-    states = [state] if state else _STATES
-    values = {
-        "agent": query.scope.agent,
-        "tenant": query.scope.tenant,
-        "owner": query.scope.owner,
-        "context_id": query.context_id,
-        "state": state,
-        "states": texts(states),
-        "first": -_LAST if query.status_after is None else query.status_after,
-        "last": _LAST if query.not_after is None else query.not_after,
-        "before_at": before_at,
-        "before_id": before_id,
-        "history": EVERYTHING if query.history is None else query.history,
-        "artifacts": query.artifacts,
-        "limit": query.limit,
-        "max_bytes": query.max_bytes,
-    }
+    values = list_values(query)
+    states = [values["state"]] if values["state"] else STATES
+    values["states"] = texts(states)
     if query.context_id:
         found, total = sql["found_in_context"], sql["count_in_context"]
     else:
@@ -373,7 +343,7 @@ def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
             total = between.replace("{first}", "%(first)s").replace("{last}", "%(last)s")
         elif query.not_after is not None:
             # What is later than a walk through the pages is little: it is counted and taken off.
-            later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(_LAST))
+            later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(LAST))
             total = f"({sql['total']}) - ({later})"
         else:
             total = sql["total"]
@@ -402,7 +372,7 @@ def _adopt(desk: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
 
 def _adopted(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[Claimed]:
     """Return what was adopted when the answer was lost."""
-    rows = desk.link.rows(desk.sql["adopted"], (list(keys), desk.replica))
+    rows = desk.link.rows(desk.sql["claimed"], (list(keys), desk.replica))
     return [] if not rows else _taken(desk, rows)
 
 
@@ -434,5 +404,5 @@ def _adopt_pushes(desk: PostgresBatchWriter, agent: str, limit: int) -> list[tup
 
 def _adopted_pushes(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[tuple[str, bool]]:
     """Return whose webhooks were adopted when the answer was lost."""
-    rows = desk.link.rows(desk.sql["adopted_pushes"], (list(keys),))
+    rows = desk.link.rows(desk.sql["claimed_pushes"], (list(keys),))
     return [(task_id, True) for (task_id,) in rows]

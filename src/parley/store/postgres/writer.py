@@ -120,7 +120,7 @@ class PostgresBatchWriter:
     def close(self) -> None:
         """Say that this replica is gone, and let go of what it held."""
         try:
-            for name in ("leave", "leave_tasks", "leave_pushes", "left"):
+            for name in ("leave", "release_tasks", "release_pushes", "delete_replica"):
                 self.link.execute(self.sql[name], (self.replica,))
         except psycopg.Error:
             logger.info("%s: others will find that this replica is gone", self._address.name)
@@ -234,11 +234,11 @@ class PostgresBatchWriter:
 
         Return what followed from it, if it was written. Raises ``psycopg.Error``.
         """
-        rows = self.link.rows(self.sql["begin_anew"], (self.replica,))
+        rows = self.link.rows(self.sql["start_generation"], (self.replica,))
         if not rows:
             values = {"replica": self.replica, "lives_for": self._lives_for}
             self.link.execute(self.sql["register"], values)
-            rows = self.link.rows(self.sql["begin_anew"], (self.replica,))
+            rows = self.link.rows(self.sql["start_generation"], (self.replica,))
         self.generation, grp, missed, told = rows[0]
         self.grp = grp
         self._is_fenced = False
@@ -264,8 +264,7 @@ class PostgresBatchWriter:
         # A process that is stopped here must not hold up others for long.
         self.link.execute("BEGIN")
         try:
-            self.link.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
-            self.link.execute("SET LOCAL lock_timeout = '5s'")
+            self.link.execute(self.sql["limit_locks"], ("5s",))
             done = self._write(jobs, careful=True)
         except BaseException:
             self.link.roll_back()

@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.tasks import TaskState
 from parley.store.events import Kind, LoggedEvent, records_in
 from parley.store.head import payload_of
+from parley.store.pushes import telling_of
 from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
-from parley.store.sql_engine.batch import Job, Stage, WriterId, columns
+from parley.store.sql_engine.batch import Job, Stage, WriterId, columns, pushes_of
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.task_store import (
@@ -26,11 +28,18 @@ from parley.store.task_store import (
     Receipt,
     Scope,
     StoreUnavailable,
+    TaskQuery,
     TaskRecord,
+    Undelivered,
 )
 
 EVERYTHING = 2**62
 """A limit that nothing reaches."""
+
+LAST = 2**63 - 1
+"""The last time (ms) that a database can hold."""
+
+STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -169,7 +178,7 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
-        return [task_id for (task_id,) in await self._rows("holding", (self._replica,))]
+        return [task_id for (task_id,) in await self._rows("held_tasks", (self._replica,))]
 
     async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
         """Return tasks that wait for their callers since before a moment, the longest first."""
@@ -211,6 +220,17 @@ class SqlTaskStore(ABC, Generic[C]):
         value: bytes | None = rows[0][0] if rows else None
         return value
 
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        return pushes_of(await self._rows("pushes", (task_id,)))
+
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
+        """Return whether some webhook is unclaimed, and some of those that this replica holds."""
+        values = {"agents": self._texts(agents), "replica": self._replica}
+        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
+        held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
+        return telling_of(bool(rows[0][0]), held, limit)
+
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Keep a push notification configuration of a task; return it as it is kept."""
         job = partial(jobs.put_push, task_id=task_id, push=push)
@@ -241,6 +261,26 @@ class SqlTaskStore(ABC, Generic[C]):
 
     def _closed(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._name}: the store is closed")
+
+
+def list_values(query: TaskQuery) -> dict[str, Any]:
+    """Return the values of the queries that list tasks; an empty ``state`` stands for all."""
+    before_at, before_id = query.before or (LAST, "")
+    return {
+        "agent": query.scope.agent,
+        "tenant": query.scope.tenant,
+        "owner": query.scope.owner,
+        "context_id": query.context_id,
+        "state": "" if query.state is TaskState.UNSPECIFIED else query.state.value,
+        "first": -LAST if query.status_after is None else query.status_after,
+        "last": LAST if query.not_after is None else query.not_after,
+        "before_at": before_at,
+        "before_id": before_id,
+        "history": EVERYTHING if query.history is None else query.history,
+        "artifacts": query.artifacts,
+        "limit": query.limit,
+        "max_bytes": query.max_bytes,
+    }
 
 
 def places_of(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:

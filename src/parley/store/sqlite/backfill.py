@@ -12,7 +12,7 @@ STORED_TASKS = 4
 
 TASKS_AT_ONCE = 100
 
-_SQL = queries("sqlite", "fill.sql")
+_SQL = queries("sqlite", "backfill.sql")
 
 
 def store_tasks(connection: sqlite3.Connection) -> None:
@@ -30,4 +30,4 @@ def store_tasks(connection: sqlite3.Connection) -> None:
             connection.execute(
                 _SQL["set_stored"], (len(form.messages), form.has_status_message, seq, key)
             )
-    connection.execute("DROP TABLE snapshots")
+    connection.execute(_SQL["drop_snapshots"])

@@ -128,7 +128,7 @@ class SqliteBatch(Batch):
             if push.state is PushState.ACTIVE and not push.lease_owner:
                 taken = msgspec.structs.replace(push, lease_owner=self.replica)
                 self._pushes[task_id][push.id] = taken
-        self.add("take_pushes", (self.replica, key))
+        self.add("claim_pushes", (self.replica, key))
 
     def add(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
         """Add a statement, done after all that is written in bulk."""
@@ -136,7 +136,7 @@ class SqliteBatch(Batch):
 
     def mark(self, task: int) -> None:
         """Note the key of the task whose log is removed slice by slice, or that there is none."""
-        self._statements.append((f"PRAGMA user_version = {task}", ()))
+        self._statements.append((SQL["mark_partial_log"].replace("{task}", str(task)), ()))
 
     def write(self) -> None:
         """Write it all and make it durable, or nothing of it. Raises ``sqlite3.Error``."""

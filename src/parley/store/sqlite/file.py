@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from parley.store.sql import migrations, queries
+from parley.store.sql import filled, migrations, queries
 from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
 from parley.store.sqlite.file_watch import REMEDY, FileWatch
 from parley.store.sqlite.lock_file import LockFile, LockHeld
@@ -29,20 +29,19 @@ from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-SQL = queries("sqlite")
-UPKEEP_SQL = {
-    name: sql.replace("{schema}", "")
-    .replace("{waiting}", "waiting")
-    .replace("{c}", "")
-    .replace("{?}", "?")
-    for name, sql in queries("shared", "upkeep.sql").items()
-}
-"""What is read of a whole store."""
-
 APPLICATION_ID = 0x5041524C  # "PARL": whose file this is
 CACHE_KIB = 32 * 1024
 CHECK_SECONDS = 2.0
 WAL_BYTES = 64 << 20
+
+SQL = filled(
+    queries("sqlite", "connection.sql", "queries.sql", "prune.sql"),
+    {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
+)
+UPKEEP_SQL = filled(
+    queries("shared", "upkeep.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
+)
+"""What is read of a whole store."""
 OLDEST = (3, 35, 0)
 
 
@@ -88,9 +87,9 @@ class SqliteFile:
             identity = _make_private(path)
             self.writer = _open_writer(path, synchronous, busy_timeout)
             try:
-                self.writer.execute(SQL["free_tasks"])
-                self.writer.execute(SQL["free_pushes"])
-                self.last_key: int = _one(self.writer, SQL["last_key"])
+                self.writer.execute(SQL["release_tasks"])
+                self.writer.execute(SQL["release_pushes"])
+                self.last_key: int = _one(self.writer, "last_key")
                 for _ in range(readers):
                     self.readers.append(_open_reader(path))
                 self.watch = _watch(path, self.lock, identity)
@@ -207,30 +206,23 @@ def _open_reader(path: Path) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.execute("PRAGMA query_only = 1")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.executescript(SQL["configure_reader"])
     return connection
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
-    is_new = _one(connection, "SELECT count(*) FROM sqlite_master") == 0
-    if not is_new:
-        if _one(connection, "PRAGMA application_id") != APPLICATION_ID:
+    if not _one(connection, "is_empty"):
+        if _one(connection, "application_id") != APPLICATION_ID:
             raise StoreUnavailable(
                 f"{path} is a SQLite database of another program; name another file"
             )
         _check_soundness(connection, path)
-    if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
+    if _one(connection, "use_wal") != "wal":
         raise StoreUnavailable(
             f"{path}: this file system does not allow a write-ahead log (a network share?); "
             "name a file on a local disk"
         )
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.executescript(SQL["configure_writer"].replace("{synchronous}", synchronous))
     _migrate(connection, path)
 
 
@@ -239,7 +231,7 @@ def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
     deadline = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
     try:
-        found = _one(connection, "PRAGMA quick_check(1)")
+        found = _one(connection, "quick_check")
     except sqlite3.OperationalError as error:
         if code_of(error) != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -256,11 +248,8 @@ def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Bring the schema up to date, one transaction a step."""
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS schema_versions "
-        "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
-    )
-    current = _one(connection, "SELECT coalesce(max(version), 0) FROM schema_versions")
+    connection.execute(SQL["create_versions"])
+    current = _one(connection, "version")
     known = migrations("sqlite")
     if current > known[-1].version:
         raise StoreUnavailable(
@@ -274,9 +263,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.executescript(f"BEGIN IMMEDIATE;\n{sql}")
                 if version == STORED_TASKS:
                     store_tasks(connection)
-                connection.execute(
-                    "INSERT INTO schema_versions VALUES (?, ?, datetime('now'))", (version, name)
-                )
+                connection.execute(SQL["add_version"], (version, name))
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -284,5 +271,5 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 raise
 
 
-def _one(connection: sqlite3.Connection, sql: str) -> Any:
-    return connection.execute(sql).fetchone()[0]
+def _one(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(SQL[name]).fetchone()[0]

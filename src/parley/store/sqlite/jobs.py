@@ -31,7 +31,7 @@ _LAST_MARK = 2**31 - 1
 def claim_batch(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Claimed], Sequence[Any]]:
     """Claim tasks that nobody holds. The result is which."""
     adopted = []
-    [(found,)] = batch.read("adoptable", (agent, limit))
+    [(found,)] = batch.read("claimable", (agent, limit))
     for found_head in read_heads(found):
         head = batch.find(found_head)
         if head.is_unclaimed:
@@ -82,7 +82,7 @@ def claim_pushes(
     batch: SqliteBatch, agent: str, limit: int
 ) -> tuple[list[tuple[str, bool]], Sequence[Any]]:
     """Take over configurations that nobody holds. The result is whose, and whether behind."""
-    found = batch.read("adoptable_pushes", (agent, limit))
+    found = batch.read("claimable_pushes", (agent, limit))
     for key, task_id, _ in found:
         batch.take_pushes(key, task_id)
     return [(task_id, bool(is_behind)) for _, task_id, is_behind in found], ()
@@ -106,7 +106,7 @@ def prune(
     if batch.is_pruned:  # another piece is in the batch, and what goes with it was not written yet
         return (0, True), ()
     batch.is_pruned = True
-    [(cut,)] = batch.read("cut_log", ())
+    [(cut,)] = batch.read("partial_log", ())
     if cut:
         if not _slice(batch, cut):
             batch.mark(0)

@@ -13,17 +13,17 @@ from uuid import uuid4
 
 import msgspec
 
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import Task
 from parley.store.admin.admin import PAGE, Suspended, Which
 from parley.store.events import now_ms
-from parley.store.pushes import telling_of
-from parley.store.sql_engine.batch import pushes_of
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
-    EVERYTHING,
+    LAST,
+    STATES,
     SqlTaskStore,
+    list_values,
     places_of,
     stored_in,
 )
@@ -41,7 +41,6 @@ from parley.store.task_store import (
     Scope,
     TaskPage,
     TaskQuery,
-    Undelivered,
 )
 
 T = TypeVar("T")
@@ -49,16 +48,13 @@ T = TypeVar("T")
 READERS = 2
 """How many threads read: two, so that a large list does not hold up a small read."""
 
-_LAST = 2**63 - 1
-_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
-
 
 def _found_in(states: Sequence[str]) -> str:
     found = [SQL["found_in_state"].replace("{state}", f"'{state}'") for state in states]
     return SQL["found"].replace("{found}", " UNION ALL ".join(found))
 
 
-_FOUND = {state: _found_in([state]) for state in _STATES} | {"": _found_in(_STATES)}
+_FOUND = {state: _found_in([state]) for state in STATES} | {"": _found_in(STATES)}
 _FOUND_IN_CONTEXT = SQL["found"].replace("{found}", SQL["found_in_context"])
 
 
@@ -155,12 +151,12 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return where the logs of tasks stand; nothing for those that are not there."""
-        names = msgspec.json.encode(list(task_ids)).decode()
-        return places_of(msgspec.json.decode((await self._rows("places", (names,)))[0][0]))
+        rows = await self._rows("positions", (self._texts(task_ids),))
+        return places_of(msgspec.json.decode(rows[0][0]))
 
     async def replicas(self) -> Sequence[Replica]:
         """Return the replicas that the store knows: this one."""
-        [(holds,)] = await self._rows("holds", (self._replica,))
+        [(holds,)] = await self._rows("count_held", (self._replica,))
         return [Replica(id=self._replica, seen_at=self._clock(), alive=True, holds=holds)]
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
@@ -184,10 +180,6 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         is_kept: bool = await self._do(job)
         return is_kept
 
-    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, by id."""
-        return pushes_of(await self._rows("pushes", (task_id,)))
-
     async def move_push(self, task_id: str, push: PushRecord) -> bool:
         """Note how far a webhook was told, and its state, if this replica still tells it."""
         job = partial(jobs.move_push, task_id=task_id, push=push)
@@ -204,13 +196,6 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             partial(jobs.claim_pushes, agent=agent, limit=limit)
         )
         return found
-
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
-        """Return whether nobody tells some webhook, and some of those that this replica tells."""
-        names = msgspec.json.encode(list(agents)).decode()
-        rows = await self._rows("undelivered", (names, self._replica, after, limit))
-        found = [(task, task_id, revision) for task, task_id, revision in rows[1:]]
-        return telling_of(bool(rows[0][0]), found, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
@@ -243,23 +228,8 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
 
 def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
-    before_at, before_id = query.before or (_LAST, "")
-    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
-    values = {
-        "agent": query.scope.agent,
-        "tenant": query.scope.tenant,
-        "owner": query.scope.owner,
-        "context_id": query.context_id,
-        "state": state,
-        "first": -_LAST if query.status_after is None else query.status_after,
-        "last": _LAST if query.not_after is None else query.not_after,
-        "before_at": before_at,
-        "before_id": before_id,
-        "history": EVERYTHING if query.history is None else query.history,
-        "artifacts": query.artifacts,
-        "limit": query.limit,
-    }
-    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[state]
+    values = list_values(query)
+    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[values["state"]]
     reading.execute("BEGIN")  # so that the page and the total are of one moment
     try:
         found = (reading.execute(sql, values).fetchone()[0] or "").split("\n")
@@ -305,11 +275,11 @@ def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:
 
     if values["context_id"]:
         return count("count_in_context")
-    states = [values["state"]] if values["state"] else _STATES
-    if values["first"] > -_LAST:
+    states = [values["state"]] if values["state"] else STATES
+    if values["first"] > -LAST:
         return sum([count("count_between", state=state) for state in states])
     later = 0
-    if values["last"] < _LAST:
-        span = {"first": values["last"] + 1, "last": _LAST}
+    if values["last"] < LAST:
+        span = {"first": values["last"] + 1, "last": LAST}
         later = sum([count("count_between", state=state, **span) for state in states])
     return count("total") - later

@@ -23,7 +23,7 @@ from parley.store.sql_engine.batch import Job, WriterId
 from parley.store.sql_engine.group_commit import HEADS_KEPT, Outcome
 from parley.store.sql_engine.jobs import forgive
 from parley.store.sqlite.batch import SqliteBatch
-from parley.store.sqlite.file import WAL_BYTES, SqliteFile, code_of, explain
+from parley.store.sqlite.file import SQL, WAL_BYTES, SqliteFile, code_of, explain
 from parley.store.task_store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -84,13 +84,12 @@ class SqliteBatchWriter:
             return self._cut_at - now
         is_busy = True
         try:
-            (timeout,) = self.connection.execute("PRAGMA busy_timeout").fetchone()
-            self.connection.execute("PRAGMA busy_timeout = 0")
+            (timeout,) = self.connection.execute(SQL["busy_timeout"]).fetchone()
+            self.connection.execute(SQL["set_busy_timeout"].replace("{ms}", "0"))
             try:
-                sql = "PRAGMA wal_checkpoint(TRUNCATE)"
-                is_busy = bool(self.connection.execute(sql).fetchone()[0])
+                is_busy = bool(self.connection.execute(SQL["truncate_wal"]).fetchone()[0])
             finally:
-                self.connection.execute(f"PRAGMA busy_timeout = {timeout}")
+                self.connection.execute(SQL["set_busy_timeout"].replace("{ms}", str(timeout)))
         except sqlite3.Error:
             logger.warning("%s: the write-ahead log was not shortened", self._path, exc_info=True)
         if not is_busy:
