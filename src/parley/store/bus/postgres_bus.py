@@ -25,6 +25,7 @@ from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
 from parley.store.postgres.connection import Address, is_read_only
+from parley.store.sql import queries
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,7 @@ PATIENCE = 5.0
 LONGEST_PAUSE = 5.0
 FLUSH = 1.0
 
-# Local to the statement, since the connection may be a pooler's after all. Frames are a line each,
-# as JSON has no line feed: a list of strings takes the driver longer than all the rest of a task.
-_NOTIFY = """
-SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, frame)
-FROM unnest(string_to_array(%s, chr(10))) AS frame
-"""
+_SQL = queries("postgres", "bus.sql")
 
 
 class PostgresBus:
@@ -177,7 +173,7 @@ class PostgresBus:
                 if frames:
                     self._beat_at = now + BEAT
                     values = [self._channel, b"\n".join(frames).decode()]
-                    await _in_time(connection, connection.execute(_NOTIFY, values))
+                    await _in_time(connection, connection.execute(_SQL["notify"], values))
                     if is_read_only(connection) and loop.time() - began > LONGEST_PAUSE:
                         # Others may be at the server that took its place.
                         raise psycopg.OperationalError("the server takes no writes")
@@ -200,7 +196,8 @@ class PostgresBus:
 
     async def _listen(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        await _in_time(connection, connection.execute(f'LISTEN "{self._channel}"'))
+        listen = _SQL["listen"].replace("{channel}", self._channel)
+        await _in_time(connection, connection.execute(listen))
         lost: asyncio.Future[None] = loop.create_future()
         # A descriptor of our own: that of a connection that is lost is closed at once, and its
         # number may be another's before the loop is told to leave it alone.
