@@ -223,7 +223,7 @@ async def test_messages_that_wait_are_read_once_each(tmp_path: Path) -> None:
 
 
 def steps_of(store: SqliteTaskStore) -> Callable[[str, Any], int]:
-    connection = store._writing.desk.connection  # type: ignore[union-attr]
+    connection = store._writing.batch_writer.connection  # type: ignore[union-attr]
     sql = queries("sqlite")
 
     def steps(name: str, values: Any) -> int:
