@@ -41,7 +41,7 @@ _RECEIPT: Columns = {
     "turn": ints,
     "reply": blobs,
 }
-_ARRAYS: dict[str, tuple[str, Columns]] = {
+_COLUMNS: dict[str, tuple[str, Columns]] = {
     "moved": ("m", {"version": ints, **_HEAD}),
     "created": ("c", {"task_id": texts, "context_id": texts, **_SCOPE, **_HEAD}),
     "counts": ("n", {"task": ints, **_SCOPE, "state": texts, "more": ints}),
@@ -57,7 +57,12 @@ _ARRAYS: dict[str, tuple[str, Columns]] = {
     ),
     "cursors": ("w", {"n": ints, "task_id": texts, **_PUSH}),
 }
-"""The arrays that each piece takes: the prefix of their parameters, and the columns of its rows."""
+"""The prefix of the parameters of each piece, and the columns of its rows."""
+
+_ARRAYS = {
+    name: [(f"{prefix}_{column}", array) for column, array in columns.items()]
+    for name, (prefix, columns) in _COLUMNS.items()
+}
 
 
 @cache
@@ -178,11 +183,10 @@ class PostgresBatch(Batch):
             return None
         values = {"at": self.at, "keys": ints([h.key for h in (*moved, *created)])}
         for name in names:
-            prefix, columns = _ARRAYS[name]
             for (column, array), found in zip(
-                columns.items(), zip(*rows[name], strict=True), strict=True
+                _ARRAYS[name], zip(*rows[name], strict=True), strict=True
             ):
-                values[f"{prefix}_{column}"] = array(found)
+                values[column] = array(found)
         return ",".join(names), values
 
     def _split(self) -> tuple[list[Head], list[Head], list[tuple[Any, ...]]]:
@@ -214,10 +218,13 @@ def statement(schema: str, names: str) -> str:
 
 
 def _head(h: Head) -> tuple[Any, ...]:
-    work = (h.turn_open, h.waiting, h.cancel_requested, h.lease_owner, h.place)
-    status = (h.state.value, h.status_at, h.ended_at)
-    stored = (h.messages, h.folded, h.has_status_message)
-    return h.key, h.seq, h.sub, h.turn, h.epoch, *work, *status, *stored
+    # fmt: off
+    return (
+        h.key, h.seq, h.sub, h.turn, h.epoch, h.turn_open, h.waiting, h.cancel_requested,
+        h.lease_owner, h.place, h.state.value, h.status_at, h.ended_at, h.messages, h.folded,
+        h.has_status_message,
+    )
+    # fmt: on
 
 
 def _push(push: PushRecord) -> tuple[Any, ...]:
