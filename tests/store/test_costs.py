@@ -7,11 +7,10 @@ PostgreSQL, bytes that are written.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -223,11 +222,11 @@ async def test_messages_that_wait_are_read_once_each(tmp_path: Path) -> None:
     assert read[80] < 4.5 * read[20]
 
 
-def steps_of(store: SqliteTaskStore) -> Callable[[str, Sequence[Any]], int]:
-    connection = store._writing.desk.connection  # type: ignore[union-attr]
+def steps_of(store: SqliteTaskStore) -> Callable[[str, Any], int]:
+    connection = store._writing.batch_writer.connection  # type: ignore[union-attr]
     sql = queries("sqlite")
 
-    def steps(name: str, values: Sequence[Any]) -> int:
+    def steps(name: str, values: Any) -> int:
         count = 0
 
         def step() -> int:
@@ -277,12 +276,8 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path
         await store.open(lambda records: None)
         await store.append(creation("new", pushes=(webhook(1),)))
         steps = steps_of(store)
-        costs.append(
-            (
-                steps("undelivered", (json.dumps(["agent"]), store.replica, 0, 100)),
-                steps("adoptable_pushes", ("agent", 100)),
-            )
-        )
+        values = {"agents": '["agent"]', "replica": store.replica, "after": 0, "limit": 100}
+        costs.append((steps("undelivered", values), steps("claimable_pushes", ("agent", 100))))
         held = await store.undelivered(["agent"], 0, 100)
         assert (held.free, held.held) == (False, (("new", "r1"),))
         assert await store.claim_pushes("agent", 100) == []

@@ -82,8 +82,8 @@ async def silence(store: TaskStore) -> None:
         store._beating.cancel()
     else:
         assert isinstance(store, PostgresTaskStore)
-        assert store._heart is not None
-        await asyncio.to_thread(store._heart.stop)
+        assert store._heartbeat is not None
+        await asyncio.to_thread(store._heartbeat.stop)
 
 
 async def until(done: Callable[[], Awaitable[object]]) -> None:

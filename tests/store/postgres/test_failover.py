@@ -21,7 +21,7 @@ def servers() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         yield server, standby
 
 
-async def test_nobody_reads_from_a_server_that_another_has_taken_the_place_of(
+async def test_no_replica_reads_from_a_server_that_another_replaced(
     servers: tuple[PostgresServer, PostgresServer],
 ) -> None:
     server, standby = servers

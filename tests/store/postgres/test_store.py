@@ -56,10 +56,10 @@ def mortal() -> Iterator[PostgresServer]:
 
 @asynccontextmanager
 async def opened(
-    url: str, told: list[LoggedEvent] | None = None, **options: object
+    url: str, published: list[LoggedEvent] | None = None, **options: object
 ) -> AsyncIterator[PostgresTaskStore]:
     store = PostgresTaskStore(url, **options)  # type: ignore[arg-type]
-    await store.open((told if told is not None else []).extend)
+    await store.open((published if published is not None else []).extend)
     try:
         yield store
     finally:
@@ -67,11 +67,11 @@ async def opened(
 
 
 class Load:
-    """Writes numbered chunks to tasks, as fast as a window of appends allows, until it is told."""
+    """Writes numbered chunks to tasks, as fast as a window of appends allows, until stopped."""
 
-    def __init__(self, store: PostgresTaskStore, told: list[LoggedEvent]) -> None:
+    def __init__(self, store: PostgresTaskStore, published: list[LoggedEvent]) -> None:
         self.store = store
-        self.told = told
+        self.published = published
         self.is_over = False
         self.written = 0
         self.failures: list[Exception] = []
@@ -131,13 +131,13 @@ class Load:
         assert [m.text for m in said] == [str(k) for k in range(max(0, n - 1000), n)]
 
     async def count(self) -> None:
-        """Hold everything that was acknowledged and told to what the log says."""
+        """Hold everything that was acknowledged and published to what the log says."""
         assert self.failures == []
         for name, seq in self.acknowledged.items():
             events = await all_events(self.store, name)
             assert numbers(events) == list(range(1, seq + 1))
             assert [_text(event) for event in events[1:]] == [f"{name}:{n}" for n in range(1, seq)]
-            assert [r for r in self.told if r.task_id == name] == events
+            assert [r for r in self.published if r.task_id == name] == events
             record = await self.store.load(name)
             assert record is not None
             assert record.seq == seq
@@ -155,9 +155,9 @@ def _text(record: LoggedEvent) -> str:
 async def test_connections_that_are_ended_in_the_middle_lose_and_repeat_nothing(
     mortal: PostgresServer,
 ) -> None:
-    told: list[LoggedEvent] = []
-    async with opened(mortal.new_url(), told) as store:
-        load = Load(store, told)
+    published: list[LoggedEvent] = []
+    async with opened(mortal.new_url(), published) as store:
+        load = Load(store, published)
         async with load.running():
             for _ in range(ROUNDS * 2):
                 await load.go_on()
@@ -165,9 +165,9 @@ async def test_connections_that_are_ended_in_the_middle_lose_and_repeat_nothing(
 
 
 async def test_a_server_that_is_killed_loses_and_repeats_nothing(mortal: PostgresServer) -> None:
-    told: list[LoggedEvent] = []
-    async with opened(mortal.new_url(), told) as store:
-        load = Load(store, told)
+    published: list[LoggedEvent] = []
+    async with opened(mortal.new_url(), published) as store:
+        load = Load(store, published)
         async with load.running():
             for _ in range(ROUNDS):
                 await load.go_on()
@@ -178,16 +178,16 @@ async def test_a_server_that_is_killed_loses_and_repeats_nothing(mortal: Postgre
             await load.go_on()
 
 
-async def test_lines_that_break_before_the_answer_lose_and_repeat_nothing(
+async def test_connections_that_break_before_the_answer_lose_and_repeat_nothing(
     postgres: PostgresServer,
 ) -> None:
     """Was it committed? The writer's row knows."""
-    told: list[LoggedEvent] = []
+    published: list[LoggedEvent] = []
     chance = random.Random(os.urandom(8))
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
-        async with opened(url, told) as store:
-            load = Load(store, told)
+        async with opened(url, published) as store:
+            load = Load(store, published)
             async with load.running():
                 for n in range(ROUNDS * 5):
                     await load.go_on(chance.randint(1, 100))
@@ -202,12 +202,12 @@ async def test_lines_that_break_before_the_answer_lose_and_repeat_nothing(
                 between.heal()
 
 
-async def test_answers_that_are_lost_are_learned_of(postgres: PostgresServer) -> None:
+async def test_results_whose_answer_is_lost_are_recovered(postgres: PostgresServer) -> None:
     """Commits arrive, answers do not: each append is there once, and its writer knows."""
-    told: list[LoggedEvent] = []
+    published: list[LoggedEvent] = []
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
-        async with opened(url, told) as store:
+        async with opened(url, published) as store:
             await store.append(creation("t"))
             for seq in range(1, 1 + ROUNDS):
                 [before] = postgres.execute("SELECT pg_current_wal_insert_lsn()::text")
@@ -219,10 +219,10 @@ async def test_answers_that_are_lost_are_learned_of(postgres: PostgresServer) ->
                 assert await appending == seq + 1
                 assert before
             assert numbers(await all_events(store, "t")) == list(range(1, ROUNDS + 2))
-            assert numbers([r for r in told if r.sub == 0]) == list(range(1, ROUNDS + 2))
+            assert numbers([r for r in published if r.sub == 0]) == list(range(1, ROUNDS + 2))
 
 
-async def test_adoptions_whose_answer_is_lost_are_learned_of(postgres: PostgresServer) -> None:
+async def test_claims_whose_answer_is_lost_are_recovered(postgres: PostgresServer) -> None:
     async with line(postgres.port) as between:
         url = postgres.new_url()
         async with (
@@ -240,13 +240,13 @@ async def test_adoptions_whose_answer_is_lost_are_learned_of(postgres: PostgresS
                 assert f"t{n}" in await store.held_tasks()
 
 
-async def test_one_that_does_not_answer_is_waited_for_no_longer_than_was_said(
+async def test_a_server_that_does_not_answer_is_waited_for_until_the_timeout(
     postgres: PostgresServer,
 ) -> None:
-    told: list[LoggedEvent] = []
+    published: list[LoggedEvent] = []
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
-        async with opened(url, told, patience=0.5) as store:
+        async with opened(url, published, timeout=0.5) as store:
             await store.append(creation("t"))
             between.freeze()
             writing = store.append(addition("t", 1, chunk("t", "x")))
@@ -264,8 +264,8 @@ async def test_one_that_does_not_answer_is_waited_for_no_longer_than_was_said(
                     continue
             seq = await _append_at_the_head(store, "t")
             assert numbers(await all_events(store, "t")) == list(range(1, seq + 1))
-            # What was written without its writer knowing was told to readers all the same.
-            assert numbers([r for r in told if r.sub == 0]) == list(range(1, seq + 1))
+            # What was written without its writer knowing was published to readers all the same.
+            assert numbers([r for r in published if r.sub == 0]) == list(range(1, seq + 1))
 
 
 async def _append_at_the_head(store: PostgresTaskStore, task_id: str) -> int:
@@ -280,8 +280,8 @@ async def _append_at_the_head(store: PostgresTaskStore, task_id: str) -> int:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_server_that_is_away_fails_what_waited_long_enough(mortal: PostgresServer) -> None:
-    async with opened(mortal.new_url(), patience=0.5) as store:
+async def test_a_server_that_is_away_fails_what_timed_out(mortal: PostgresServer) -> None:
+    async with opened(mortal.new_url(), timeout=0.5) as store:
         await store.append(creation("t"))
         await asyncio.to_thread(mortal.stop)
         results = await asyncio.gather(
@@ -296,39 +296,39 @@ async def test_a_server_that_is_away_fails_what_waited_long_enough(mortal: Postg
         assert await _append_at_the_head(store, "t") == 2
 
 
-async def test_writers_that_failed_are_forgiven_though_the_server_stays_away(
+async def test_writers_that_failed_may_write_again_though_the_server_stays_away(
     mortal: PostgresServer,
 ) -> None:
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
-    async with opened(mortal.new_url(), patience=0.3) as store:
+    async with opened(mortal.new_url(), timeout=0.3) as store:
         assert store._writing is not None
-        desk = store._writing.desk
-        assert isinstance(desk, PostgresBatchWriter)
+        batch_writer = store._writing.batch_writer
+        assert isinstance(batch_writer, PostgresBatchWriter)
         for name in "abc":
             await store.append(creation(name))
         await asyncio.to_thread(mortal.stop)
-        for name in "ab":  # the second waits in line behind the pardon of the first, which fails
+        for name in "ab":  # the second waits behind the clearing of the first, which fails
             with pytest.raises(StoreUnavailable):
                 await store.append(addition(name, 1, chunk(name, "x")))
         await asyncio.to_thread(mortal.start)
         async with asyncio.timeout(60):
             for name in "abc":
                 assert await _append_at_the_head(store, name) == 2
-            # The next failure brings the pardon of all.
+            # The next failure clears all.
             with pytest.raises(Conflict):
                 await store.append(addition("c", 1, chunk("c", "y")))
-            while desk._broken:
+            while batch_writer._failed_writers:
                 await asyncio.sleep(0.01)
     gc.collect()
     assert unseen == []
 
 
-async def test_however_many_read_none_waits_longer_than_was_said(postgres: PostgresServer) -> None:
-    """Those in line behind others that wait in vain do not wait again when it is their turn."""
+async def test_no_reader_waits_longer_than_the_timeout(postgres: PostgresServer) -> None:
+    """Those behind others that wait in vain do not wait again when it is their turn."""
     async with line(postgres.port) as between:
         url = postgres.new_url().replace(f":{postgres.port}/", f":{between.port}/")
-        async with opened(url, patience=2.0) as store:
+        async with opened(url, timeout=2.0) as store:
             await store.append(creation("t"))
             between.freeze()
             async with asyncio.timeout(60):  # one after the other it were 250 s at the least
@@ -348,7 +348,7 @@ async def test_however_many_read_none_waits_longer_than_was_said(postgres: Postg
 async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fault: str) -> None:
     async with line(mortal.port) as between:
         url = mortal.new_url().replace(f":{mortal.port}/", f":{between.port}/")
-        async with opened(url, lease=Lease(0.5), patience=0.5) as store, asyncio.timeout(60):
+        async with opened(url, lease=Lease(0.5), timeout=0.5) as store, asyncio.timeout(60):
             assert store.unavailable_reason == ""
             if fault == "stopped":
                 await asyncio.to_thread(mortal.stop)
@@ -386,11 +386,11 @@ async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
 
 
 async def test_a_pooler_in_transaction_mode_is_no_hindrance(postgres: PostgresServer) -> None:
-    told: list[LoggedEvent] = []
+    published: list[LoggedEvent] = []
     with pooled(postgres) as pooler:
         url = pooler.new_url()
-        async with opened(url, told) as store, opened(url) as other:
-            load = Load(store, told)
+        async with opened(url, published) as store, opened(url) as other:
+            load = Load(store, published)
             async with load.running():
                 await load.go_on(500)
                 for n in range(20):
@@ -446,7 +446,7 @@ async def test_the_time_does_not_jump_with_the_clock_of_the_machine(
         assert 0 <= store.now() - before < 1_800_000
 
 
-async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was_set_back(
+async def test_a_dead_replica_expires_although_the_clock_of_the_database_was_set_back(
     postgres: PostgresServer, postgres_url: str
 ) -> None:
     schema = postgres_url.partition("?schema=")[2]
@@ -457,8 +457,8 @@ async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was
         asyncio.timeout(60),
     ):
         await one.append(creation("t"))
-        assert one._heart is not None
-        await asyncio.to_thread(one._heart.stop)
+        assert one._heartbeat is not None
+        await asyncio.to_thread(one._heartbeat.stop)
         later = f"UPDATE {schema}.replicas SET seen_at = seen_at + 3600000 WHERE id = '{{}}'"
         await asyncio.to_thread(postgres.execute, later.format(one.replica))
         while not await other.unclaimed():
@@ -466,7 +466,7 @@ async def test_who_is_dead_is_found_to_be_although_the_clock_of_the_database_was
         assert [a.task_id for a in await other.claim_batch(SCOPE.agent, 10)] == ["t"]
 
 
-async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forward(
+async def test_no_replica_expires_because_the_clock_of_the_database_was_set_forward(
     postgres: PostgresServer, postgres_url: str
 ) -> None:
     schema = postgres_url.partition("?schema=")[2]
@@ -476,20 +476,20 @@ async def test_nobody_is_buried_because_the_clock_of_the_database_was_set_forwar
         opened(postgres_url, lease=Lease(3600)) as other,
     ):
         await other.append(creation("t"))
-        heart = one._heart
-        assert heart is not None
-        heart.stop()
-        heart._touch = TouchesAtOnce(Lease(3600))
-        await asyncio.to_thread(heart._beat)
+        heartbeat = one._heartbeat
+        assert heartbeat is not None
+        heartbeat.stop()
+        heartbeat._gate = TouchesAtOnce(Lease(3600))
+        await asyncio.to_thread(heartbeat._beat)
         # As it looks when the database's clock went on by hours between two beats of each.
         behind = 7_200_000
         before = f"UPDATE {schema}.replicas SET seen_at = seen_at - {behind}"
         await asyncio.to_thread(postgres.execute, before)
-        await asyncio.to_thread(heart._beat)
+        await asyncio.to_thread(heartbeat._beat)
         assert not await one.unclaimed()
         await other.append(addition("t", 1, chunk("t", "x")))
         # By the next beat that is as it was, and silence is silence.
-        await asyncio.to_thread(heart._beat)
+        await asyncio.to_thread(heartbeat._beat)
         assert await one.unclaimed()
 
 
@@ -532,7 +532,7 @@ async def test_a_schema_that_this_version_does_not_know_is_refused(
     assert "later version of Parley" in reason
 
 
-async def test_a_schema_is_left_alone_when_it_is_to_be(postgres_url: str) -> None:
+async def test_a_schema_is_left_alone_without_migrates(postgres_url: str) -> None:
     assert "parley store migrate" in await refusal(postgres_url, migrates=False)
     assert [done.version for done in migrate(Address.of(postgres_url))] == [1, 2]
     assert migrate(Address.of(postgres_url)) == []
@@ -556,7 +556,7 @@ async def test_a_database_that_keeps_other_texts_is_refused(postgres: PostgresSe
         ("postgresql://none:secret-word@127.0.0.1:{port}/postgres", "the user may not use it"),
     ],
 )
-async def test_what_cannot_be_opened_is_said_without_the_password(
+async def test_errors_of_opening_hold_no_password(
     postgres: PostgresServer, url: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
@@ -570,7 +570,7 @@ async def test_what_cannot_be_opened_is_said_without_the_password(
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("text", "reason"),
     [
         ('FATAL: password authentication failed for user "p"', "user or the password is wrong"),
         ("fe_sendauth: no password supplied", "user or the password is wrong"),
@@ -581,10 +581,10 @@ async def test_what_cannot_be_opened_is_said_without_the_password(
         ("Connection refused", "cannot be reached"),
     ],
 )
-def test_why_a_server_takes_no_connection_is_understood(told: str, said: str) -> None:
-    error = psycopg.OperationalError(f"connection failed: {told}\n\tand more")
+def test_the_reason_why_a_server_takes_no_connection_is_known(text: str, reason: str) -> None:
+    error = psycopg.OperationalError(f"connection failed: {text}\n\tand more")
     explained = str(explain(error, Address.of("postgresql://p@db/x")))
-    assert said in explained
+    assert reason in explained
     assert "\n" not in explained
 
 
@@ -716,7 +716,7 @@ async def pruning_held_up(
         yield pruning
 
 
-async def test_nobody_waits_for_what_is_old_to_be_removed(
+async def test_no_writer_waits_for_pruning(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.new_url()
@@ -739,7 +739,7 @@ async def test_nobody_waits_for_what_is_old_to_be_removed(
         assert (await one.list(TaskQuery(scope=SCOPE))).total == 0
 
 
-async def test_a_store_that_is_closed_does_not_wait_for_what_is_removed(
+async def test_a_store_that_is_closed_does_not_wait_for_pruning(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.new_url()

@@ -15,7 +15,7 @@ from tests.store.postgres.test_store import ROUNDS, opened
 pytestmark = [pytest.mark.anyio, pytest.mark.service]
 
 
-async def test_comparisons_whose_answer_is_lost_are_learned_of(postgres: PostgresServer) -> None:
+async def test_comparisons_whose_answer_is_lost_are_recovered(postgres: PostgresServer) -> None:
     """What was kept counts once, and is not taken for a value that somebody else has set."""
     where = (SCOPE, "c", "k")
     async with line(postgres.port) as between:

@@ -43,7 +43,7 @@ def victim(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("content", [NOTES, "12\n", ""])
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link"])
 @pytest.mark.parametrize("ending", [".lock", "-wal", "-shm", "-journal"])
-async def test_a_link_in_place_of_a_file_of_its_is_not_followed(
+async def test_a_link_in_place_of_a_file_of_the_database_is_not_followed(
     tmp_path: Path, victim: Path, ending: str, kind: str, content: str
 ) -> None:
     victim.write_text(content)
@@ -208,7 +208,7 @@ async def test_a_file_of_another_user_is_said_to_be_open_to_others(
 # -- a file that is lost while it is in use --------------------------------------------------------
 
 
-async def troubled(store: SqliteTaskStore, is_so: bool) -> str:
+async def until_unavailable(store: SqliteTaskStore, is_so: bool) -> str:
     async with asyncio.timeout(10):
         while bool(store.unavailable_reason) is not is_so:
             await asyncio.sleep(0.01)
@@ -240,7 +240,7 @@ async def test_nothing_is_written_to_a_file_that_is_lost(
             await store.load("t")
         away.rename(there)
         # What came first may have been written: it was found to be lost only afterwards.
-        await troubled(store, False)
+        await until_unavailable(store, False)
         record = await store.load("t")
         assert record is not None
         assert record.seq in (1, 2)
@@ -271,7 +271,7 @@ async def test_a_file_that_is_lost_at_the_very_moment_acknowledges_nothing(tmp_p
             path.rename(tmp_path / "away")
 
     assert store._writing is not None
-    connection = store._writing.desk.connection  # type: ignore[attr-defined]
+    connection = store._writing.batch_writer.connection  # type: ignore[attr-defined]
     connection.set_trace_callback(move)
     with pytest.raises(StoreUnavailable, match="was removed or moved away"):
         await store.append(addition("t", 1, chunk("t", "x")))
@@ -290,7 +290,7 @@ async def test_a_lost_file_is_noticed_by_itself(tmp_path: Path, name: str, how: 
         there.rename(away)
         if how == "replaced":
             there.write_bytes(b"")
-        said = await troubled(store, True)
+        said = await until_unavailable(store, True)
         assert (
             said
             == {
@@ -328,7 +328,7 @@ async def test_what_took_the_place_of_a_database_stays_whole(tmp_path: Path) -> 
         await store.append(creation("t"))
         for name in ("tasks.db", "tasks.db-wal", "tasks.db-shm"):
             os.replace(tmp_path / "other" / name, tmp_path / name)
-        await troubled(store, True)
+        await until_unavailable(store, True)
         kept = {n: (tmp_path / n).read_bytes() for n in ("tasks.db", "tasks.db-wal")}
     assert {n: (tmp_path / n).read_bytes() for n in kept} == kept
     async with opened(path) as store:

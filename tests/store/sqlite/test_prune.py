@@ -23,7 +23,7 @@ def statements(store: SqliteTaskStore) -> list[str]:
     """Note what is done to the database."""
     done: list[str] = []
     assert store._writing is not None
-    store._writing.desk.connection.set_trace_callback(done.append)  # type: ignore[attr-defined]
+    store._writing.batch_writer.connection.set_trace_callback(done.append)  # type: ignore[attr-defined]
     return done
 
 
@@ -84,7 +84,7 @@ async def test_large_contexts_and_receipts_are_removed_a_few_at_a_time(tmp_path:
         assert [left_in(tmp_path / "tasks.db", table) for table in tables] == [0] * 4
 
 
-async def test_what_was_cut_off_goes_on_when_the_store_is_open_again(tmp_path: Path) -> None:
+async def test_interrupted_pruning_goes_on_when_the_store_is_open_again(tmp_path: Path) -> None:
     """The task is gone at once; its log is not forgotten, nor is its key given to another."""
     path = tmp_path / "tasks.db"
     async with opened(path) as store:
@@ -113,7 +113,7 @@ async def test_what_was_cut_off_goes_on_when_the_store_is_open_again(tmp_path: P
         assert record.seq == 15
 
 
-async def test_removing_twice_at_once_counts_once(tmp_path: Path) -> None:
+async def test_pruning_twice_at_once_counts_once(tmp_path: Path) -> None:
     async with opened(tmp_path / "tasks.db") as store:
         for n in range(20):
             await store.append(creation(f"t{n}", status(f"t{n}", TaskState.COMPLETED)))

@@ -97,8 +97,8 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         )
         assert await store.get_value(SCOPE, "c", "k") == b"v"
         assert await left(store) == ([], 2)  # their holder is dead, and fenced
-        adopted = await store.claim_batch("agent", 10)
-        assert [(task.task_id, task.epoch) for task in adopted] == [("t", 4), ("u", 3)]
+        claimed = await store.claim_batch("agent", 10)
+        assert [(task.task_id, task.epoch) for task in claimed] == [("t", 4), ("u", 3)]
         assert await store.append(addition("t", 2, chunk("t", "y"), epoch=4)) == 3
         assert await store.append(creation("v")) == 1
 
@@ -125,7 +125,7 @@ async def test_its_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-async def test_a_head_that_is_not_in_memory_is_looked_up(
+async def test_a_head_that_is_not_cached_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.store.sqlite.writer.HEADS_KEPT", 2)
@@ -191,7 +191,7 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
     async with opened(path) as store, asyncio.timeout(60):
         await store.append(creation("t"))
         assert store._writing is not None
-        connection = store._writing.desk.connection  # type: ignore[attr-defined]
+        connection = store._writing.batch_writer.connection  # type: ignore[attr-defined]
         command = [sys.executable, "-c", READ, str(path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
             assert other.stdin is not None
@@ -228,7 +228,7 @@ async def test_a_locked_file_cannot_be_opened(tmp_path: Path) -> None:
 async def test_only_the_append_that_does_not_fit_fails(sqlite: SqliteTaskStore) -> None:
     """A full disk refuses what is too large for it, and takes what is small."""
     await asyncio.gather(*[sqlite.append(creation(name)) for name in ("t", "u", "v")])
-    connection = sqlite._writing.desk.connection  # type: ignore[union-attr]
+    connection = sqlite._writing.batch_writer.connection  # type: ignore[union-attr]
     pages = connection.execute("PRAGMA page_count").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {pages + 30}")
     results = await asyncio.gather(
@@ -290,8 +290,8 @@ async def test_a_disk_that_takes_no_more_leaves_whole_appends_only(tmp_path: Pat
         assert numbers(await all_events(store, "t")) == list(range(1, int(seq) + 1))
         assert int(seq) % 3 == 1
         assert int(seq) > 1
-        [adopted] = await store.claim_batch("agent", 1)
-        more = addition("t", int(seq), chunk("t", "x" * 50_000), epoch=adopted.epoch)
+        [claimed] = await store.claim_batch("agent", 1)
+        more = addition("t", int(seq), chunk("t", "x" * 50_000), epoch=claimed.epoch)
         assert await store.append(more) > int(seq)
 
 
@@ -432,7 +432,7 @@ async def test_an_older_schema_is_brought_up_to_date(
 
 async def test_every_query_uses_an_index(sqlite: SqliteTaskStore) -> None:
     """No query of a running server reads a whole table."""
-    connection = sqlite._writing.desk.connection  # type: ignore[union-attr]
+    connection = sqlite._writing.batch_writer.connection  # type: ignore[union-attr]
     found = queries("sqlite")
     pieces = {name: found.pop(name) for name in ("found_in_state", "found_in_context")}
     whole = found.pop("found")

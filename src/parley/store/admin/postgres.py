@@ -39,7 +39,7 @@ from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.store.postgres.migrations import look, migrate, sql_for
 from parley.store.snapshot import StoredForm
-from parley.store.sql import Migration, queries
+from parley.store.sql import Migration, filled, queries
 from parley.store.task_store import Replica, StoreUnavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -49,6 +49,7 @@ ROWS_AT_ONCE = 200
 
 _READ = queries("shared", "upkeep.sql")
 _WRITE = queries("postgres", "upkeep.sql")
+_CURSOR = queries("postgres", "cursor.sql")
 
 
 class PostgresAdmin:
@@ -102,7 +103,6 @@ class PostgresAdmin:
         with self._connected() as connection:
             self._refuse_when_used(connection)  # before it waits for a lock, and others for it
             try:
-                connection.execute("SET LOCAL lock_timeout = '5s'")
                 connection.execute(self._write_sql["lock_owners"])
             except psycopg.errors.LockNotAvailable:
                 raise StoreUnavailable(
@@ -238,12 +238,12 @@ class PostgresExportSource:
         return lines_of(self._rows)
 
     def _rows(self, name: str) -> Iterator[Sequence[Any]]:
-        execute, cursor = self._connection.execute, f"parley_{name}"
-        execute(f"DECLARE {cursor} NO SCROLL CURSOR FOR {self._sql[name]}")
-        fetch = f"FETCH {ROWS_AT_ONCE} FROM {cursor}"
-        while rows := execute(fetch, binary=True).fetchall():
+        execute, query = self._connection.execute, self._sql[name]
+        sql = filled(_CURSOR, {"name": name, "query": query, "count": ROWS_AT_ONCE})
+        execute(sql["declare"])
+        while rows := execute(sql["fetch"], binary=True).fetchall():
             yield from rows
-        execute(f"CLOSE {cursor}")
+        execute(sql["close"])
 
 
 class PostgresImportTarget:

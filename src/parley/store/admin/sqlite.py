@@ -212,7 +212,7 @@ class SqliteAdmin:
             )
             try:
                 connection.execute("BEGIN")
-                (mark,) = connection.execute("PRAGMA application_id").fetchone()
+                (mark,) = connection.execute(SQL["application_id"]).fetchone()
                 if mark != APPLICATION_ID:
                     raise StoreUnavailable(f"{self._path} is no store of Parley's")
                 yield connection
@@ -331,10 +331,7 @@ def _execute(connection: sqlite3.Connection) -> Execute:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    found = connection.execute(
-        "SELECT count(*) FROM sqlite_master WHERE name = 'schema_versions'"
-    ).fetchone()
-    if not found[0]:
+    if not connection.execute(SQL["has_versions"]).fetchone()[0]:
         return 0
-    version: int = connection.execute("SELECT max(version) FROM schema_versions").fetchone()[0]
+    version: int = connection.execute(SQL["version"]).fetchone()[0]
     return version

@@ -24,6 +24,7 @@ from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
 from parley.store.postgres.connection import Address, is_read_only
+from parley.store.sql import queries
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +41,7 @@ TIMEOUT_SECONDS = 5.0
 RECONNECT = Backoff(0.1, 5.0, jitter=(0.5, 1.0))
 FLUSH_SECONDS = 1.0
 
-# Local to the statement, since the connection may be a pooler's after all. Frames are a line each:
-# JSON has no line feed, and a list of strings takes the driver longer than all the rest of a task.
-_NOTIFY = """
-SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, frame)
-FROM unnest(string_to_array(%s, chr(10))) AS frame
-"""
+_SQL = queries("postgres", "bus.sql")
 
 
 class PostgresBus:
@@ -178,7 +174,7 @@ class PostgresBus:
                 if frames:
                     self._heartbeat_at = now + HEARTBEAT_SECONDS
                     values = [self._channel, b"\n".join(frames).decode()]
-                    await _in_time(pub_connection, pub_connection.execute(_NOTIFY, values))
+                    await _in_time(pub_connection, pub_connection.execute(_SQL["notify"], values))
                     if is_read_only(pub_connection) and loop.time() - began > RECONNECT.longest:
                         # The other replicas may use the server that took its place.
                         raise psycopg.OperationalError("the server takes no writes")
@@ -201,7 +197,8 @@ class PostgresBus:
 
     async def _subscriber(self, sub_connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        await _in_time(sub_connection, sub_connection.execute(f'LISTEN "{self._channel}"'))
+        listen = _SQL["listen"].replace("{channel}", self._channel)
+        await _in_time(sub_connection, sub_connection.execute(listen))
         lost: asyncio.Future[None] = loop.create_future()
         # A descriptor of our own: that of a lost connection is closed at once, and its number may
         # belong to another one before the loop stops watching it.

@@ -1,6 +1,7 @@
-"""Connections to PostgreSQL: by URL, with bounded waits, through a pooler or not.
+"""Connections to PostgreSQL: by URL, with bounded waits, directly or through a pooler.
 
-What an error says never holds the URL, which may hold a password.
+Error messages never hold the URL, which may hold a password. The arrays at the end are parameters
+that are cheaper to send than lists.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ import msgspec
 import psycopg
 from psycopg import adapt, conninfo, pq
 
+from parley.store.sql import queries
 from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = "parley"
-"""The schema in which the tables lie, unless the URL names another."""
+"""The schema of the tables, unless the URL names another."""
 
 OLDEST = 13
 CONNECT_SECONDS = 5
 
 STALE_SECONDS = 1.0
-"""How long a connection to a server that takes no writes is used: by then another may take them."""
+"""How long a connection to a read-only server is used: then another may have taken its place."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a store is. ``name`` is what people are told, without user and password."""
+    """The location of a store. ``name`` is shown to people, without user and password."""
 
     conninfo: str
     schema: str
@@ -47,20 +49,20 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Return the address that a URL names. Raises ``ValueError``, without a password."""
+        """Return the address in a URL. Raises ``ValueError``, without a password."""
         try:
-            place, _, given_query = url.partition("?")
-            query = parse_qsl(given_query, keep_blank_values=True)
-            given = [value for name, value in query if name == "schema"]
-            rest = [(name, value) for name, value in query if name != "schema"]
-            plain = place + (f"?{urlencode(rest, quote_via=quote)}" if rest else "")
+            location, _, query = url.partition("?")
+            options = parse_qsl(query, keep_blank_values=True)
+            schemas = [value for name, value in options if name == "schema"]
+            others = [(name, value) for name, value in options if name != "schema"]
+            plain = location + (f"?{urlencode(others, quote_via=quote)}" if others else "")
             known = conninfo.conninfo_to_dict(plain)
         except (ValueError, psycopg.Error):
             raise ValueError(
                 "the address of a PostgreSQL store is not a URL that libpq knows, like "
                 "postgresql://user:password@host:5432/database?sslmode=require"
             ) from None
-        schema = given[-1] if given else SCHEMA
+        schema = schemas[-1] if schemas else SCHEMA
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema) or schema.startswith("pg_"):
             raise ValueError(
                 f"a schema's name is of small letters, digits and _, not {schema!r}: "
@@ -82,77 +84,71 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return cls(conninfo=conninfo.make_conninfo(plain, **more), schema=schema, name=name)
 
 
-class _Bounded(psycopg.Connection[Any]):
-    """A connection that waits for an answer no longer than ``patience`` seconds."""
+class _TimedConnection(psycopg.Connection[Any]):
+    """A connection that waits for an answer for up to ``timeout`` seconds."""
 
-    patience: float = 30.0
-    is_over: Callable[[], bool] = bool
+    timeout: float = 30.0
+    is_stopped: Callable[[], bool] = bool
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:
-        until = _until(gen, time.monotonic() + self.patience, self.is_over)
+        until = _until(gen, time.monotonic() + self.timeout, self.is_stopped)
         return super().wait(until, *args, **options)
 
 
 def _until(
-    gen: Generator[Any, Any, Any], deadline: float, is_over: Callable[[], bool]
+    gen: Generator[Any, Any, Any], deadline: float, is_stopped: Callable[[], bool]
 ) -> Generator[Any, Any, Any]:
-    """Go on as ``gen`` does, until a moment or the end. Raises ``OperationalError`` then."""
+    """Run ``gen`` until the deadline, or until stopped. Raises ``OperationalError`` then."""
     try:
         state = next(gen)
         while True:
             ready = yield state
             if not ready and time.monotonic() > deadline:
                 raise psycopg.OperationalError("the database does not answer")
-            if not ready and is_over():
+            if not ready and is_stopped():
                 raise psycopg.OperationalError("the store is closed")
             state = gen.send(ready)
     except StopIteration as end:
         return end.value
 
 
-_SETTINGS = """
-SET enable_seqscan = off;
-SET jit = off;
-SET plan_cache_mode = force_generic_plan
-"""
+_SQL = queries("postgres", "connection.sql")
 _UNUSABLE = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.UNKNOWN)
 
 
-class Link:
-    """A connection that is made when it is needed, and made anew after it was lost.
+class BoundedConnection:
+    """A connection that connects when it is used, and again after it was lost.
 
-    To be used by one thread. ``patience`` is for how many seconds one answer is waited for.
+    It is used by one thread. ``timeout`` is how many seconds it waits for one answer.
     """
 
-    def __init__(self, address: Address, *, patience: float) -> None:
+    def __init__(self, address: Address, *, timeout: float) -> None:
         self._address = address
-        self.patience = patience
-        self._connection: _Bounded | None = None
+        self.timeout = timeout
+        self._connection: _TimedConnection | None = None
         self._stale_at = 0.0
-        self._is_over = threading.Event()
+        self._stopped = threading.Event()
 
     @property
-    def is_up(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as known."""
         return self._connection is not None and not self._connection.closed
 
     def connect(self) -> None:
         """Connect, if there is no connection. Raises ``psycopg.Error``."""
-        if self.is_up:
+        if self.is_connected:
             return
-        self.drop()
-        connection = _Bounded.connect(self._address.conninfo, autocommit=True)
-        connection.patience = self.patience
-        connection.is_over = self._is_over.is_set
+        self.disconnect()
+        connection = _TimedConnection.connect(self._address.conninfo, autocommit=True)
+        connection.timeout = self.timeout
+        connection.is_stopped = self._stopped.is_set
         for kind in (Ints, Texts, Blobs, Flags):
             connection.adapters.register_dumper(kind, _DUMPERS[kind])
         try:
             is_direct = _is_direct(connection)
             if is_direct:
-                # A prepared plan is kept while tables grow: one that was made for an empty table
-                # must not read the whole of it. And it is kept: to plan a small group anew takes
-                # as long as to write it. Behind a pooler the session is not ours to set.
-                connection.execute(_SETTINGS, prepare=False)
+                # Behind a pooler the session is not ours to set.
+                connection.execute(_SQL["configure_session"], prepare=False)
             if is_direct or _prepared_are_safe(connection):
                 connection.prepare_threshold = 2
                 connection.prepared_max = None
@@ -165,28 +161,28 @@ class Link:
         self._stale_at = time.monotonic() + STALE_SECONDS if is_read_only(connection) else 0.0
 
     def execute(self, sql: str, values: Any = None) -> psycopg.Cursor[tuple[Any, ...]]:
-        """Execute a statement. A connection that is no longer of use is dropped.
+        """Execute a statement. Raises ``psycopg.Error``.
 
-        So is one whose server has come to take no writes: what it tells may be old, as others write
-        to the server that took its place. Raises ``psycopg.Error``.
+        It disconnects when the connection is broken, and when the server has become read-only: its
+        data may be stale, as others write to the server that took its place.
         """
         self.connect()
         assert self._connection is not None
-        self._connection.patience = self.patience
+        self._connection.timeout = self.timeout
         try:
-            found = self._connection.execute(sql, values, binary=True)
+            cursor = self._connection.execute(sql, values, binary=True)
             if is_read_only(self._connection) and time.monotonic() > self._stale_at:
                 raise psycopg.errors.ReadOnlySqlTransaction("the server takes no writes any more")
-            return found
+            return cursor
         except BaseException as error:
             status = self._connection.pgconn.transaction_status
             state = getattr(error, "sqlstate", None) or ""
             if status in _UNUSABLE or state.startswith(("08", "57P", "25006", "26000", "42P05")):
-                self.drop()
+                self.disconnect()
             raise
 
     def rows(self, sql: str, values: Any = None) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
+        """Return the rows of a query."""
         return self.execute(sql, values).fetchall()
 
     def execute_script(self, sql: str) -> None:
@@ -197,18 +193,18 @@ class Link:
         self._connection.execute(sql, prepare=False)
 
     def stop(self) -> None:
-        """Wait for no answer any more, from now on. To be called by any thread."""
-        self._is_over.set()
+        """Stop waiting for answers, now and later. Any thread may call it."""
+        self._stopped.set()
 
     def roll_back(self) -> None:
         """End a transaction that failed."""
-        if self.is_up:
+        if self.is_connected:
             try:
                 self.execute("ROLLBACK")
             except psycopg.Error:
-                self.drop()
+                self.disconnect()
 
-    def drop(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection at once."""
         if self._connection is not None:
             self._connection.pgconn.finish()
@@ -216,39 +212,40 @@ class Link:
 
 
 def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return whether the server takes no writes, as it said with its last answer (since 14)."""
-    told = connection.pgconn.parameter_status
-    return b"on" in (told(b"default_transaction_read_only"), told(b"in_hot_standby"))
+    """Return whether the server is read-only, as of its last answer (PostgreSQL 14 and later)."""
+    setting = connection.pgconn.parameter_status
+    return b"on" in (
+        setting(b"default_transaction_read_only"),
+        setting(b"in_hot_standby"),
+    )
 
 
 def _is_direct(connection: Connection) -> bool:
-    """Return whether no pooler is in between: that would say a process id of its own."""
-    found = connection.execute("SELECT pg_backend_pid()").fetchone()
+    """Return whether there is no pooler in between, which would report a process id of its own."""
+    found = connection.execute(_SQL["backend_pid"]).fetchone()
     return found is not None and bool(found[0] == connection.pgconn.backend_pid)
 
 
 def _prepared_are_safe(connection: Connection) -> bool:
-    """Return whether prepared statements are this client's own behind a pooler.
+    """Return whether a pooler keeps the prepared statements of its clients apart.
 
-    One that gives a server connection to many clients may not know of them: then one client may
-    run what another prepared under the same name. One that knows them gives them other names.
+    One that does not lets a client run what another prepared under the same name. One that does
+    gives them other names.
     """
     raw = connection.pgconn
     name = f"parley_{uuid4().hex}"
     with connection.transaction():
-        raw.prepare(name.encode(), b"SELECT 1")
-        rows = connection.execute(
-            "SELECT count(*) FROM pg_prepared_statements WHERE name = %s", (name,), prepare=False
-        ).fetchone()
-        is_known = rows is not None and rows[0] == 0
-        if not is_known:
-            connection.execute(f"DEALLOCATE {name}", prepare=False)
-    if not is_known:
+        raw.prepare(name.encode(), _SQL["probe"].encode())
+        rows = connection.execute(_SQL["count_prepared"], (name,), prepare=False).fetchone()
+        is_apart = rows is not None and rows[0] == 0
+        if not is_apart:
+            connection.execute(_SQL["deallocate"].replace("{name}", name), prepare=False)
+    if not is_apart:
         logger.info("a pooler without prepared statements is in between: going without them")
-    return is_known
+    return is_apart
 
 
-_FINAL = (
+_PERMANENT = (
     psycopg.errors.DiskFull,
     psycopg.errors.OutOfMemory,
     psycopg.errors.ProgramLimitExceeded,
@@ -256,7 +253,7 @@ _FINAL = (
     psycopg.errors.InvalidAuthorizationSpecification,
     psycopg.errors.InvalidPassword,
 )
-_PASSING = (
+_TRANSIENT = (
     psycopg.OperationalError,
     psycopg.errors.ReadOnlySqlTransaction,
     psycopg.errors.InvalidSqlStatementName,
@@ -264,12 +261,12 @@ _PASSING = (
 )
 
 
-def may_pass(error: BaseException) -> bool:
-    """Return whether a statement may succeed a little later, or on another connection."""
-    return isinstance(error, _PASSING) and not isinstance(error, _FINAL)
+def is_transient(error: BaseException) -> bool:
+    """Return whether a statement may succeed later, or on another connection."""
+    return isinstance(error, _TRANSIENT) and not isinstance(error, _PERMANENT)
 
 
-_SAID = (
+_LIBPQ_ERRORS = (
     ("does not exist", "database ", "3D000"),
     ("does not exist", "role ", "28000"),
     ("password authentication failed", "", "28P01"),
@@ -278,12 +275,12 @@ _SAID = (
     ("too many clients already", "", "53300"),
     ("connection slots are reserved", "", "53300"),
 )
-"""What a server says, in English, that takes no connection: libpq tells no code of it."""
+"""Texts with which a server rejects a connection, and their codes, which libpq does not give."""
 
 
 def explain(error: BaseException, address: Address) -> StoreUnavailable:
-    """Return what is wrong with the database in words that say what to do about it."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    """Return an error that says what is wrong with the database, and what to do about it."""
+    text = " ".join(str(error).split()) or type(error).__name__
     state = getattr(error, "sqlstate", None) or ""
     reasons = {
         "53100": "the disk is full; make room on it",
@@ -296,16 +293,16 @@ def explain(error: BaseException, address: Address) -> StoreUnavailable:
         "53300": "the server has too many connections; raise max_connections, or use a pooler",
     }
     if not state:
-        state = next((code for a, b, code in _SAID if a in said and b in said), "")
+        state = next((code for a, b, code in _LIBPQ_ERRORS if a in text and b in text), "")
     reason = reasons.get(state)
     if reason is None:
         is_away = isinstance(error, psycopg.OperationalError)
         reason = "the database cannot be reached" if is_away else "PostgreSQL reports an error"
-    return StoreUnavailable(f"{address.name}: {reason} ({said})")
+    return StoreUnavailable(f"{address.name}: {reason} ({text})")
 
 
 class Ints(bytes):
-    """An array of integers, as PostgreSQL takes it."""
+    """An array of integers, in PostgreSQL's binary format."""
 
 
 class Texts(bytes):
@@ -338,7 +335,7 @@ _SIZE = struct.Struct(">i").pack
 
 
 def ints(values: Sequence[int | None]) -> Ints:
-    """Return integers as one parameter. An array of Python's would take ten times as long."""
+    """Return integers as one parameter. A list would take the driver ten times as long."""
     count = len(values)
     if None in values:
         has_null = True

@@ -1,7 +1,7 @@
-"""Says that a replica is alive, and buries those that are not.
+"""Keeps this replica alive in the database, and expires replicas that are silent.
 
-On a thread and a connection of its own: an event loop that is held up, or a writer with much to do,
-must not cost the replica its tasks. All moments that count are those of the database's clock.
+It has a thread and a connection of its own: a blocked event loop or a busy writer must not cost the
+replica its tasks. Every time that counts is by the database's clock.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 import psycopg
 
 from parley.store.lease import Lease, LivenessGate
-from parley.store.postgres.connection import Address, Link, explain
-from parley.store.postgres.migrations import lock_number
+from parley.store.postgres.connection import Address, BoundedConnection, explain
+from parley.store.postgres.migrations import advisory_lock_key
 
 logger = logging.getLogger(__name__)
 
 
-MOMENT = 2.0
-"""How many seconds longer than two beats the database may be silent before that is trouble."""
+GRACE_SECONDS = 2.0
+"""How long, beyond two beats, the database may be silent before it counts as unavailable."""
 
 
 class Heartbeat:
-    """Beats from ``start`` to ``stop``. ``offset`` is how many ms the database's clock is ahead."""
+    """Beats from ``start`` to ``stop``. ``offset`` is the database's clock minus ours, in ms."""
 
     def __init__(
         self,
@@ -37,102 +37,103 @@ class Heartbeat:
         clock: Callable[[], int],
     ) -> None:
         self.offset = 0
-        self._link = Link(address, patience=max(1.0, lease.time_to_live / 2))
+        self._connection = BoundedConnection(address, timeout=max(1.0, lease.time_to_live / 2))
         self._address = address
         self._sql = sql
         self._replica = replica
         self._lease = lease
         self._clock = clock
-        self._touch = LivenessGate(lease)
-        self._is_over = threading.Event()
-        self._is_away = False
-        self._heard = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="parley-heart", daemon=True)
+        self._gate = LivenessGate(lease)
+        self._stopped = threading.Event()
+        self._is_unavailable = False
+        self._answered_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="parley-heartbeat", daemon=True)
 
     @property
     def silence(self) -> float:
-        """For how many seconds nothing was heard of the database, 0 if that is as it should be."""
-        silence = time.monotonic() - self._heard
-        return silence if silence > 2 * self._lease.beat + MOMENT else 0
+        """The seconds since the database's last answer, 0 while that is within the limit."""
+        silence = time.monotonic() - self._answered_at
+        return silence if silence > 2 * self._lease.beat + GRACE_SECONDS else 0
 
     def set_clock(self) -> None:
-        """Learn the database's time. Raises ``psycopg.Error``."""
+        """Set ``offset``. Raises ``psycopg.Error``."""
         before = self._clock()
-        [(there,)] = self._link.rows(self._sql["now"])
-        self._compare(before, there)
+        [(database_time,)] = self._connection.rows(self._sql["now"])
+        self._correct_offset(before, database_time)
 
-    def _compare(self, before: int, there: int) -> None:
-        """Correct the offset as far as a round trip that began ``before`` proves it to be wrong.
+    def _correct_offset(self, before: int, database_time: int) -> None:
+        """Correct the offset as far as a round trip that began ``before`` proves it wrong.
 
-        Half of a round trip is no better a guess when the machine is busy, and replicas that guess
-        differently put the tasks of one caller in the wrong order.
+        Half of the round trip is no better a guess on a busy machine, and replicas that guess
+        differently put a caller's tasks in the wrong order.
         """
-        least, most = there - self._clock() - 1, there - before + 1
+        least, most = database_time - self._clock() - 1, database_time - before + 1
         self.offset = min(max(self.offset, least), most)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start beating."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it; waits until it has."""
-        self._is_over.set()
+        """Stop beating; wait for the thread to end."""
+        self._stopped.set()
         self._thread.join()
-        self.drop()
+        self.disconnect()
 
-    def drop(self) -> None:
-        """Let go of the connection."""
-        self._link.drop()
+    def disconnect(self) -> None:
+        """Disconnect."""
+        self._connection.disconnect()
 
     def _run(self) -> None:
         while True:
             try:
                 self._beat()
-                if self._is_away:
+                if self._is_unavailable:
                     logger.info("%s: the database is there again", self._address.name)
-                    self._is_away = False
+                    self._is_unavailable = False
             except psycopg.Error as error:
-                self._touch.lost()
-                self._link.drop()
+                self._gate.lost()
+                self._connection.disconnect()
                 if isinstance(error, psycopg.errors.DiskFull):
-                    self._heard = time.monotonic()  # it is there, and can be read
-                if not self._is_away:
+                    self._answered_at = time.monotonic()  # it can still be read
+                if not self._is_unavailable:
                     logger.warning("%s", explain(error, self._address))
-                    self._is_away = True
+                    self._is_unavailable = True
             except Exception:
-                logger.exception("%s: looking after leases failed", self._address.name)
-                self._link.drop()
-            if self._is_over.wait(self._lease.beat):
+                logger.exception("%s: the heartbeat failed", self._address.name)
+                self._connection.disconnect()
+            if self._stopped.wait(self._lease.beat):
                 return
 
     def _beat(self) -> None:
         before = self._clock()
-        rows = self._link.rows(self._sql["beat"], (self._replica,))
-        self._heard = time.monotonic()
+        rows = self._connection.rows(self._sql["beat"], (self._replica,))
+        self._answered_at = time.monotonic()
         if rows:
-            there, is_buried = rows[0]
-            known = self.offset
-            self._compare(before, there)
-            if abs(self.offset - known) > self._lease.time_to_live * 1000 / 4:
-                # Others look dead, or alive, until they have beaten by the clock as it is now.
-                self._touch.lost()
-            if is_buried:
+            database_time, is_expired = rows[0]
+            old_offset = self.offset
+            self._correct_offset(before, database_time)
+            if abs(self.offset - old_offset) > self._lease.time_to_live * 1000 / 4:
+                # Until the others have beaten by the new clock, they may wrongly look dead.
+                self._gate.lost()
+            if is_expired:
                 logger.warning(
                     "%s: this replica was not heard of for so long that others took its tasks",
                     self._address.name,
                 )
-                self._link.execute(self._sql["revive"], (self._replica,))
-        else:  # it was buried so long ago that it is forgotten
+                self._connection.execute(self._sql["rejoin"], (self._replica,))
+        else:  # it expired so long ago that its row was deleted
             values = {"replica": self._replica, "lives_for": round(self._lease.time_to_live * 1000)}
-            self._link.execute(self._sql["register"], values)
-        if self._touch.felt(time.monotonic()):
-            for (replica,) in self._link.rows(self._sql["bury"]):
+            self._connection.execute(self._sql["register"], values)
+        if self._gate.felt(time.monotonic()):
+            for (replica,) in self._connection.rows(self._sql["expire"]):
                 logger.warning(
                     "%s: the replica %s was not heard of: its tasks are free",
                     self._address.name,
                     replica,
                 )
-            lock = lock_number(self._address, "burial")
-            [(buried, _)] = self._link.rows(self._sql["free"], {"lock": lock})
-            if buried:
-                self._link.execute(self._sql["forget"])
+            # The lock has its old name: replicas of the version before take it too.
+            lock = advisory_lock_key(self._address, "burial")
+            [(released, _)] = self._connection.rows(self._sql["release_expired"], {"lock": lock})
+            if released:
+                self._connection.execute(self._sql["delete_expired"])

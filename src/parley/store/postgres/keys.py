@@ -1,18 +1,18 @@
-"""The keys of tasks in PostgreSQL: made by each writer for itself, and in the order of age."""
+"""Keys of tasks in PostgreSQL: made by each writer by itself, in the order of age."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 KEY_EPOCH = 1_735_689_600_000
-"""The moment from which keys count: 2025, in ms."""
+"""The time from which keys count: 2025, in ms."""
 
 WRITERS = 1 << 13
 KEYS_A_MS = 1 << 10
 
 
 class Keys:
-    """Makes keys of the moment, the writer's number, and a number. ``now`` returns milliseconds."""
+    """Makes keys of the time, the writer's number, and a counter. ``now`` returns milliseconds."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.number = 0
@@ -20,7 +20,7 @@ class Keys:
         self._last = (0, 0)
 
     def new(self) -> int:
-        """Return a key that no task has, above those that this writer made before."""
+        """Return an unused key, above all that this writer made before."""
         ms, n = self._last
         now = self._now() - KEY_EPOCH
         if now > ms:

@@ -1,9 +1,9 @@
-"""The schema of a PostgreSQL store: which version it has, and bringing it up to date.
+"""The schema of a PostgreSQL store: its version, and its migrations.
 
-Migrations run one a transaction, under a lock that one process at a time can have, while replicas
-of the version before go on: a migration adds, and takes away only what no code uses that may still
-run. The second is the exception (decision 0004). Each says by ``-- oldest: n`` which version of the
-schema code must know at least to work with what it makes; older code refuses to start.
+Each migration runs in a transaction, under a lock that one process at a time holds, while replicas
+of the version before go on: it adds, and removes only what no running code uses. The second is the
+exception (decision 0004). Each says by ``-- oldest: n`` which version of the schema code must know
+at least to work with its result; older code refuses to start.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from typing import NamedTuple
 import psycopg
 
 from parley.store.postgres.backfill import FILL, STORED_TASKS, store_tasks
-from parley.store.postgres.connection import OLDEST, Address, Link, explain
-from parley.store.sql import Migration, migrations
+from parley.store.postgres.connection import OLDEST, Address, BoundedConnection, explain
+from parley.store.sql import Migration, filled, migrations, queries
 from parley.store.task_store import HISTORY_KEPT, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 600.0
-"""How many seconds a migration may take."""
+_SQL = queries("postgres", "schema.sql")
+
+TIMEOUT_SECONDS = 600.0
+"""The time limit of a migration."""
 
 
 class Versions(NamedTuple):
-    """What schema there is (0: none), what this code knows, and what there is to do."""
+    """The version found (0: none), the last one that this code knows, and the migrations to run."""
 
     found: int
     known: int
@@ -36,50 +38,44 @@ class Versions(NamedTuple):
 
 
 def sql_for(address: Address, sql: dict[str, str]) -> dict[str, str]:
-    """Return queries for the schema of an address."""
-    kept = str(HISTORY_KEPT)
-    return {
-        name: text.replace("{schema}", address.schema).replace("{kept}", kept)
-        for name, text in sql.items()
-    }
+    """Return statements for the schema of an address."""
+    return filled(sql, {"schema": address.schema, "kept": HISTORY_KEPT})
 
 
-def lock_number(address: Address, what: str) -> int:
-    """Return the number of a lock that users of this schema share."""
-    name = f"parley {what} {address.schema}".encode()
+def advisory_lock_key(address: Address, purpose: str) -> int:
+    """Return the key of an advisory lock that all users of the schema share."""
+    name = f"parley {purpose} {address.schema}".encode()
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big", signed=True)
 
 
 def look(address: Address) -> Versions:
-    """Return which schema there is. Raises ``StoreUnavailable``."""
-    link = Link(address, patience=15.0)
+    """Return the versions of the schema. Raises ``StoreUnavailable``."""
+    connection = BoundedConnection(address, timeout=15.0)
     try:
-        return _look(link, address)
+        return _inspect(connection, address)
     except psycopg.Error as error:
         raise explain(error, address) from None
     finally:
-        link.drop()
+        connection.disconnect()
 
 
 def migrate(address: Address) -> list[Migration]:
-    """Bring the schema up to date; return what was done. Raises ``StoreUnavailable``."""
-    link = Link(address, patience=PATIENCE)
+    """Bring the schema up to date; return the migrations that ran. Raises ``StoreUnavailable``."""
+    connection = BoundedConnection(address, timeout=TIMEOUT_SECONDS)
     try:
-        versions = _look(link, address)
+        versions = _inspect(connection, address)
         if versions.found and not versions.missing:
             return []
-        return _migrate(link, address)
+        return _migrate(connection, address)
     except psycopg.Error as error:
         raise explain(error, address) from None
     finally:
-        link.drop()
+        connection.disconnect()
 
 
-def _look(link: Link, address: Address) -> Versions:
-    [(version, encoding)] = link.rows(
-        "SELECT current_setting('server_version_num')::int, "
-        "(SELECT pg_encoding_to_char(encoding) FROM pg_database WHERE datname = current_database())"
-    )
+def _inspect(connection: BoundedConnection, address: Address) -> Versions:
+    sql = sql_for(address, _SQL)
+    [(version, encoding)] = connection.rows(sql["server"])
     if version < OLDEST * 10_000:
         raise StoreUnavailable(
             f"{address.name}: PostgreSQL {version // 10_000} is too old; {OLDEST} or later is "
@@ -91,56 +87,49 @@ def _look(link: Link, address: Address) -> Versions:
             "'UTF8'"
         )
     known = migrations("postgres")
-    table = f"{address.schema}.schema_versions"
-    [(is_there,)] = link.rows("SELECT to_regclass(%s) IS NOT NULL", (table,))
-    if not is_there:
+    [(exists,)] = connection.rows(sql["has_versions"])
+    if not exists:
         return Versions(0, known[-1].version, known)
-    done = link.rows(f"SELECT version, oldest FROM {table}")
-    found = max([version for version, _ in done], default=0)
-    oldest = max([oldest for _, oldest in done], default=0)
+    rows = connection.rows(sql["versions"])
+    found = max([version for version, _ in rows], default=0)
+    oldest = max([oldest for _, oldest in rows], default=0)
     if oldest > known[-1].version:
         raise StoreUnavailable(
             f"{address.name} has schema version {found}, written by a later version of Parley; "
             f"this one knows up to {known[-1].version}: upgrade it, or name another database"
         )
-    have = {version for version, _ in done}
-    missing = [migration for migration in known if migration.version not in have]
+    applied = {version for version, _ in rows}
+    missing = [migration for migration in known if migration.version not in applied]
     return Versions(found, known[-1].version, missing)
 
 
-def _migrate(link: Link, address: Address) -> list[Migration]:
-    schema = address.schema
+def _migrate(connection: BoundedConnection, address: Address) -> list[Migration]:
+    sql = sql_for(address, _SQL)
     done: list[Migration] = []
     while True:
-        link.execute("BEGIN")
+        connection.execute("BEGIN")
         try:
-            link.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(address, "migrations"),))
-            [(is_there,)] = link.rows("SELECT to_regnamespace(%s) IS NOT NULL", (schema,))
-            if not is_there:
-                link.execute(f"CREATE SCHEMA {schema}")
-            link.execute(
-                f"CREATE TABLE IF NOT EXISTS {schema}.schema_versions (version integer PRIMARY KEY,"
-                " name text NOT NULL, oldest integer NOT NULL, applied_at timestamptz NOT NULL)"
-            )
-            missing = _look(link, address).missing
+            connection.execute(sql["lock_migrations"], (advisory_lock_key(address, "migrations"),))
+            [(exists,)] = connection.rows(sql["has_schema"])
+            if not exists:
+                connection.execute(sql["create_schema"])
+            connection.execute(sql["create_versions"])
+            missing = _inspect(connection, address).missing
             if missing:
-                version, name, sql = missing[0]
+                version, name, script = missing[0]
                 logger.info(
                     "%s: bringing the schema to version %d (%s)", address.name, version, name
                 )
-                link.execute_script(sql.replace("{schema}", schema))
+                connection.execute_script(script.replace("{schema}", address.schema))
                 if version == STORED_TASKS:
-                    store_tasks(link, sql_for(address, FILL))
-                link.execute(
-                    f"INSERT INTO {schema}.schema_versions VALUES (%s, %s, %s, now())",
-                    (version, name, _oldest(sql)),
-                )
-            link.execute("COMMIT")
+                    store_tasks(connection, sql_for(address, FILL))
+                connection.execute(sql["add_version"], (version, name, _oldest(script)))
+            connection.execute("COMMIT")
         except psycopg.errors.DeadlockDetected:
-            link.roll_back()  # a replica of the version before was quicker
+            connection.roll_back()  # with a replica of the version before
             continue
         except BaseException:
-            link.roll_back()
+            connection.roll_back()
             raise
         if not missing:
             return done

@@ -1,8 +1,8 @@
-"""Removing what was kept for long enough from PostgreSQL, beside everybody who writes.
+"""Removes old tasks, receipts and contexts from PostgreSQL, while others write.
 
-On a connection of its own, which is there while there is something to remove. One replica at a time
-does it, under a lock that is asked for with each piece and never waited for. What a piece locks is
-tasks that ended, and numbers of tasks that no writer touches.
+It has a connection of its own while there is something to remove. One replica at a time does it,
+under a lock that each piece asks for and never waits for. A piece locks only tasks that ended, and
+a slot of the counts that no writer touches.
 """
 
 from __future__ import annotations
@@ -12,85 +12,79 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from parley.store.postgres.connection import Address, Link, explain
-from parley.store.postgres.migrations import lock_number
+from parley.store.postgres.connection import Address, BoundedConnection, explain
+from parley.store.postgres.migrations import advisory_lock_key
 from parley.store.postgres.writer import SLOTS
 from parley.store.task_store import PrunedElsewhere
 
 T = TypeVar("T")
 
 PRUNED_AT_ONCE = 5000
-"""How many records one transaction removes, about."""
+"""About how many records one transaction removes."""
 
 CONTEXTS_AT_ONCE = 10
-"""How many contexts one transaction removes: who uses one of them just then waits for it."""
+"""How many contexts one transaction removes: a user of one of them waits for it."""
 
-PATIENCE = 600.0
-"""How many seconds a piece may take. Nobody but this replica's next piece waits for it."""
+TIMEOUT_SECONDS = 600.0
+"""The time limit of a piece. Only this replica's next piece waits for it."""
 
 LOCK_SECONDS = 2
-"""How many seconds a piece waits for rows that others have locked; later is soon enough."""
+"""How long a piece waits for rows that others have locked: later is soon enough."""
 
 
 class Pruner:
-    """Where the thread that removes works. ``stop`` may be called by another thread."""
+    """The connection of the pruning thread. Any thread may call ``stop``."""
 
     def __init__(self, address: Address, sql: Mapping[str, str]) -> None:
         self.name = address.name
         self._address = address
         self._sql = sql
-        self._link = Link(address, patience=PATIENCE)
-        self._lock = lock_number(address, "pruning")
+        self._connection = BoundedConnection(address, timeout=TIMEOUT_SECONDS)
+        self._lock = advisory_lock_key(address, "pruning")
 
     def read(self, function: Callable[[Pruner], T], asked_at: float) -> T:
-        """Return what a function makes of this.
+        """Call ``function`` with this; return its result.
 
-        Raises ``StoreUnavailable``, and ``PrunedElsewhere``.
+        Raises ``StoreUnavailable`` and ``PrunedElsewhere``.
         """
         try:
             return function(self)
         except psycopg.Error as error:
-            self._link.drop()
+            self._connection.disconnect()
             raise explain(error, self._address) from None
         except PrunedElsewhere:
-            self._link.drop()
+            self._connection.disconnect()
             raise
 
     def remove(self, name: str, values: Mapping[str, Any]) -> int:
-        """Do a query that removes a piece; return how many it says it removed.
+        """Remove a piece by a named statement; return the number that it returns.
 
-        Raises ``PrunedElsewhere`` when another replica is at it, or has locked what is to go.
+        Raises ``PrunedElsewhere`` when another replica is pruning, or has locked the rows.
         """
-        link = self._link
-        link.execute("BEGIN")
+        connection = self._connection
+        connection.execute("BEGIN")
         try:
-            if not link.rows("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,))[0][0]:
+            if not connection.rows(self._sql["lock_pruning"], (self._lock,))[0][0]:
                 raise PrunedElsewhere
-            # A process that is stopped here must not hold up others for long.
-            link.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
-            link.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
-            [(count,)] = link.rows(self._sql[name], {**values, "slot": SLOTS})
-            link.execute("COMMIT")
+            connection.execute(self._sql["limit_locks"], (f"{LOCK_SECONDS}s",))
+            [(count,)] = connection.rows(self._sql[name], {**values, "slot": SLOTS})
+            connection.execute("COMMIT")
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-            link.roll_back()
+            connection.roll_back()
             raise PrunedElsewhere from None
         except BaseException:
-            link.roll_back()
+            connection.roll_back()
             raise
         removed: int = count
         return removed
 
-    def rest(self) -> None:
-        """Let go of the connection: there is nothing more to remove."""
-        self._link.drop()
-
     def stop(self) -> None:
-        """Wait no longer for the piece that is under way, nor begin another."""
-        self._link.stop()
+        """Abort the piece under way, and begin no other."""
+        self._connection.stop()
 
     def close(self) -> None:
-        """Let go of the connection."""
-        self._link.drop()
+        """Disconnect."""
+        self._connection.disconnect()
 
 
 def prune(pruner: Pruner, values: Mapping[str, Any], limit: int) -> int:
@@ -107,5 +101,5 @@ def prune_contexts(pruner: Pruner, values: Mapping[str, Any]) -> int:
     """Remove a few idle contexts; return how many."""
     count = pruner.remove("prune_contexts", {**values, "limit": CONTEXTS_AT_ONCE})
     if not count:
-        pruner.rest()
+        pruner.close()
     return count

@@ -1,9 +1,8 @@
-"""The store of a fleet: PostgreSQL, which any number of replicas use at a time."""
+"""The task store of a fleet: PostgreSQL, which any number of replicas use at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -12,12 +11,16 @@ from uuid import uuid4
 
 import psycopg
 
-from parley.model.backoff import Backoff
-from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
 from parley.store.postgres.batch import PostgresBatch
-from parley.store.postgres.connection import Address, Link, Texts, explain, may_pass, texts
+from parley.store.postgres.connection import (
+    Address,
+    BoundedConnection,
+    Texts,
+    explain,
+    texts,
+)
 from parley.store.postgres.heartbeat import Heartbeat
 from parley.store.postgres.migrations import look, migrate, sql_for
 from parley.store.postgres.prune import (
@@ -27,18 +30,20 @@ from parley.store.postgres.prune import (
     prune_contexts,
     prune_receipts,
 )
-from parley.store.postgres.writer import BackgroundOperation, Fence, PostgresBatchWriter
-from parley.store.pushes import telling_of
+from parley.store.postgres.reader import PostgresReadConnection
+from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
 from parley.store.sql import queries
-from parley.store.sql_engine.batch import columns, head_of, pushes_of
+from parley.store.sql_engine.batch import head_from_row, scope_columns
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
-    EVERYTHING,
+    LAST,
+    STATES,
     SqlTaskStore,
-    places_of,
-    stored_in,
+    list_values,
+    positions_from_rows,
+    stored_task_from_row,
 )
 from parley.store.task_store import (
     Claimed,
@@ -51,39 +56,34 @@ from parley.store.task_store import (
     StoreUnavailable,
     TaskPage,
     TaskQuery,
-    Undelivered,
 )
 
 T = TypeVar("T")
 
 READERS = 4
-"""How many threads read, each with a connection: reading costs round trips more than time."""
+"""The number of reader threads, each with a connection: a read is mostly a round trip."""
 
-PATIENCE = 15.0
-"""For how many seconds reads and writes wait while the database is away."""
+TIMEOUT_SECONDS = 15.0
+"""How long reads and writes wait for a database that is away."""
 
-READ_BACKOFF = Backoff(0.02, 0.5)
 
 CLOSE_SECONDS = 1.0
-"""How long the removal of old tasks may take to stop when the store is closed."""
+"""How long ``close`` waits for pruning to stop."""
 
-_LAST = 2**63 - 1
-_SQL = queries("postgres")
-_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
+_SQL = queries("postgres", "pieces.sql", "queries.sql", "replicas.sql", "prune.sql")
 
 
-class PostgresTaskStore(SqlTaskStore[Link]):
-    """Keeps task logs in a PostgreSQL database, which other replicas use at the same time.
+class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
+    """Stores task logs in a PostgreSQL database that other replicas use at the same time.
 
-    ``url`` is one that libpq knows; its ``?schema=`` names the schema in which the tables lie
-    (``parley``). What is acknowledged is as durable as the server's ``synchronous_commit`` says. A
-    replica of which nothing is heard for ``lease`` loses its tasks to others. ``patience`` is for
-    how many seconds a read or a write waits while the database is away. With ``migrates`` the
-    schema is brought up to date when the store is opened, else one that is older is refused.
-    ``clock`` returns milliseconds since 1970; it is corrected by the database's. The usual one goes
-    on steadily when the machine's is set.
+    ``url`` is a libpq URL; its ``?schema=`` names the schema of the tables (``parley``). Durability
+    is that of the server's ``synchronous_commit``. A replica that is silent for ``lease`` loses its
+    tasks to others. Reads and writes wait ``timeout`` seconds for a database that is away.
+    ``open`` brings the schema up to date if ``migrates``, else rejects an older one. ``clock``
+    returns milliseconds since 1970, and is corrected by the database's clock; the default one is
+    not moved when the machine's clock is set.
 
-    Raises ``ValueError`` for what is no such URL.
+    Raises ``ValueError`` for any other URL.
     """
 
     def __init__(
@@ -91,61 +91,58 @@ class PostgresTaskStore(SqlTaskStore[Link]):
         url: str,
         *,
         lease: Lease | None = None,
-        patience: float = PATIENCE,
+        timeout: float = TIMEOUT_SECONDS,
         migrates: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        if not patience > 0:
-            raise ValueError(f"patience is a number of seconds above 0, not {patience!r}")
+        if not timeout > 0:
+            raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
         self._address = Address.of(url)
         super().__init__(self._address.name)
         self._sql = sql_for(self._address, _SQL)
         self._lease = lease or Lease()
-        self._patience = patience
+        self._timeout = timeout
         self._migrates = migrates
         self._clock = clock or steady_clock()
-        self._heart: Heartbeat | None = None
+        self._heartbeat: Heartbeat | None = None
         self._pruner: Pruner | None = None
         self._pruning: ReaderPool[Pruner] | None = None
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may use what the store keeps at the same time."""
+        """True: other replicas may use the database at the same time."""
         return True
 
     @property
     def has_operators(self) -> bool:
-        """Whether ``parley store`` can change what it keeps while it is open."""
+        """True: ``parley store`` can change the database while it is in use."""
         return True
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the database cannot be reached just now, empty while it can be."""
-        silence = self._heart.silence if self._heart is not None else 0
+        """The reason why the database cannot be reached now; empty while it can."""
+        silence = self._heartbeat.silence if self._heartbeat is not None else 0
         return f"the store was not heard of for {silence:.0f} seconds" if silence else ""
 
     def now(self) -> int:
-        """Return the present moment by the database's clock, in ms."""
-        return self._clock() + (self._heart.offset if self._heart else 0)
+        """Return the time by the database's clock, in ms."""
+        return self._clock() + (self._heartbeat.offset if self._heartbeat else 0)
 
     async def open(self, committed: Committed) -> None:
-        """Make the store ready: look at its schema, and make this replica known.
-
-        Raises ``StoreUnavailable``, which says what is wrong with the database and what to do.
-        """
+        """Check or migrate the schema, and register this replica. Raises ``StoreUnavailable``."""
         if self._loop is not None:
             raise RuntimeError("the store is open already")
         loop = asyncio.get_running_loop()
         self._replica = uuid4().hex
-        desk = await asyncio.to_thread(self._prepare)
-        lender = GilYielder(loop)
-        self._writing = GroupWriter(desk, committed=committed, lender=lender)
-        sources = [_Source(self._address, self._patience) for _ in range(READERS)]
-        self._reading = ReaderPool(sources, lender=lender)
+        writer = await asyncio.to_thread(self._prepare)
+        yielder = GilYielder(loop)
+        self._writing = GroupWriter(writer, committed=committed, yielder=yielder)
+        readers = [PostgresReadConnection(self._address, self._timeout) for _ in range(READERS)]
+        self._reading = ReaderPool(readers, yielder=yielder)
         self._pruner = Pruner(self._address, self._sql)
-        self._pruning = ReaderPool([self._pruner], lender=lender)
-        if self._heart is not None:
-            self._heart.start()
+        self._pruning = ReaderPool([self._pruner], yielder=yielder)
+        if self._heartbeat is not None:
+            self._heartbeat.start()
         self._loop = loop
 
     def _prepare(self) -> PostgresBatchWriter:
@@ -159,38 +156,38 @@ class PostgresTaskStore(SqlTaskStore[Link]):
                     f"of Parley needs {versions.known}: bring it up to date with `parley store "
                     "migrate`"
                 )
-        self._heart = heart = Heartbeat(
+        self._heartbeat = heartbeat = Heartbeat(
             self._address, self._sql, replica=self._replica, lease=self._lease, clock=self._clock
         )
-        desk = PostgresBatchWriter(
+        writer = PostgresBatchWriter(
             self._address,
             self._sql,
             replica=self._replica,
             lives_for=round(self._lease.time_to_live * 1000),
             now=self.now,
-            patience=self._patience,
+            timeout=self._timeout,
         )
         try:
-            heart.set_clock()
-            desk.open()
+            heartbeat.set_clock()
+            writer.open()
         except psycopg.Error as error:
-            desk.link.drop()
-            heart.drop()
+            writer.connection.disconnect()
+            heartbeat.disconnect()
             raise explain(error, self._address) from None
-        return desk
+        return writer
 
     async def close(self) -> None:
-        """Finish what is under way, free what is held, and let go. Idempotent."""
+        """Finish what was submitted, release the leases, and disconnect. Idempotent."""
         if self._loop is None or self._writing is None or self._reading is None:
             return
         self._loop = None
         if self._pruner is not None and self._pruning is not None:
             self._pruner.stop()
-            with suppress(TimeoutError):  # it may be connecting: nobody waits for that
+            with suppress(TimeoutError):  # it may be connecting, which is not waited for
                 await asyncio.wait_for(self._pruning.close(), CLOSE_SECONDS)
         await self._reading.close()
-        if self._heart is not None:
-            await asyncio.to_thread(self._heart.stop)
+        if self._heartbeat is not None:
+            await asyncio.to_thread(self._heartbeat.stop)
         await self._writing.close()
 
     async def list(self, query: TaskQuery) -> TaskPage:
@@ -198,79 +195,72 @@ class PostgresTaskStore(SqlTaskStore[Link]):
         return await self._read(partial(_list, sql=self._sql, query=query))
 
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
-        """Claim tasks that nobody holds and that have work left, those first in line first."""
-        adopted: Sequence[Claimed] = await self._errand(
-            partial(_adopt, agent=agent, limit=limit), _adopted
+        """Claim unclaimed tasks with work left, in the order of the queue."""
+        claims: Sequence[Claimed] = await self._run_in_background(
+            partial(_claim_batch, agent=agent, limit=limit), _recover_claims
         )
-        return adopted
+        return claims
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return where the logs of tasks stand; nothing for those that are not there."""
-        return places_of(await self._rows("places", (texts(task_ids),)))
+        """Return the positions of tasks' logs, without those that do not exist."""
+        return positions_from_rows(await self._rows("positions", (texts(task_ids),)))
 
     async def replicas(self) -> Sequence[Replica]:
-        """Return the replicas that the store knows, this one among them."""
+        """Return the registered replicas."""
         return [
             Replica(id=id, seen_at=seen_at, alive=alive, holds=holds)
             for id, seen_at, alive, holds in await self._rows("replicas", ())
         ]
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
-        """Keep a value for a context; ``None`` removes it."""
-        agent, tenant, owner = columns(scope)
+        """Set a value of a context; ``None`` removes it."""
+        agent, tenant, owner = scope_columns(scope)
         values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
         values |= {"context_id": context_id}
         values |= {"name": key, "value": value, "at": self.now()}
         name = "remove_value" if value is None else "put_value"
-        await self._errand(lambda desk: desk.link.execute(self._sql[name], values) and None)
+        await self._run_in_background(
+            lambda writer: writer.connection.execute(self._sql[name], values) and None
+        )
 
     async def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
-        """Keep a value for a context if it still has the ``expected`` one."""
+        """Set a value of a context if it still is the ``expected`` one."""
         if expected is None and value is None:
             return await self.get_value(scope, context_id, key) is None
-        agent, tenant, owner = columns(scope)
+        agent, tenant, owner = scope_columns(scope)
         values: dict[str, Any] = {"agent": agent, "tenant": tenant, "owner": owner}
         values |= {"context_id": context_id, "name": key, "at": self.now()}
         values |= {"expected": expected, "value": value}
-        is_kept: bool = await self._errand(
-            partial(_compare_and_set, values=values), lambda desk, told: bool(told)
+        is_set: bool = await self._run_in_background(
+            partial(_compare_and_set, values=values), lambda writer, noted: bool(noted)
         )
-        return is_kept
-
-    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, by id."""
-        return pushes_of(await self._rows("pushes", (task_id,)))
+        return is_set
 
     async def move_push(self, task_id: str, push: PushRecord) -> bool:
-        """Note how far a webhook was told, and its state, if this replica still tells it."""
-        is_moved: bool = await self._do(partial(_move_push, task_id=task_id, push=push))
+        """Store a webhook's delivery cursor and state, if this replica still holds it."""
+        is_moved: bool = await self._submit(partial(_move_push, task_id=task_id, push=push))
         return is_moved
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
         sql, values = self._sql["remove_push"], (task_id, push_id)
-        await self._errand(lambda desk: desk.link.execute(sql, values) and None)
+        await self._run_in_background(
+            lambda writer: writer.connection.execute(sql, values) and None
+        )
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Take over the active push notification configurations of tasks that nobody holds."""
-        found: Sequence[tuple[str, bool]] = await self._errand(
-            partial(_adopt_pushes, agent=agent, limit=limit), _adopted_pushes
+        """Claim active push notification configurations that are unclaimed."""
+        found: Sequence[tuple[str, bool]] = await self._run_in_background(
+            partial(_claim_pushes, agent=agent, limit=limit), _recover_pushes
         )
         return found
 
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
-        """Return whether nobody tells some webhook, and some of those that this replica tells."""
-        values = {"agents": texts(agents), "replica": self._replica}
-        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
-        found = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
-        return telling_of(bool(rows[0][0]), found, limit)
-
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
 
-        Done in pieces, on a connection of its own: no writer waits for it. See ``TaskStore``.
+        It goes piece by piece, on a connection of its own: no writer waits for it.
         """
         if self._loop is None or self._pruning is None:
             raise self._closed()
@@ -283,90 +273,34 @@ class PostgresTaskStore(SqlTaskStore[Link]):
                 removed += count
                 if not count:
                     break
-            for rest in (prune_receipts, prune_contexts):
-                while await self._pruning.run(partial(rest, values=values)):
+            for prune_more in (prune_receipts, prune_contexts):
+                while await self._pruning.run(partial(prune_more, values=values)):
                     pass
         except PrunedElsewhere:
             if not removed:
                 raise
         return removed
 
-    async def _errand(
+    async def _run_in_background(
         self,
         run: Callable[[PostgresBatchWriter], Any],
         recover: Callable[[PostgresBatchWriter, Sequence[int]], Any] | None = None,
     ) -> Any:
-        return await self._do(BackgroundOperation(run, recover))
+        return await self._submit(BackgroundOperation(run, recover))
 
     async def _rows(
         self, name: str, values: Sequence[Any] | Mapping[str, Any]
     ) -> Sequence[Sequence[Any]]:
-        return await self._read(lambda link: link.rows(self._sql[name], values))
+        return await self._read(lambda connection: connection.rows(self._sql[name], values))
 
     def _texts(self, texts_: Sequence[str]) -> Texts:
         return texts(texts_)
 
 
-class _Source:
-    """A connection to read by. What is read is read again when the connection was lost.
-
-    Nobody waits longer than for ``patience`` seconds while the database is away, however many wait:
-    those who have are refused without a further try.
-    """
-
-    def __init__(self, address: Address, patience: float) -> None:
-        self.name = address.name
-        self._address = address
-        self._patience = patience
-        self._link = Link(address, patience=patience)
-        self._failure: StoreUnavailable | None = None
-
-    def read(self, function: Callable[[Link], T], asked_at: float) -> T:
-        deadline = asked_at + self._patience
-        failures = 1
-        if self._failure is not None and time.monotonic() > deadline:
-            raise StoreUnavailable(*self._failure.args)
-        while True:
-            self._link.patience = max(1.0, deadline - time.monotonic())
-            try:
-                result = function(self._link)
-            except psycopg.Error as error:
-                if not may_pass(error):
-                    raise explain(error, self._address) from None
-                pause = READ_BACKOFF.delay(failures)
-                if time.monotonic() + pause > deadline:
-                    self._failure = explain(error, self._address)
-                    raise self._failure from None
-            else:
-                self._failure = None
-                return result
-            time.sleep(pause)
-            failures += 1
-
-    def close(self) -> None:
-        self._link.drop()
-
-
-def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
-    before_at, before_id = query.before or (_LAST, "")
-    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
-    states = [state] if state else _STATES
-    values = {
-        "agent": query.scope.agent,
-        "tenant": query.scope.tenant,
-        "owner": query.scope.owner,
-        "context_id": query.context_id,
-        "state": state,
-        "states": texts(states),
-        "first": -_LAST if query.status_after is None else query.status_after,
-        "last": _LAST if query.not_after is None else query.not_after,
-        "before_at": before_at,
-        "before_id": before_id,
-        "history": EVERYTHING if query.history is None else query.history,
-        "artifacts": query.artifacts,
-        "limit": query.limit,
-        "max_bytes": query.max_bytes,
-    }
+def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) -> TaskPage:
+    values = list_values(query)
+    states = [values["state"]] if values["state"] else STATES
+    values["states"] = texts(states)
     if query.context_id:
         found, total = sql["found_in_context"], sql["count_in_context"]
     else:
@@ -376,15 +310,15 @@ def _list(link: Link, sql: dict[str, str], query: TaskQuery) -> TaskPage:
         if query.status_after is not None:
             total = between.replace("{first}", "%(first)s").replace("{last}", "%(last)s")
         elif query.not_after is not None:
-            # What is later than a walk through the pages is little: it is counted and taken off.
-            later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(_LAST))
+            # Few tasks are later than a walk through the pages: they are counted and subtracted.
+            later = between.replace("{first}", "%(last)s + 1").replace("{last}", str(LAST))
             total = f"({sql['total']}) - ({later})"
         else:
             total = sql["total"]
-    [(*_, count, matching), *rows] = link.rows(
+    [(*_, count, matching), *rows] = connection.rows(
         sql["list"].replace("{found}", found).replace("{total}", total), values
     )
-    tasks = [stored_in(task_id, stored).task() for task_id, *stored, _, _ in rows]
+    tasks = [stored_task_from_row(task_id, stored).task() for task_id, *stored, _, _ in rows]
     return TaskPage(tuple(tasks), total=count, more=matching > len(tasks))
 
 
@@ -394,49 +328,36 @@ def _move_push(
     return batch.move_push(task_id, push), ()
 
 
-def _own(desk: PostgresBatchWriter) -> dict[str, Any]:
-    """Return what says which replica it is that does something."""
-    return {"replica": desk.replica, "generation": desk.generation, "grp": desk.grp + 1}
+def _claim_batch(writer: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
+    return _claims(writer, writer.fenced_rows("claim_batch", {"agent": agent, "limit": limit}))
 
 
-def _adopt(desk: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
-    rows = desk.link.rows(desk.sql["claim_batch"], {**_own(desk), "agent": agent, "limit": limit})
-    return _taken(desk, rows)
+def _recover_claims(writer: PostgresBatchWriter, keys: Sequence[int]) -> list[Claimed]:
+    """Return what ``_claim_batch`` claimed, when its answer was lost."""
+    rows = writer.connection.rows(writer.sql["claimed"], (list(keys), writer.replica))
+    return _claims(writer, rows)
 
 
-def _adopted(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[Claimed]:
-    """Return what was adopted when the answer was lost."""
-    rows = desk.link.rows(desk.sql["adopted"], (list(keys), desk.replica))
-    return [] if not rows else _taken(desk, rows)
-
-
-def _taken(desk: PostgresBatchWriter, rows: Sequence[Sequence[Any]]) -> list[Claimed]:
-    if not rows:
-        raise Fence
-    adopted = []
+def _claims(writer: PostgresBatchWriter, rows: Sequence[Sequence[Any]]) -> list[Claimed]:
+    claims = []
     for version, *row in rows:
         if version is not None:
-            head = head_of(row)
-            desk.know(head, version)
-            adopted.append(Claimed(head.task_id, head.epoch, head.place))
-    return adopted
+            head = head_from_row(row)
+            writer.cache_head(head, version)
+            claims.append(Claimed(head.task_id, head.epoch, head.place))
+    return claims
 
 
-def _compare_and_set(desk: PostgresBatchWriter, values: dict[str, Any]) -> bool:
-    rows = desk.link.rows(desk.sql["compare_and_set"], {**_own(desk), **values})
-    if not rows:
-        raise Fence
-    return bool(rows[0][0])
+def _compare_and_set(writer: PostgresBatchWriter, values: dict[str, Any]) -> bool:
+    return bool(writer.fenced_rows("compare_and_set", values)[0][0])
 
 
-def _adopt_pushes(desk: PostgresBatchWriter, agent: str, limit: int) -> list[tuple[str, bool]]:
-    rows = desk.link.rows(desk.sql["claim_pushes"], {**_own(desk), "agent": agent, "limit": limit})
-    if not rows:
-        raise Fence
+def _claim_pushes(writer: PostgresBatchWriter, agent: str, limit: int) -> list[tuple[str, bool]]:
+    rows = writer.fenced_rows("claim_pushes", {"agent": agent, "limit": limit})
     return [(task_id, is_behind) for task_id, is_behind in rows if task_id is not None]
 
 
-def _adopted_pushes(desk: PostgresBatchWriter, keys: Sequence[int]) -> list[tuple[str, bool]]:
-    """Return whose webhooks were adopted when the answer was lost."""
-    rows = desk.link.rows(desk.sql["adopted_pushes"], (list(keys),))
+def _recover_pushes(writer: PostgresBatchWriter, keys: Sequence[int]) -> list[tuple[str, bool]]:
+    """Return the tasks whose webhooks ``_claim_pushes`` claimed, when its answer was lost."""
+    rows = writer.connection.rows(writer.sql["claimed_pushes"], (list(keys),))
     return [(task_id, True) for (task_id,) in rows]

@@ -1,29 +1,27 @@
-"""What writes groups of jobs to PostgreSQL, and knows at every moment which of them were written.
+"""Writes groups of jobs to PostgreSQL, each exactly once or not at all.
 
-A group is first tried with what is known of its tasks: one statement, one round trip, committed by
-itself, so that a process that is stopped in the middle holds no lock. Tasks of which that was out
-of date are done again, in a transaction that locks them.
+A group is first written optimistically, from cached heads: one statement, one round trip, committed
+by itself, so that a process that is stopped in between holds no lock. Jobs of tasks whose head had
+changed are written again pessimistically, in a transaction that locks the heads.
 
-Groups are numbered on the writer's row (see ``postgres_batch``). When a connection is lost in the
-middle of one, the row says whether it was written, and moving the row's generation keeps what is
-still on its way from being written later. So a group is written once or not at all. Only when the
-database stays away for longer than writers wait is the outcome not known in time; they are told so,
-and readers are told of the records when it is.
+Groups are numbered in the writer's row (see batch.sql). After a lost connection the row says
+whether the group in doubt was committed; a new generation in the row fences what is still on its
+way. Only when the database stays away for longer than the timeout is the outcome unknown: the
+writers get an error that says so, and readers get the records once it is known.
 
 One writer a process: measured on two cores with the server beside it (PostgreSQL 15, fsync on),
-one, two and four writers with tasks shared out among them append 49,000 to 53,000, 50,000 and
-56,000 events a second from eight streams, create 14,500 to 16,000, 13,000 and 19,000 tasks, and
-take 3,600 to 4,100, 3,500 and 5,000 tasks through four appends. What more writers
-win they take from the server's share of the machine, and each is another row and connection. An
-append alone takes 0.35 ms of the server's processor, and 0.64 when its plan is not kept (see
-``postgres_link``).
+one, two and four writers that share the tasks append 49,000 to 53,000, 50,000 and 56,000 events a
+second from eight streams, create 14,500 to 16,000, 13,000 and 19,000 tasks, and take 3,600 to
+4,100, 3,500 and 5,000 tasks through four appends. Further writers take their gain from the server's
+share of the machine, and each needs a row and a connection. An append takes 0.35 ms of the server's
+processor, and 0.64 ms when its plan is not kept (see connection.sql).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,27 +29,29 @@ import psycopg
 
 from parley.model.backoff import Backoff
 from parley.store.events import LoggedEvent
-from parley.store.fold import IllegalEvent
 from parley.store.head import Head
-from parley.store.postgres.batch import Moved, PostgresBatch, statement
-from parley.store.postgres.connection import Address, Link, explain, may_pass
+from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
+from parley.store.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.store.postgres.keys import WRITERS, Keys
-from parley.store.sql_engine.batch import Job, WriterId
-from parley.store.sql_engine.group_commit import HEADS_KEPT, Outcome
-from parley.store.task_store import StoreError, StoreUnavailable
+from parley.store.sql_engine.batch import Job, JobResult, WriterId
+from parley.store.sql_engine.group_commit import HEADS_KEPT
+from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
 BACKOFF = Backoff(0.05, 0.5, jitter=(0.5, 1.0))
 SLOTS = 16
+"""How many rows each count of tasks is spread over, so that writers seldom wait for one another."""
+
+Written = tuple[list[JobResult], list[Job]]
+"""Results, and the jobs to do again: another replica had changed their tasks."""
 
 
 class BackgroundOperation:
-    """A job that is a statement of its own, not part of a group.
+    """An operation that is a statement of its own, not part of a group.
 
-    ``run`` is given the desk and returns the result. ``recover`` is given the desk and what the
-    writer's row says, when the statement was committed and its answer was lost; without it, the
-    errand may be done twice.
+    ``run`` returns the result. ``recover`` returns it from what the writer's row noted, when the
+    statement was committed and its answer was lost; without it, the statement may run twice.
     """
 
     def __init__(
@@ -63,24 +63,28 @@ class BackgroundOperation:
         self.recover = recover
 
     def __call__(self, batch: object) -> tuple[Any, Sequence[LoggedEvent]]:
-        """Refuse to be put into a batch."""
-        raise TypeError("an errand is not part of a group")
+        """Refuse to be part of a group."""
+        raise TypeError("a background operation is not part of a group")
 
 
-class Fence(Exception):
-    """The writer's row is of another generation: this replica was buried, or began anew."""
+class StaleGeneration(Exception):
+    """The writer is fenced: its row has another generation, as the replica expired."""
 
 
-class _Unsettled(msgspec.Struct, frozen=True):
-    """What was sent without an answer yet: under which number, and what follows if it was done."""
+class _InDoubt(msgspec.Struct, frozen=True):
+    """The group that was sent and is not answered: its number, and what follows if it committed.
+
+    ``on_commit`` is given what the writer's row has: ``missed`` and ``noted`` (see batch.sql).
+    """
 
     grp: int
-    keep: Callable[[Sequence[int], Sequence[int]], tuple[list[Outcome], list[Job]]]
+    on_commit: Callable[[Sequence[int], Sequence[int]], Written]
 
 
 class PostgresBatchWriter:
-    """Writes groups. ``now`` returns milliseconds; ``patience`` is how many seconds a job waits
-    while the database is away.
+    """Writes groups, on one thread. ``now`` returns milliseconds.
+
+    A job waits ``timeout`` seconds for a database that is away.
     """
 
     def __init__(
@@ -91,9 +95,9 @@ class PostgresBatchWriter:
         replica: str,
         lives_for: int,
         now: Callable[[], int],
-        patience: float,
+        timeout: float,
     ) -> None:
-        self.link = Link(address, patience=patience)
+        self.connection = BoundedConnection(address, timeout=timeout)
         self.sql = sql
         self.replica = replica
         self.slot = 0
@@ -102,292 +106,297 @@ class PostgresBatchWriter:
         self._address = address
         self._lives_for = lives_for
         self._now = now
-        self._patience = patience
+        self._timeout = timeout
         self._keys = Keys(now)
         self._heads: dict[str, Head] = {}
         self._versions: dict[int, int] = {}
-        self._broken: set[WriterId] = set()
+        self._failed_writers: set[WriterId] = set()
         self._is_fenced = True
-        self._unsettled: _Unsettled | None = None
+        self._in_doubt: _InDoubt | None = None
 
     def open(self) -> None:
-        """Make this replica known. Raises ``psycopg.Error``."""
-        [(number,)] = self.link.rows(self.sql["writer_number"])
+        """Register this replica. Raises ``psycopg.Error``."""
+        [(number,)] = self.connection.rows(self.sql["writer_number"])
         self._keys.number = number % WRITERS
         self.slot = number % SLOTS
-        self._begin_anew()
+        self._start_generation()
 
     def close(self) -> None:
-        """Say that this replica is gone, and let go of what it held."""
+        """Release this replica's leases, and deregister it."""
         try:
-            for name in ("leave", "leave_tasks", "leave_pushes", "left"):
-                self.link.execute(self.sql[name], (self.replica,))
+            for name in ("leave", "release_tasks", "release_pushes", "delete_replica"):
+                self.connection.execute(self.sql[name], (self.replica,))
         except psycopg.Error:
             logger.info("%s: others will find that this replica is gone", self._address.name)
-        self.link.drop()
+        self.connection.disconnect()
 
-    def rest(self) -> float | None:
-        """Do nothing between groups."""
+    def maintain(self) -> float | None:
+        """Do nothing."""
         return None
 
-    def write(self, group: Sequence[Job]) -> list[Outcome]:
-        """Do jobs; those that succeeded are durable."""
-        outcomes: list[Outcome] = []
-        later = {job.task_id for job in group if job.is_locked and job.task_id}
-        first: list[Job] = []
-        then: list[Job] = []
+    def write(self, group: Sequence[Job]) -> list[JobResult]:
+        """Do jobs: optimistically first, then pessimistically what that left.
+
+        Locked jobs, and others of their tasks, come last, in order.
+        """
+        results: list[JobResult] = []
+        locked = {job.task_id for job in group if job.is_locked and job.task_id}
+        optimistic: list[Job] = []
+        others: list[Job] = []
         for job in group:
-            is_later = (
-                job.is_locked or isinstance(job.stage, BackgroundOperation) or job.task_id in later
+            is_other = (
+                job.is_locked
+                or isinstance(job.operation, BackgroundOperation)
+                or job.task_id in locked
             )
-            (then if is_later else first).append(job)
-        missed = self._part(first, outcomes, careful=False)
-        run: list[Job] = []
-        for job in (*missed, *then):
-            if isinstance(job.stage, BackgroundOperation):
-                self._carefully(run, outcomes)
-                run = []
-                self._part([job], outcomes, careful=True)
+            (others if is_other else optimistic).append(job)
+        missed = self._write_retrying(optimistic, results, pessimistic=False)
+        together: list[Job] = []
+        for job in (*missed, *others):
+            if isinstance(job.operation, BackgroundOperation):
+                self._write_pessimistically(together, results)
+                together = []
+                self._write_retrying([job], results, pessimistic=True)
             else:
-                run.append(job)
-        self._carefully(run, outcomes)
-        return outcomes
+                together.append(job)
+        self._write_pessimistically(together, results)
+        return results
 
-    def _carefully(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
+    def _write_pessimistically(self, jobs: list[Job], results: list[JobResult]) -> None:
         while jobs:
-            # What is missed now are tasks that another replica created at this very moment.
-            jobs = self._part(jobs, outcomes, careful=True)
+            # Only tasks that another replica has just created are missed here.
+            jobs = self._write_retrying(jobs, results, pessimistic=True)
 
-    def _part(self, jobs: list[Job], outcomes: list[Outcome], *, careful: bool) -> list[Job]:
-        """Write jobs in one transaction; return those of tasks that had changed meanwhile."""
+    def _write_retrying(
+        self, jobs: list[Job], results: list[JobResult], *, pessimistic: bool
+    ) -> list[Job]:
+        """Write jobs in one transaction, until it succeeds or they time out.
+
+        Return the jobs to do again pessimistically.
+        """
         failures = 0
         while jobs:
-            first = min([job.begun for job in jobs])
-            self.link.patience = max(2.0, first + self._patience - time.monotonic())
+            oldest = min([job.submitted_at for job in jobs])
+            self.connection.timeout = max(2.0, oldest + self._timeout - time.monotonic())
             try:
-                if self._is_fenced or not self.link.is_up:
-                    done = self._begin_anew()
-                    if done is not None:
-                        settled, missed = done
-                        outcomes += settled
-                        told = {id(job) for job, *_ in settled}
-                        jobs = [job for job in jobs if id(job) not in told]
+                if self._is_fenced or not self.connection.is_connected:
+                    recovered = self._start_generation()
+                    if recovered is not None:
+                        committed, missed = recovered
+                        results += committed
+                        done = {id(job) for job, *_ in committed}
+                        jobs = [job for job in jobs if id(job) not in done]
                         again = {id(job) for job in missed}
-                        if careful or not any([id(job) in again for job in jobs]):
+                        if pessimistic or not any([id(job) in again for job in jobs]):
                             continue
                         return jobs
-                settled, missed = self._attempt(jobs, careful=careful)
-                outcomes += settled
+                committed, missed = self._execute(jobs, pessimistic=pessimistic)
+                results += committed
                 return missed
-            except Fence:
+            except StaleGeneration:
                 self._is_fenced = True
             except psycopg.Error as error:
-                if self.link.is_up:
-                    self._unsettled = None  # the server said that it did not do it
-                if not may_pass(error):
-                    if careful and len(jobs) == 1:
-                        outcomes.append(self._failed(jobs[0], explain(error, self._address)))
+                if self.connection.is_connected:
+                    self._in_doubt = None  # the server answered: it did not commit
+                if not is_transient(error):
+                    if pessimistic and len(jobs) == 1:
+                        results.append(self._failed(jobs[0], explain(error, self._address)))
                         return []
                     logger.info("%s: a group failed (%s)", self._address.name, error.sqlstate)
-                    return self._one_by_one(jobs, outcomes)
-                jobs = self._in_time(jobs, outcomes, error)
+                    return self._one_by_one(jobs, results)
+                jobs = self._fail_timed_out(jobs, results, error)
                 if jobs:
                     failures += 1
                     time.sleep(BACKOFF.delay(failures))
             except Exception:
                 logger.exception("%s: a group failed", self._address.name)
-                self.link.drop()
+                self.connection.disconnect()
                 self._is_fenced = True
-                if careful and len(jobs) == 1:
-                    said = f"{self._address.name}: the store failed; its log says how"
-                    outcomes.append(self._failed(jobs[0], StoreUnavailable(said)))
+                if pessimistic and len(jobs) == 1:
+                    text = f"{self._address.name}: the store failed; its log says how"
+                    results.append(self._failed(jobs[0], StoreUnavailable(text)))
                     return []
-                return self._one_by_one(jobs, outcomes)
+                return self._one_by_one(jobs, results)
         return []
 
-    def _one_by_one(self, jobs: Sequence[Job], outcomes: list[Outcome]) -> list[Job]:
-        """Do jobs so that only the guilty one fails."""
+    def _one_by_one(self, jobs: Sequence[Job], results: list[JobResult]) -> list[Job]:
+        """Write each job in a transaction of its own, so that only a faulty one fails."""
         for job in jobs:
-            self._carefully([job], outcomes)
+            self._write_pessimistically([job], results)
         return []
 
-    def _in_time(
-        self, jobs: Sequence[Job], outcomes: list[Outcome], error: psycopg.Error
+    def _fail_timed_out(
+        self, jobs: Sequence[Job], results: list[JobResult], error: psycopg.Error
     ) -> list[Job]:
-        """Fail the jobs that waited long enough; return the others."""
-        until = time.monotonic() - self._patience
+        """Fail the jobs that timed out; return the others."""
+        until = time.monotonic() - self._timeout
         for job in jobs:
-            if job.begun <= until:
+            if job.submitted_at <= until:
                 failure = explain(error, self._address)
-                if self._unsettled is not None:
+                if self._in_doubt is not None:
                     failure = StoreUnavailable(f"{failure}; it is not known whether it was written")
-                outcomes.append(self._failed(job, failure))
-        return [job for job in jobs if job.begun > until]
+                results.append(self._failed(job, failure))
+        return [job for job in jobs if job.submitted_at > until]
 
-    def _failed(self, job: Job, error: StoreUnavailable) -> Outcome:
+    def _failed(self, job: Job, error: StoreUnavailable) -> JobResult:
         if job.writer is not None:
-            self._broken.add(job.writer)
+            self._failed_writers.add(job.writer)
         return job, None, (), error
 
-    def _begin_anew(self) -> tuple[list[Outcome], list[Job]] | None:
-        """Take the writer's row in a new generation, and learn what became of the last group.
+    def _start_generation(self) -> Written | None:
+        """Give the writer's row a new generation, which fences what was sent before.
 
-        Return what followed from it, if it was written. Raises ``psycopg.Error``.
+        Return what follows from the group in doubt, if it committed. Raises ``psycopg.Error``.
         """
-        rows = self.link.rows(self.sql["begin_anew"], (self.replica,))
+        rows = self.connection.rows(self.sql["start_generation"], (self.replica,))
         if not rows:
             values = {"replica": self.replica, "lives_for": self._lives_for}
-            self.link.execute(self.sql["register"], values)
-            rows = self.link.rows(self.sql["begin_anew"], (self.replica,))
-        self.generation, grp, missed, told = rows[0]
-        self.grp = grp
+            self.connection.execute(self.sql["register"], values)
+            rows = self.connection.rows(self.sql["start_generation"], (self.replica,))
+        self.generation, self.grp, missed, noted = rows[0]
         self._is_fenced = False
-        done = None
-        if self._unsettled is not None and self._unsettled.grp == grp:
-            done = self._unsettled.keep(missed, told)
-        self._unsettled = None
-        if done is None:
+        recovered = None
+        if self._in_doubt is not None and self._in_doubt.grp == self.grp:
+            recovered = self._in_doubt.on_commit(missed, noted)
+        self._in_doubt = None
+        if recovered is None:
             self._heads.clear()
             self._versions.clear()
-        return done
+        return recovered
 
-    def _attempt(self, jobs: Sequence[Job], *, careful: bool) -> tuple[list[Outcome], list[Job]]:
+    def _execute(self, jobs: Sequence[Job], *, pessimistic: bool) -> Written:
         """Write what may be written of ``jobs``.
 
-        Raises ``Fence`` and ``psycopg.Error``, after which nothing was written or ``_unsettled``
-        says what may have been.
+        Raises ``StaleGeneration`` and ``psycopg.Error``: nothing was written then, or ``_in_doubt``
+        has what may have been.
         """
-        if isinstance(jobs[0].stage, BackgroundOperation):
-            return self._run(jobs[0], jobs[0].stage), []
-        if not careful:
-            return self._write(jobs, careful=False)
-        # A process that is stopped here must not hold up others for long.
-        self.link.execute("BEGIN")
+        if isinstance(jobs[0].operation, BackgroundOperation):
+            return self._run_background(jobs[0], jobs[0].operation), []
+        if not pessimistic:
+            return self._write(jobs, pessimistic=False)
+        self.connection.execute("BEGIN")
         try:
-            self.link.execute("SET LOCAL idle_in_transaction_session_timeout = '5s'")
-            self.link.execute("SET LOCAL lock_timeout = '5s'")
-            done = self._write(jobs, careful=True)
+            self.connection.execute(self.sql["limit_locks"], ("5s",))
+            return self._write(jobs, pessimistic=True)
         except BaseException:
-            self.link.roll_back()
+            self.connection.roll_back()
             raise
-        return done
 
-    def _run(self, job: Job, errand: BackgroundOperation) -> list[Outcome]:
-        """Do a job that is a statement of its own."""
+    def _run_background(self, job: Job, operation: BackgroundOperation) -> list[JobResult]:
         grp = self.grp + 1
-        if (recover := errand.recover) is not None:
+        if (recover := operation.recover) is not None:
 
-            def keep(missed: Sequence[int], told: Sequence[int]) -> tuple[list[Outcome], list[Job]]:
-                return [(job, recover(self, told), (), None)], []
+            def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written:
+                return [(job, recover(self, noted), (), None)], []
 
-            self._unsettled = _Unsettled(grp, keep)
-        result = errand.run(self)
+            self._in_doubt = _InDoubt(grp, on_commit)
+        result = operation.run(self)
         if recover is not None:
             self.grp = grp
-            self._unsettled = None
+            self._in_doubt = None
         return [(job, result, (), None)]
 
-    def _write(self, jobs: Sequence[Job], *, careful: bool) -> tuple[list[Outcome], list[Job]]:
-        batch, staged = self._stage(jobs, careful=careful)
-        before = self._broken
+    def _write(self, jobs: Sequence[Job], *, pessimistic: bool) -> Written:
+        batch, staged = self._stage(jobs, pessimistic=pessimistic)
+        failed_before = self._failed_writers
 
-        def keep(missed: Sequence[int], told: Sequence[int]) -> tuple[list[Outcome], list[Job]]:
-            return self._keep(batch, staged, before, missed, told)
+        def on_commit(missed: Sequence[int], noted: Sequence[int]) -> Written:
+            return self._commit(batch, staged, failed_before, missed, noted)
 
-        found = batch.values()
-        if found is None:
-            if careful:
-                self.link.execute("COMMIT")
-            return keep((), ())
-        pieces, values = found
+        written = batch.values()
+        if written is None:
+            if pessimistic:
+                self.connection.execute("COMMIT")
+            return on_commit((), ())
+        pieces, values = written
         grp = self.grp + 1
         values |= {"replica": self.replica, "generation": self.generation, "grp": grp}
         values |= {"slot": self.slot}
-        self._unsettled = _Unsettled(grp, keep)
-        rows = self.link.rows(statement(self._address.schema, pieces), values)
+        self._in_doubt = _InDoubt(grp, on_commit)
+        rows = self.connection.rows(statement(self._address.schema, pieces), values)
         if not rows:
-            self._unsettled = None
-            raise Fence
-        if careful:
-            self.link.execute("COMMIT")
-        self._unsettled = None
+            self._in_doubt = None
+            raise StaleGeneration
+        if pessimistic:
+            self.connection.execute("COMMIT")
+        self._in_doubt = None
         self.grp = grp
-        return keep(*rows[0])
+        return on_commit(*rows[0])
 
-    def _stage(self, jobs: Sequence[Job], *, careful: bool) -> tuple[PostgresBatch, list[Outcome]]:
-        """Put jobs into a batch. What is refused is looked at with what the database says."""
-        known: dict[str, Head] = {} if careful else self._heads
+    def _stage(
+        self, jobs: Sequence[Job], *, pessimistic: bool
+    ) -> tuple[PostgresBatch, list[JobResult]]:
+        """Put jobs into a batch. One that a cached head rejects is tried with the stored head."""
+        known: dict[str, Head] = {} if pessimistic else self._heads
         while True:
             batch = PostgresBatch(
-                self.link,
+                self.connection,
                 self.sql,
                 self._versions,
                 known=known,
-                broken=self._broken,
+                failed_writers=self._failed_writers,
                 new_key=self._keys.new,
                 at=self._now(),
                 replica=self.replica,
-                careful=careful,
+                pessimistic=pessimistic,
             )
-            batch.look_up(jobs)
-            staged: list[Outcome] = []
-            doubtful = set()
-            for job in jobs:
-                try:
-                    result, records = job.stage(batch)
-                    staged.append((job, result, records, None))
-                except (StoreError, IllegalEvent) as error:
-                    if job.writer is not None:
-                        batch.broken.add(job.writer)
-                    staged.append((job, None, (), error.with_traceback(None)))
-                    if job.task_id in known:
-                        doubtful.add(job.task_id)
-            if not doubtful:
+            batch.load_heads(jobs)
+            staged = batch.stage(jobs)
+            rejected = {job.task_id for job, _, _, error in staged if error} & known.keys()
+            if not rejected:
                 return batch, staged
-            for task_id in doubtful:
-                self._forget(task_id)
+            for task_id in rejected:
+                self._uncache(task_id)
 
-    def _keep(
+    def _commit(
         self,
         batch: PostgresBatch,
-        staged: Sequence[Outcome],
-        broken: set[WriterId],
+        staged: Sequence[JobResult],
+        failed_before: set[WriterId],
         missed: Sequence[int],
-        told: Sequence[int],
-    ) -> tuple[list[Outcome], list[Job]]:
-        """Know what was written. Return what became of the jobs, and which are to be done again."""
+        noted: Sequence[int],
+    ) -> Written:
+        """Cache the heads of a batch that committed. Return the results of its jobs."""
         again = {head.task_id for head in batch.heads.values() if head.key in missed}
-        moves = batch.told(told)
-        outcomes: list[Outcome] = []
+        moved = batch.moved_pushes(noted)
+        results: list[JobResult] = []
         jobs = []
         for job, result, records, error in staged:
             if job.task_id and job.task_id in again:
                 jobs.append(job)
-            elif isinstance(result, Moved):
-                outcomes.append((job, result in moves, records, error))
+            elif isinstance(result, MovedPush):
+                results.append((job, result in moved, records, error))
             else:
-                outcomes.append((job, result, records, error))
+                results.append((job, result, records, error))
         writers = {job.writer for job in jobs if job.writer is not None}
-        self._broken = (batch.broken - writers) | (broken & writers)
+        self._failed_writers = (batch.failed_writers - writers) | (failed_before & writers)
         for task_id, head in batch.heads.items():
-            version = 1 if batch.before(task_id) is None else self._versions[head.key] + 1
-            self._forget(task_id)
+            version = 1 if batch.head_before(task_id) is None else self._versions[head.key] + 1
+            self._uncache(task_id)
             self._versions.pop(head.key, None)
             if task_id not in again and head.ended_at is None:
-                self.know(head, version)
-        if len(self._versions) > 2 * HEADS_KEPT:  # of heads that were looked at and not changed
-            kept = self._heads.values()
-            self._versions = {head.key: self._versions[head.key] for head in kept}
-        return outcomes, jobs
+                self.cache_head(head, version)
+        if len(self._versions) > 2 * HEADS_KEPT:  # of heads that were read and not changed
+            cached = self._heads.values()
+            self._versions = {head.key: self._versions[head.key] for head in cached}
+        return results, jobs
 
-    def know(self, head: Head, version: int) -> None:
-        """Remember the head of a task, as the database has it."""
+    def fenced_rows(self, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement with a ``writer`` piece. Raises ``StaleGeneration``."""
+        own = {"replica": self.replica, "generation": self.generation, "grp": self.grp + 1}
+        rows = self.connection.rows(self.sql[name], {**own, **values})
+        if not rows:
+            raise StaleGeneration
+        return rows
+
+    def cache_head(self, head: Head, version: int) -> None:
+        """Cache the head of a task, as the database has it."""
         self._heads[head.task_id] = head
         self._versions[head.key] = version
         while len(self._heads) > HEADS_KEPT:
-            self._forget(next(iter(self._heads)))
+            self._uncache(next(iter(self._heads)))
 
-    def _forget(self, task_id: str) -> None:
+    def _uncache(self, task_id: str) -> None:
         head = self._heads.pop(task_id, None)
         if head is not None:
             self._versions.pop(head.key, None)

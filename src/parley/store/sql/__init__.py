@@ -1,13 +1,15 @@
-"""The SQL of the stores: named queries and numbered migrations, a folder for each database.
+"""The SQL of the stores: named statements and numbered migrations, a folder for each database.
 
-A query stands under a line ``-- name: <its name>``; comments under that say what it does. What
-several queries have in common stands under ``-- piece: <its name>``, and they name it in braces. A
-migration is a file ``<number>_<what>.sql``; they run in order, once, and are never changed.
+A statement stands under a line ``-- name: <its name>``; comments under that describe it. What
+several statements have in common stands under ``-- piece: <its name>``, and they name it in braces.
+The engine fills in other words in braces. A migration is a file ``<number>_<what>.sql``; migrations
+run once, in order, and never change.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -20,17 +22,30 @@ class Migration(NamedTuple):
     sql: str
 
 
-def queries(database: str, file: str = "queries.sql") -> dict[str, str]:
-    """Return the named queries for ``database``; what is the same for all is in ``shared``."""
-    text = files(__name__).joinpath(database, file).read_text(encoding="utf-8")
-    found = re.split(r"^-- (name|piece): (\w+)\n", text, flags=re.MULTILINE)[1:]
-    texts = [re.sub(r"^--.*\n", "", sql, flags=re.MULTILINE).strip() for sql in found[2::3]]
-    parts = [*zip(found[::3], found[1::3], [sql.rstrip(";") for sql in texts], strict=True)]
-    pieces = {f"{{{name}}}": sql for kind, name, sql in parts if kind == "piece"}
-    named = {name: sql for kind, name, sql in parts if kind == "name"}
-    for name, sql in named.items():
-        named[name] = re.sub(r"\{\w+\}", lambda match: pieces.get(match[0], match[0]), sql)
-    return named
+def queries(database: str, *names: str) -> dict[str, str]:
+    """Return the named statements of some files of ``database``, with their pieces put in.
+
+    The default is ``queries.sql``. Statements that fit every database are in ``shared``.
+    """
+    statements, parts = _read(database, names or ("queries.sql",))
+    for name, sql in statements.items():
+        statements[name] = re.sub(r"\{(\w+)\}", lambda word: parts.get(word[1], word[0]), sql)
+    return statements
+
+
+def pieces(database: str, *names: str) -> dict[str, str]:
+    """Return the pieces of some files, for statements that an engine assembles."""
+    return _read(database, names)[1]
+
+
+def filled(statements: Mapping[str, str], words: Mapping[str, object]) -> dict[str, str]:
+    """Return statements with words in braces replaced."""
+    result = dict(statements)
+    for name, sql in result.items():
+        for word, meaning in words.items():
+            sql = sql.replace(f"{{{word}}}", str(meaning))
+        result[name] = sql
+    return result
 
 
 def migrations(database: str) -> list[Migration]:
@@ -42,3 +57,14 @@ def migrations(database: str) -> list[Migration]:
             sql = file.read_text(encoding="utf-8")
             found.append(Migration(int(match[1]), match[2], sql))
     return sorted(found)
+
+
+def _read(database: str, names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    found: dict[str, dict[str, str]] = {"name": {}, "piece": {}}
+    for name in names:
+        text = files(__name__).joinpath(database, name).read_text(encoding="utf-8")
+        blocks = re.split(r"^-- (name|piece): (\w+)\n", text, flags=re.MULTILINE)[1:]
+        for kind, key, block in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+            sql = re.sub(r"^--.*\n?", "", block, flags=re.MULTILINE)
+            found[kind][key] = sql.strip().rstrip(";")
+    return found["name"], found["piece"]

@@ -1,8 +1,8 @@
 """A thread that writes to a database, a group of jobs at a time.
 
-What is submitted within one round of the event loop goes to the thread together, and the thread
-takes all that has gathered while it wrote the group before. A group is one transaction, made
-durable once. There is no timer: under load groups grow, and without load a job is a group.
+Jobs submitted within one round of the event loop go to the thread together, and the thread takes
+all that has gathered while it wrote the group before. A group is one transaction, made durable
+once. There is no timer: under load groups grow, and without load a job is a group.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from parley.store.events import LoggedEvent
 from parley.store.sql_engine import jobs as store_jobs
-from parley.store.sql_engine.batch import Job, WriterId
+from parley.store.sql_engine.batch import Job, JobResult, WriterId
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.task_store import Committed
 
@@ -27,118 +26,116 @@ GROUP_JOBS = 1024
 GROUP_BYTES = 4 << 20
 HEADS_KEPT = 10_000
 
-Outcome = tuple[Job, Any, Sequence[LoggedEvent], BaseException | None]
-"""A job, its result, the records of which readers are told, and why it failed."""
-
 
 class BatchWriter(Protocol):
-    """What writes a group. It is used by one thread only."""
+    """An engine's writer, used by one thread only. Its methods raise nothing."""
 
-    def write(self, group: Sequence[Job]) -> list[Outcome]:
-        """Do jobs; those that succeeded are durable. Raises nothing."""
+    def write(self, group: Sequence[Job]) -> list[JobResult]:
+        """Do jobs; those that succeeded are durable."""
         ...
 
-    def rest(self) -> float | None:
-        """Do what is to be done after a group, when its writers were told.
+    def maintain(self) -> float | None:
+        """Do housekeeping between groups.
 
-        Return after how many seconds to do so again, if no group comes before. Raises nothing.
+        Return the seconds until it is due again if no group comes before; ``None`` for never.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the database. Raises nothing."""
+        """Disconnect from the database."""
         ...
 
 
 class GroupWriter:
-    """Does jobs in the order in which they were submitted, and tells of them on the loop."""
+    """Does jobs in the order of their submission, and publishes their results on the loop.
 
-    def __init__(self, desk: BatchWriter, *, committed: Committed, lender: GilYielder) -> None:
-        self.desk = desk
+    The thread is a daemon: a program that did not close the store can end, and loses nothing that
+    was acknowledged.
+    """
+
+    def __init__(
+        self, batch_writer: BatchWriter, *, committed: Committed, yielder: GilYielder
+    ) -> None:
+        self.batch_writer = batch_writer
         self._committed = committed
-        self._lender = lender
+        self._yielder = yielder
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
-        self._gathered: list[Job] = []
-        self._unforgiven: set[WriterId] = set()
+        self._pending: list[Job] = []
+        self._uncleared: set[WriterId] = set()
         self._queue: queue.SimpleQueue[list[Job] | None] = queue.SimpleQueue()
         self._ended = self._loop.create_future()
-        # A daemon: a program that forgot to close the store can end, and loses nothing that it
-        # was told is durable.
         self._thread = threading.Thread(target=self._run, name="parley-writer", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Begin a job, after all that were submitted before."""
-        if not self._gathered:
-            self._loop.call_soon(self._hand_over)
-        self._gathered.append(job)
+        """Submit a job."""
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(job)
 
     async def close(self) -> None:
-        """Do what was submitted, then end the thread and the connection."""
-        self._hand_over()
+        """Finish the submitted jobs, then end the thread and the connection."""
+        self._flush()
         self._is_closing = True
         self._queue.put(None)
-        self._lender.begin()
+        self._yielder.begin()
         try:
             await asyncio.shield(self._ended)
         finally:
-            self._lender.end()
+            self._yielder.end()
 
-    def _hand_over(self) -> None:
-        if self._gathered:
-            self._lender.begin()
-            self._queue.put(self._gathered)
-            self._gathered = []
+    def _flush(self) -> None:
+        if self._pending:
+            self._yielder.begin()
+            self._queue.put(self._pending)
+            self._pending = []
 
     def _run(self) -> None:
-        is_over = False
-        while not is_over:
-            group, hands, is_over = self._take(self.desk.rest())
+        is_last = False
+        while not is_last:
+            group, submissions, is_last = self._next_group(self.batch_writer.maintain())
             if group:
-                outcomes = self.desk.write(group)
-                is_over = not self._call(self._deliver, outcomes, hands) or is_over
-        self.desk.close()
-        self._call(self._ended.set_result, None)
+                results = self.batch_writer.write(group)
+                is_last = not self._call_on_loop(self._publish, results, submissions) or is_last
+        self.batch_writer.close()
+        self._call_on_loop(self._ended.set_result, None)
 
-    def _take(self, timeout: float | None) -> tuple[list[Job], int, bool]:
-        """Wait for jobs, for so many seconds.
-
-        Return what there is, in how many hands, and whether it is the last.
-        """
+    def _next_group(self, timeout: float | None) -> tuple[list[Job], int, bool]:
+        """Wait for jobs. Return a group, its number of submissions, and whether it is the last."""
         group: list[Job] = []
-        hands = size = 0
+        submissions = size = 0
         try:
             jobs = self._queue.get(timeout=timeout)
         except queue.Empty:
-            return group, hands, False
+            return group, submissions, False
         while jobs is not None:
             group += jobs
-            hands += 1
+            submissions += 1
             size += sum([job.size for job in jobs])
             if len(group) >= GROUP_JOBS or size >= GROUP_BYTES:
-                return group, hands, False
+                return group, submissions, False
             try:
                 jobs = self._queue.get_nowait()
             except queue.Empty:
-                return group, hands, False
-        return group, hands, True
+                return group, submissions, False
+        return group, submissions, True
 
-    def _call(self, function: Any, *args: object) -> bool:
-        """Call a function on the loop. Return ``False`` when that is no more."""
+    def _call_on_loop(self, function: Any, *args: object) -> bool:
+        """Call a function on the loop. Return ``False`` when the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             return False
         return True
 
-    def _deliver(self, outcomes: Sequence[Outcome], hands: int) -> None:
-        """Tell of a group: its readers first, then its writers."""
-        told = set()
-        for job, result, records, error in outcomes:
+    def _publish(self, results: Sequence[JobResult], submissions: int) -> None:
+        """Publish a group: its records to readers first, then its results to writers."""
+        failed = set()
+        for job, result, records, error in results:
             if error is not None:
                 if job.writer is not None:
-                    told.add(job.writer)
+                    failed.add(job.writer)
                 if not job.future.done():
                     job.future.set_exception(error)
                 continue
@@ -146,25 +143,24 @@ class GroupWriter:
                 try:
                     self._committed(records)
                 except Exception:
-                    logger.exception("telling of a commit failed; readers will find it later")
+                    logger.exception("publishing a commit failed; readers will find it later")
             if not job.future.done():
                 job.future.set_result(result)
-        for _ in range(hands):
-            self._lender.end()
-        if told and not self._is_closing:
-            self._forgive(told)
+        for _ in range(submissions):
+            self._yielder.end()
+        if failed and not self._is_closing:
+            self._clear_failures(failed)
 
-    def _forgive(self, writers: set[WriterId]) -> None:
-        """Let writers that were told of a failure write again.
+    def _clear_failures(self, writers: set[WriterId]) -> None:
+        """Let writers that got their error write again.
 
-        What was submitted before now is ahead of this and fails; what comes after may pass.
+        Jobs submitted before this one still fail; later ones may succeed.
         """
-        self._unforgiven |= writers
-        told, self._unforgiven = self._unforgiven, set()
-        job = Job(self._loop.create_future(), partial(store_jobs.forgive, writers=told))
-        job.future.add_done_callback(partial(self._forgiven, told))
+        failed, self._uncleared = writers | self._uncleared, set()
+        job = Job(self._loop.create_future(), partial(store_jobs.clear_failures, writers=failed))
+        job.future.add_done_callback(partial(self._failures_cleared, failed))
         self.submit(job)
 
-    def _forgiven(self, writers: set[WriterId], done: asyncio.Future[Any]) -> None:
+    def _failures_cleared(self, writers: set[WriterId], done: asyncio.Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None:
-            self._unforgiven |= writers  # when the next are
+            self._uncleared |= writers  # with the next failure

@@ -1,4 +1,4 @@
-"""What is done to a database of logs: each a function that puts itself into a batch."""
+"""Operations that every SQL store has: each adds a change to a batch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from parley.store.head import Payload, advance, claimed, unknown
 from parley.store.sql_engine.batch import Batch, WriterId
 from parley.store.task_store import Append, Conflict, PushRecord, Receipt, Scope
 
-Done = tuple[int, Sequence[LoggedEvent]]
+Applied = tuple[int, Sequence[LoggedEvent]]
+"""The result of an operation, and the records to publish."""
 
 
-def append(batch: Batch, append: Append, payload: Payload) -> Done:
-    """Add an append. Its result is the log's new head."""
+def append(batch: Batch, append: Append, payload: Payload) -> Applied:
+    """Append records. The result is the log's new head."""
     expected = append.expected_seq
-    if expected is not None and (append.task_id, append.epoch) in batch.broken:
+    if expected is not None and (append.task_id, append.epoch) in batch.failed_writers:
         raise Conflict(append.task_id, expected, None)
     before = batch.head(append.task_id)
     head, records = advance(before, append, payload, batch.at, batch.replica)
@@ -25,7 +26,7 @@ def append(batch: Batch, append: Append, payload: Payload) -> Done:
     batch.check_receipts(head.scope, append.receipts)
     head = batch.put_head(head)
     batch.add_records(head.key, records)
-    batch.add_pieces(head, payload)
+    batch.add_stored_form(head, payload)
     if append.receipts:
         batch.add_receipts(head.scope, append.receipts, head.key)
     if pushes:
@@ -35,8 +36,8 @@ def append(batch: Batch, append: Append, payload: Payload) -> Done:
     return head.seq, records
 
 
-def claim(batch: Batch, task_id: str) -> Done:
-    """Give a task to this replica, with a new epoch, which is the result."""
+def claim(batch: Batch, task_id: str) -> Applied:
+    """Claim a task for this replica. The result is the new epoch."""
     return batch.put_head(claimed(batch.head(task_id), task_id, batch.replica)).epoch, ()
 
 
@@ -46,8 +47,8 @@ def keep(
     context_id: str,
     receipts: Sequence[Receipt],
     exchange: Sequence[bytes],
-) -> Done:
-    """Keep a receipt and an exchange that belong to no task."""
+) -> Applied:
+    """Store receipts and an exchange of messages that belong to no task."""
     batch.check_receipts(scope, receipts)
     batch.add_receipts(scope, receipts)
     batch.add_exchange(scope, context_id, exchange)
@@ -57,7 +58,7 @@ def keep(
 def put_push(
     batch: Batch, task_id: str, push: PushRecord
 ) -> tuple[PushRecord, Sequence[LoggedEvent]]:
-    """Keep a push notification configuration. The result is how it is kept."""
+    """Store a push notification configuration. The result is the stored one."""
     head = batch.head(task_id)
     if head is None:
         raise unknown(task_id)
@@ -66,7 +67,7 @@ def put_push(
     return next(reversed(pushes.values())), ()
 
 
-def forgive(batch: Batch, writers: Iterable[WriterId]) -> Done:
-    """Let writers that were told of a failure write again."""
-    batch.broken.difference_update(writers)
+def clear_failures(batch: Batch, writers: Iterable[WriterId]) -> Applied:
+    """Let writers that got their error write again."""
+    batch.failed_writers.difference_update(writers)
     return 0, ()

@@ -1,4 +1,4 @@
-"""What stores on a database have in common: jobs for a writer, named queries for readers."""
+"""The part of a task store that is the same on every SQL database."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, Generic, TypeVar
 
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
+from parley.model.tasks import TaskState
 from parley.store.events import Kind, LoggedEvent, records_in
 from parley.store.head import payload_of
+from parley.store.pushes import telling_of
 from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
-from parley.store.sql_engine.batch import Job, Stage, WriterId, columns
+from parley.store.sql_engine.batch import Job, Operation, WriterId, pushes_from_rows, scope_columns
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.task_store import (
@@ -26,20 +28,27 @@ from parley.store.task_store import (
     Receipt,
     Scope,
     StoreUnavailable,
+    TaskQuery,
     TaskRecord,
+    Undelivered,
 )
 
-EVERYTHING = 2**62
+UNLIMITED = 2**62
 """A limit that nothing reaches."""
+
+LAST = 2**63 - 1
+"""The last time (ms) that a database can hold."""
+
+STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
 
 C = TypeVar("C")
 T = TypeVar("T")
 
 
 class SqlTaskStore(ABC, Generic[C]):
-    """The part of a task store that is the same on every database.
+    """A task store over jobs for a writer and named queries for readers.
 
-    ``name`` is what people are told of where it is. The store is open while there is a ``_loop``.
+    ``name`` is its location as shown to people. The store is open while there is a ``_loop``.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,22 +62,22 @@ class SqlTaskStore(ABC, Generic[C]):
     async def _rows(
         self, name: str, values: Sequence[Any] | Mapping[str, Any]
     ) -> Sequence[Sequence[Any]]:
-        """Return what a named query finds."""
+        """Return the rows of a named query."""
 
     @abstractmethod
     def _texts(self, texts: Sequence[str]) -> Any:
-        """Return texts as one value of a query."""
+        """Return texts as one parameter of a query."""
 
     @property
     def replica(self) -> str:
-        """What this user of the store is called; another at each ``open``."""
+        """The id of this user of the store; another at each ``open``."""
         return self._replica
 
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
         payload = payload_of(append)
         creates = append.expected_seq == 0
-        return self._do(
+        return self._submit(
             partial(jobs.append, append=append, payload=payload),
             task_id=append.task_id,
             creates=creates,
@@ -85,23 +94,23 @@ class SqlTaskStore(ABC, Generic[C]):
         history: int | None = None,
         artifacts: bool = True,
     ) -> TaskRecord | None:
-        """Return the task, at no more cost than the size of what is asked for."""
-        agent, tenant, owner = columns(scope) if scope is not None else ("", "", "")
+        """Return the task, at the cost of the requested parts."""
+        agent, tenant, owner = scope_columns(scope) if scope is not None else ("", "", "")
         values = {
             "task_id": task_id,
             "agent": agent,
             "tenant": tenant,
             "owner": owner,
             "any_scope": scope is None,
-            "history": EVERYTHING if history is None else history,
+            "history": UNLIMITED if history is None else history,
             "artifacts": artifacts,
         }
         rows = await self._rows("load", values)
         if not rows:
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
-        canceling, lease_owner, *kept = rest
-        stored = stored_in(task_id, kept)
+        canceling, lease_owner, *form = rest
+        stored = stored_task_from_row(task_id, form)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
             task=stored.task(),
@@ -116,7 +125,7 @@ class SqlTaskStore(ABC, Generic[C]):
         )
 
     async def scope_of(self, task_id: str) -> Scope | None:
-        """Return whose task it is, at the cost of a look-up."""
+        """Return the scope of a task, at the cost of a look-up."""
         rows = await self._rows("scope_of", (task_id,))
         return Scope(*rows[0]) if rows else None
 
@@ -128,13 +137,13 @@ class SqlTaskStore(ABC, Generic[C]):
         after: tuple[int, int] = (0, 0),
         limit: int | None = None,
     ) -> Sequence[LoggedEvent]:
-        """Return the task's private records of some kinds behind a place."""
+        """Return the task's private records of some kinds after a position."""
         values = {
             "task_id": task_id,
             "kinds": self._texts([kind.value for kind in kinds]),
             "seq": after[0],
             "sub": after[1],
-            "limit": EVERYTHING if limit is None else limit,
+            "limit": UNLIMITED if limit is None else limit,
         }
         rows = await self._rows("private_records", values)
         return records_in(task_id, rows[0][0])
@@ -149,35 +158,35 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
         """Return up to ``limit`` public events with a number above ``after``, in order."""
-        place = {"task_id": task_id, "after": after, "limit": limit, "bytes": PAGE_BYTES}
-        rows = await self._rows("events", place)
+        values = {"task_id": task_id, "after": after, "limit": limit, "bytes": PAGE_BYTES}
+        rows = await self._rows("events", values)
         return records_in(task_id, rows[0][0])
 
     async def claim(self, task_id: str) -> int:
-        """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
-        epoch: int = await self._do(partial(jobs.claim, task_id=task_id), task_id=task_id)
+        """Claim the task for a new executor; return the new epoch, which fences earlier ones."""
+        epoch: int = await self._submit(partial(jobs.claim, task_id=task_id), task_id=task_id)
         return epoch
 
     async def unclaimed(self) -> Mapping[str, int]:
-        """Return how many tasks there are to adopt, by agent."""
+        """Return the number of unclaimed tasks by agent."""
         return {agent: count for agent, count in await self._rows("unclaimed", (COUNTED,))}
 
     async def first_queued(self, agent: str) -> int:
-        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        """Return the lowest ``place`` above 0 of the agent's unclaimed tasks, 0 without any."""
         rows = await self._rows("first_queued", (agent,))
         return rows[0][0] if rows else 0
 
     async def held_tasks(self) -> Sequence[str]:
         """Return the ids of the tasks with work left that this replica holds."""
-        return [task_id for (task_id,) in await self._rows("holding", (self._replica,))]
+        return [task_id for (task_id,) in await self._rows("held_tasks", (self._replica,))]
 
     async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
-        """Return tasks that wait for their callers since before a moment, the longest first."""
+        """Return tasks that wait for their callers since before a time, the longest first."""
         return [task_id for (task_id,) in await self._rows("parked", (agent, since, limit))]
 
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
-        """Return what was kept for a message."""
-        rows = await self._rows("receipt", (*columns(scope), message_id))
+        """Return the receipt of a message."""
+        rows = await self._rows("receipt", (*scope_columns(scope), message_id))
         return Receipt(*rows[0]) if rows else None
 
     async def keep(
@@ -188,8 +197,8 @@ class SqlTaskStore(ABC, Generic[C]):
         receipt: Receipt | None = None,
         exchange: Sequence[Message] = (),
     ) -> None:
-        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none."""
-        await self._do(
+        """Store the receipt and the exchange of a direct reply, either of which may be missing."""
+        await self._submit(
             partial(
                 jobs.keep,
                 scope=scope,
@@ -201,25 +210,36 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def history(self, scope: Scope, context_id: str, limit: int) -> Sequence[Message]:
         """Return the last ``limit`` messages of a context, the oldest first."""
-        rows = await self._rows("history", (*columns(scope), context_id, limit))
+        rows = await self._rows("history", (*scope_columns(scope), context_id, limit))
         lines: bytes | None = rows[0][0]
         return [decode(line, Message) for line in lines.split(b"\n")] if lines else []
 
     async def get_value(self, scope: Scope, context_id: str, key: str) -> bytes | None:
-        """Return a value that an agent keeps for a context."""
-        rows = await self._rows("value", (*columns(scope), context_id, key))
+        """Return a value that an agent stored for a context."""
+        rows = await self._rows("value", (*scope_columns(scope), context_id, key))
         value: bytes | None = rows[0][0] if rows else None
         return value
 
-    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
-        """Keep a push notification configuration of a task; return it as it is kept."""
-        job = partial(jobs.put_push, task_id=task_id, push=push)
-        kept: PushRecord = await self._do(job, task_id=task_id, is_locked=True)
-        return kept
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        return pushes_from_rows(await self._rows("pushes", (task_id,)))
 
-    def _do(
+    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
+        """Return whether some webhook is unclaimed, and some of those that this replica holds."""
+        values = {"agents": self._texts(agents), "replica": self._replica}
+        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
+        held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
+        return telling_of(bool(rows[0][0]), held, limit)
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Store a push notification configuration of a task; return the stored one."""
+        job = partial(jobs.put_push, task_id=task_id, push=push)
+        stored: PushRecord = await self._submit(job, task_id=task_id, is_locked=True)
+        return stored
+
+    def _submit(
         self,
-        stage: Stage,
+        operation: Operation,
         *,
         task_id: str = "",
         creates: bool = False,
@@ -230,11 +250,11 @@ class SqlTaskStore(ABC, Generic[C]):
         if self._loop is None or self._writing is None:
             raise self._closed()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._writing.submit(Job(future, stage, task_id, creates, writer, size, is_locked))
+        self._writing.submit(Job(future, operation, task_id, creates, writer, size, is_locked))
         return future
 
     async def _read(self, function: Callable[[C], T]) -> T:
-        """Return what a function makes of a connection."""
+        """Call a function with a reader's connection; return its result."""
         if self._loop is None or self._reading is None:
             raise self._closed()
         return await self._reading.run(function)
@@ -243,8 +263,28 @@ class SqlTaskStore(ABC, Generic[C]):
         return StoreUnavailable(f"{self._name}: the store is closed")
 
 
-def places_of(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:
-    """Return the places that the query ``places`` found."""
+def list_values(query: TaskQuery) -> dict[str, Any]:
+    """Return the values of the queries that list tasks; an empty ``state`` stands for all."""
+    before_at, before_id = query.before or (LAST, "")
+    return {
+        "agent": query.scope.agent,
+        "tenant": query.scope.tenant,
+        "owner": query.scope.owner,
+        "context_id": query.context_id,
+        "state": "" if query.state is TaskState.UNSPECIFIED else query.state.value,
+        "first": -LAST if query.status_after is None else query.status_after,
+        "last": LAST if query.not_after is None else query.not_after,
+        "before_at": before_at,
+        "before_id": before_id,
+        "history": UNLIMITED if query.history is None else query.history,
+        "artifacts": query.artifacts,
+        "limit": query.limit,
+        "max_bytes": query.max_bytes,
+    }
+
+
+def positions_from_rows(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:
+    """Return the positions in rows of the query ``positions``."""
     return [
         LogPosition(
             task_id=task_id,
@@ -260,8 +300,8 @@ def places_of(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:
     ]
 
 
-def stored_in(task_id: str, row: Sequence[Any]) -> StoredTask:
-    """Return the task that the queries ``load`` and ``list`` found, by the last of its columns."""
+def stored_task_from_row(task_id: str, row: Sequence[Any]) -> StoredTask:
+    """Return the task in the last columns of a row of ``load`` or ``list``."""
     context_id, state, status_at, status_message, metadata, history, artifacts, tail = row
     return StoredTask(
         task_id=task_id,

@@ -1,4 +1,4 @@
-"""What a migration of the SQLite store does besides its SQL: put tasks into the stored form."""
+"""Migration 4 of the SQLite store, besides its SQL: put tasks into the stored form."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from parley.store.snapshot import task_of_before
 from parley.store.sql import queries
 
 STORED_TASKS = 4
-"""The version of the schema that brought the stored form of tasks."""
+"""The version of the schema that introduced the stored form of tasks."""
 
 TASKS_AT_ONCE = 100
 
-_SQL = queries("sqlite", "fill.sql")
+_SQL = queries("sqlite", "backfill.sql")
 
 
 def store_tasks(connection: sqlite3.Connection) -> None:
-    """Put every task into the stored form, out of its snapshot and its log.
+    """Put every task into the stored form, from its snapshot and its log.
 
-    Part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
+    It is part of a transaction. Memory is bounded by the largest tasks. Raises ``sqlite3.Error``.
     """
     key = 0
     while rows := connection.execute(_SQL["tasks_before"], (key, TASKS_AT_ONCE)).fetchall():
         for key, task_id, seq in [row[:3] for row in rows]:
-            kept = connection.execute(_SQL["task_before"], (key,)).fetchone()
-            form = task_of_before(task_id, *kept)
+            snapshot = connection.execute(_SQL["task_before"], (key,)).fetchone()
+            form = task_of_before(task_id, *snapshot)
             connection.executemany(_SQL["add_message"], form.message_rows(key))
             connection.executemany(_SQL["add_artifact"], form.artifact_rows(key, seq))
             connection.execute(
                 _SQL["set_stored"], (len(form.messages), form.has_status_message, seq, key)
             )
-    connection.execute("DROP TABLE snapshots")
+    connection.execute(_SQL["drop_snapshots"])

@@ -1,4 +1,4 @@
-"""What a group of jobs writes to SQLite: many rows a statement, all in one transaction."""
+"""The group of jobs that is written to SQLite: many rows a statement, all in one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from parley.model.encoding import encode
 from parley.store.head import Head
-from parley.store.sql_engine.batch import Batch, Job, columns, head_of, pushes_of
+from parley.store.sql_engine.batch import Batch, Job, head_from_row, pushes_from_rows, scope_columns
 from parley.store.sqlite.file import SQL
 from parley.store.task_store import HISTORY_KEPT, PushRecord, PushState, Receipt, Scope
 
@@ -29,57 +29,57 @@ class SqliteBatch(Batch):
         self._receipts: list[tuple[Any, ...]] = []
         self._statements: list[tuple[str, Sequence[Any] | Mapping[str, Any]]] = []
         self._values: dict[tuple[str, ...], bytes | None] = {}
-        self.is_pruned = False
+        self.has_prune = False
 
-    def look_up(self, jobs: Sequence[Job]) -> None:
-        """Find the heads that ``jobs`` need, with one look into the database for all of them."""
-        if wanted := self.wanted(jobs):
+    def load_heads(self, jobs: Sequence[Job]) -> None:
+        """Load the heads that ``jobs`` need, by one query."""
+        if wanted := self.heads_to_load(jobs):
             names = msgspec.json.encode(wanted).decode()
             for head in read_heads(self._connection.execute(SQL["heads"], (names,)).fetchone()[0]):
                 self._found[head.task_id] = head
 
     def read(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return what a query finds, before the batch is written."""
+        """Return the rows of a query before the batch."""
         return self._connection.execute(SQL[name], values).fetchall()
 
-    def first(
+    def first_rows(
         self, name: str, values: Mapping[str, Any], size: int, size_of: Callable[..., int]
     ) -> list[tuple[Any, ...]]:
-        """Return the first rows that a query finds, until they have a size; one at least."""
-        taken: list[tuple[Any, ...]] = []
+        """Return the first rows of a query, up to a size, one at least."""
+        first: list[tuple[Any, ...]] = []
         with closing(self._connection.execute(SQL[name], values)) as rows:
             for row in rows:
                 size -= size_of(*row)
-                if taken and size < 0:
+                if first and size < 0:
                     break
-                taken.append(row)
-        return taken
+                first.append(row)
+        return first
 
     def has_receipt(self, scope: Scope, message_id: str) -> bool:
-        """Return whether there is a receipt for a message, before the batch is written."""
-        return bool(self.read("receipt", (*columns(scope), message_id)))
+        """Return whether the database has a receipt for a message."""
+        return bool(self.read("receipt", (*scope_columns(scope), message_id)))
 
     def add_receipts(self, scope: Scope, receipts: Sequence[Receipt], key: int = 0) -> None:
         """Add receipts."""
         self._receipts += [
-            (*columns(scope), r.message_id, r.digest, r.task_id, r.turn, r.reply, self.at)
+            (*scope_columns(scope), r.message_id, r.digest, r.task_id, r.turn, r.reply, self.at)
             for r in receipts
         ]
 
     def add_exchange(
         self, scope: Scope, context_id: str, messages: Sequence[bytes], key: int = 0
     ) -> None:
-        """Add messages to the history of a context."""
+        """Add messages to a context's history."""
         if messages:
-            context = (*columns(scope), context_id)
+            context = (*scope_columns(scope), context_id)
             self.add("touch_context", (*context, len(messages), self.at))
             for i, message in enumerate(reversed(messages)):
                 self.add("add_history", (*context, i, message))
             self.add("trim_history", (*context, HISTORY_KEPT))
 
     def value_of(self, scope: Scope, context_id: str, key: str) -> bytes | None:
-        """Return a value of a context as it is after what is in the batch so far."""
-        name = (*columns(scope), context_id, key)
+        """Return a value of a context after what is in the batch so far."""
+        name = (*scope_columns(scope), context_id, key)
         if name not in self._values:
             rows = self.read("value", name)
             self._values[name] = rows[0][0] if rows else None
@@ -87,7 +87,7 @@ class SqliteBatch(Batch):
 
     def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
         """Set a value of a context, or remove it."""
-        context = (*columns(scope), context_id)
+        context = (*scope_columns(scope), context_id)
         self._values[*context, key] = value
         self.add("touch_context", (*context, 0, self.at))
         if value is None:
@@ -96,50 +96,50 @@ class SqliteBatch(Batch):
             self.add("put_value", (*context, key, value))
 
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, before the batch is written."""
-        return pushes_of(self.read("pushes", (task_id,)))
+        """Return a task's push notification configurations from the database."""
+        return pushes_from_rows(self.read("pushes", (task_id,)))
 
     def put_push(self, head: Head, push: PushRecord) -> None:
-        """Keep a push notification configuration, in place of that of its id."""
+        """Store a push notification configuration, replacing the one of its id."""
         config = encode(push.config)
-        rest = (push.version, push.cursor, push.state.value, push.note, push.lease_owner)
+        state = (push.version, push.cursor, push.state.value, push.note, push.lease_owner)
         name = (head.key, push.id, head.scope.agent, push.revision)
-        self.add("put_push", (*name, config, *rest))
+        self.add("put_push", (*name, config, *state))
 
     def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
-        self.pushes_of(task_id).pop(push_id, None)
+        self.current_pushes(task_id).pop(push_id, None)
         self.add("remove_push", (task_id, push_id))
 
     def move_push(self, task_id: str, push: PushRecord) -> bool:
-        """Note how far a webhook was told, if this replica still tells it."""
-        pushes = self.pushes_of(task_id)
-        kept = pushes.get(push.id)
-        if kept is None or (kept.revision, kept.lease_owner) != (push.revision, self.replica):
+        """Move the delivery cursor of a webhook, if this replica still holds it."""
+        pushes = self.current_pushes(task_id)
+        stored = pushes.get(push.id)
+        if stored is None or (stored.revision, stored.lease_owner) != (push.revision, self.replica):
             return False
         pushes[push.id] = msgspec.structs.replace(push, lease_owner=self.replica)
         values = (push.cursor, push.state.value, push.note, self.replica)
         self.add("move_push", (*values, task_id, push.id, push.revision))
         return True
 
-    def take_pushes(self, key: int, task_id: str) -> None:
-        """Take over the active configurations of a task that nobody holds."""
-        for push in list(self.pushes_of(task_id).values()):
+    def claim_pushes(self, key: int, task_id: str) -> None:
+        """Claim the active push configurations of a task that are unclaimed."""
+        for push in list(self.current_pushes(task_id).values()):
             if push.state is PushState.ACTIVE and not push.lease_owner:
-                taken = msgspec.structs.replace(push, lease_owner=self.replica)
-                self._pushes[task_id][push.id] = taken
-        self.add("take_pushes", (self.replica, key))
+                claimed = msgspec.structs.replace(push, lease_owner=self.replica)
+                self._pushes[task_id][push.id] = claimed
+        self.add("claim_pushes", (self.replica, key))
 
     def add(self, name: str, values: Sequence[Any] | Mapping[str, Any]) -> None:
-        """Add a statement, done after all that is written in bulk."""
+        """Add a statement, to run after the bulk writes."""
         self._statements.append((SQL[name], values))
 
-    def mark(self, task: int) -> None:
-        """Note the key of the task whose log is removed slice by slice, or that there is none."""
-        self._statements.append((f"PRAGMA user_version = {task}", ()))
+    def mark_partial_log(self, task: int) -> None:
+        """Store the key of the removed task whose log is being removed slice by slice, or 0."""
+        self._statements.append((SQL["mark_partial_log"].replace("{task}", str(task)), ()))
 
     def write(self) -> None:
-        """Write it all and make it durable, or nothing of it. Raises ``sqlite3.Error``."""
+        """Write all of it durably, or nothing. Raises ``sqlite3.Error``."""
         if not (self.heads or self._receipts or self._statements or self._counts):
             return
         connection = self._connection
@@ -165,29 +165,29 @@ class SqliteBatch(Batch):
         added, moved, changed, turned, rewritten = [], [], [], [], []
         counts = self._counts
         for task_id, head in self.heads.items():
-            before = self.before(task_id)
+            before = self.head_before(task_id)
             state = head.state.value
             status = (state, head.status_at)
             if before is None:
-                counts[*columns(head.scope), state] += 1
-                name = (head.key, task_id, *columns(head.scope), head.context_id, *status)
-                place = (head.seq, head.sub, head.turn, *_work(head)[:3], head.epoch)
-                rest = (head.ended_at, head.lease_owner, head.place, *_stored(head))
-                added.append((*name, *place, *rest))
+                counts[*scope_columns(head.scope), state] += 1
+                name = (head.key, task_id, *scope_columns(head.scope), head.context_id, *status)
+                position = (head.seq, head.sub, head.turn, *_work_columns(head)[:3], head.epoch)
+                lease = (head.ended_at, head.lease_owner, head.place)
+                added.append((*name, *position, *lease, *_stored_columns(head)))
                 continue
-            has_moved_on = head.state is not before.state
-            if has_moved_on:
-                scope = columns(head.scope)
+            has_new_state = head.state is not before.state
+            if has_new_state:
+                scope = scope_columns(head.scope)
                 counts[*scope, state] += 1
                 counts[*scope, before.state.value] -= 1
-            row = (head.key, head.seq, head.sub, head.turn, head.epoch, *_stored(head))
-            work = _work(head)
-            is_changed = has_moved_on or head.status_at != before.status_at
-            if head.ended_at is not None or (is_changed and work != _work(before)):
+            row = (head.key, head.seq, head.sub, head.turn, head.epoch, *_stored_columns(head))
+            work = _work_columns(head)
+            is_changed = has_new_state or head.status_at != before.status_at
+            if head.ended_at is not None or (is_changed and work != _work_columns(before)):
                 rewritten.append((*row, *work, *status, head.ended_at))
             elif is_changed:
                 changed.append((*row, *status))
-            elif work != _work(before):
+            elif work != _work_columns(before):
                 turned.append((*row, *work))
             else:
                 moved.append(row)
@@ -201,22 +201,22 @@ class SqliteBatch(Batch):
 
 
 def read_heads(array: str) -> list[Head]:
-    """Return the heads that the query ``heads`` found."""
-    return [head_of(row) for row in msgspec.json.decode(array)]
+    """Return the heads in the JSON array that the query ``heads`` returns."""
+    return [head_from_row(row) for row in msgspec.json.decode(array)]
 
 
-def _work(head: Head) -> tuple[Any, ...]:
-    """Return who holds the task, and what is left to do."""
+def _work_columns(head: Head) -> tuple[Any, ...]:
+    """Return the lease and the work left."""
     return head.turn_open, head.waiting, head.cancel_requested, head.lease_owner, head.place
 
 
-def _stored(head: Head) -> tuple[Any, ...]:
-    """Return what there is of the task's stored form."""
+def _stored_columns(head: Head) -> tuple[Any, ...]:
+    """Return the extent of the task's stored form."""
     return head.messages, head.has_status_message, head.folded
 
 
 def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows in as few steps as can be."""
+    """Write rows in as few statements as possible."""
     done = 0
     while done < len(rows):
         count = min(ROWS_AT_ONCE, 1 << (len(rows) - done).bit_length() - 1)
@@ -227,6 +227,6 @@ def _write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Sequen
 
 @cache
 def _for_rows(name: str, count: int) -> str:
-    """Return a query for one row as one for ``count``, which is a power of two."""
+    """Return a statement for one row as one for ``count``, which is a power of two."""
     before, row, after = re.split(r"(?<=VALUES )(\([?, ]+\))", SQL[name])
     return before + ", ".join([row] * count) + after

@@ -1,13 +1,12 @@
-"""Opening a SQLite database: locked, sound, and of the schema that we know.
+"""Opens a SQLite database: locked, checked for damage, and with its schema up to date.
 
-There is one connection that writes, and it alone moves the write-ahead log into the database file,
-so the WAL-reset bug of SQLite before 3.51.3, which needs two that do, cannot reach it. The lock
-file keeps other processes of ours from being the second one.
+One connection writes, and it alone moves the write-ahead log into the database file. So the
+WAL-reset bug of SQLite before 3.51.3, which needs two such connections, cannot occur. The lock file
+keeps other processes from opening the second one.
 
-A symbolic link that names the database is followed once, by whoever names it; from then on the path
-is the file's own. Its files are then opened by no link, have one name, and are private to their
-owner. While it is open they are watched: what is written to a file that has no name any more would
-be lost.
+A symbolic link that names the database is resolved once, by the caller. The files are opened
+through no link, have one name, and are private to their owner. While the database is open they are
+watched: writes to a file without a name would be lost.
 """
 
 from __future__ import annotations
@@ -20,29 +19,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from parley.store.sql import migrations, queries
+from parley.store.sql import filled, migrations, queries
 from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
 from parley.store.sqlite.file_watch import REMEDY, FileWatch
 from parley.store.sqlite.lock_file import LockFile, LockHeld
-from parley.store.sqlite.private_file import Unsafe, open_private
+from parley.store.sqlite.private_file import UnsafeFile, open_private
 from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-SQL = queries("sqlite")
-UPKEEP_SQL = {
-    name: sql.replace("{schema}", "")
-    .replace("{waiting}", "waiting")
-    .replace("{c}", "")
-    .replace("{?}", "?")
-    for name, sql in queries("shared", "upkeep.sql").items()
-}
-"""What is read of a whole store."""
-
-APPLICATION_ID = 0x5041524C  # "PARL": whose file this is
+APPLICATION_ID = 0x5041524C  # "PARL": a file of Parley's
 CACHE_KIB = 32 * 1024
-CHECK_SECONDS = 2.0
+QUICK_CHECK_SECONDS = 2.0
 WAL_BYTES = 64 << 20
+
+SQL = filled(
+    queries("sqlite", "connection.sql", "queries.sql", "prune.sql"),
+    {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
+)
+UPKEEP_SQL = filled(
+    queries("shared", "upkeep.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
+)
+"""Queries over a whole store, for its administration."""
 OLDEST = (3, 35, 0)
 
 
@@ -52,7 +50,7 @@ def code_of(error: sqlite3.Error) -> int:
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
-    """Return what is wrong with the database in words that say what to do about it."""
+    """Return an error that says what is wrong with the database, and what to do about it."""
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reasons = {
         sqlite3.SQLITE_FULL: "the disk is full; make room on it",
@@ -75,22 +73,22 @@ def explain(error: sqlite3.Error, path: Path) -> StoreUnavailable:
 
 
 class SqliteFile:
-    """A database that this process alone has open: its lock, and the connections to it.
+    """A database that only this process has open: its lock, and its connections.
 
-    Raises ``StoreUnavailable`` when it cannot be had.
+    Raises ``StoreUnavailable``.
     """
 
     def __init__(self, path: Path, synchronous: str, busy_timeout: float, readers: int) -> None:
         self.path = path
         self.readers: list[sqlite3.Connection] = []
-        self.lock = _take_lock(path)
+        self.lock = _acquire_lock(path)
         try:
             identity = _make_private(path)
             self.writer = _open_writer(path, synchronous, busy_timeout)
             try:
-                self.writer.execute(SQL["free_tasks"])
-                self.writer.execute(SQL["free_pushes"])
-                self.last_key: int = _one(self.writer, SQL["last_key"])
+                self.writer.execute(SQL["release_tasks"])
+                self.writer.execute(SQL["release_pushes"])
+                self.last_key: int = _one(self.writer, "last_key")
                 for _ in range(readers):
                     self.readers.append(_open_reader(path))
                 self.watch = _watch(path, self.lock, identity)
@@ -104,20 +102,16 @@ class SqliteFile:
                 raise explain(error, path) from error
             raise
 
-    def lost(self) -> StoreUnavailable | None:
-        """Return why nothing can be read or written, as ``watch`` found it last."""
-        unavailable_reason = self.watch.unavailable_reason
-        return (
-            StoreUnavailable(f"{self.path}: {unavailable_reason}; {REMEDY}")
-            if unavailable_reason
-            else None
-        )
+    def unavailable(self) -> StoreUnavailable | None:
+        """Return an error after ``watch`` found a file missing, else ``None``."""
+        reason = self.watch.unavailable_reason
+        return StoreUnavailable(f"{self.path}: {reason}; {REMEDY}") if reason else None
 
 
-def _take_lock(path: Path) -> LockFile:
-    """Return the lock that says that this process writes to the database.
+def _acquire_lock(path: Path) -> LockFile:
+    """Return the lock of the database's writer.
 
-    Raises ``StoreUnavailable`` when another process does, or there is no place for a database.
+    Raises ``StoreUnavailable`` when another process has it, or the path cannot be a database.
     """
     if not path.parent.is_dir():
         raise StoreUnavailable(
@@ -132,7 +126,7 @@ def _take_lock(path: Path) -> LockFile:
             f"{path} is in use by process {held.pid}; stop that process, or give this server a "
             "database of its own"
         ) from None
-    except Unsafe as error:
+    except UnsafeFile as error:
         raise StoreUnavailable(f"{path}: {error}") from None
     except OSError as error:
         raise StoreUnavailable(
@@ -141,18 +135,18 @@ def _take_lock(path: Path) -> LockFile:
 
 
 def _make_private(path: Path) -> tuple[int, int]:
-    """Create the database if need be, and see that its files are safe to open, and private.
+    """Create the database if missing; make sure that its files are safe to open, and private.
 
-    Return its device and inode. The lock must be held, and no connection open: to close a
-    descriptor of the file would drop that one's locks. Raises ``StoreUnavailable``.
+    Return its device and inode. The lock must be held, and no connection be open: closing a
+    descriptor of the file would drop the connection's locks. Raises ``StoreUnavailable``.
     """
     try:
         for ending in ("-wal", "-shm", "-journal"):
             with suppress(FileNotFoundError):
                 os.close(open_private(path.with_name(path.name + ending), creates=False))
-        # SQLite gives the files that it makes the permissions of this one.
+        # SQLite creates its other files with the permissions of this one.
         descriptor = open_private(path, creates=True)
-    except Unsafe as error:
+    except UnsafeFile as error:
         raise StoreUnavailable(str(error)) from None
     except OSError as error:
         name = error.filename or path
@@ -163,7 +157,7 @@ def _make_private(path: Path) -> tuple[int, int]:
 
 
 def _watch(path: Path, lock: LockFile, identity: tuple[int, int]) -> FileWatch:
-    """Return a watch over the files of a database that is open. Raises ``StoreUnavailable``."""
+    """Return a watch over the files of an open database. Raises ``StoreUnavailable``."""
     wal, shm = path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
     try:
         watch = FileWatch(
@@ -178,7 +172,7 @@ def _watch(path: Path, lock: LockFile, identity: tuple[int, int]) -> FileWatch:
 
 
 def _open_writer(path: Path, synchronous: str, busy_timeout: float) -> sqlite3.Connection:
-    """Return the connection that writes, with the schema up to date. The lock must be held.
+    """Return the writer's connection, with the schema up to date. The lock must be held.
 
     Raises ``StoreUnavailable``.
     """
@@ -207,39 +201,32 @@ def _open_reader(path: Path) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.execute("PRAGMA query_only = 1")
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.executescript(SQL["configure_reader"])
     return connection
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
-    is_new = _one(connection, "SELECT count(*) FROM sqlite_master") == 0
-    if not is_new:
-        if _one(connection, "PRAGMA application_id") != APPLICATION_ID:
+    if not _one(connection, "is_empty"):
+        if _one(connection, "application_id") != APPLICATION_ID:
             raise StoreUnavailable(
                 f"{path} is a SQLite database of another program; name another file"
             )
-        _check_soundness(connection, path)
-    if _one(connection, "PRAGMA journal_mode = WAL") != "wal":
+        _check_integrity(connection, path)
+    if _one(connection, "use_wal") != "wal":
         raise StoreUnavailable(
             f"{path}: this file system does not allow a write-ahead log (a network share?); "
             "name a file on a local disk"
         )
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.executescript(SQL["configure_writer"].replace("{synchronous}", synchronous))
     _migrate(connection, path)
 
 
-def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
-    """Look for damage, for as long as ``CHECK_SECONDS``: a large file is not read to its end."""
-    deadline = time.monotonic() + CHECK_SECONDS
+def _check_integrity(connection: sqlite3.Connection, path: Path) -> None:
+    """Look for damage, for ``QUICK_CHECK_SECONDS``: a large file is not read to its end."""
+    deadline = time.monotonic() + QUICK_CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
     try:
-        found = _one(connection, "PRAGMA quick_check(1)")
+        found = _one(connection, "quick_check")
     except sqlite3.OperationalError as error:
         if code_of(error) != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -255,12 +242,9 @@ def _check_soundness(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up to date, one transaction a step."""
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS schema_versions "
-        "(version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_at TEXT NOT NULL)"
-    )
-    current = _one(connection, "SELECT coalesce(max(version), 0) FROM schema_versions")
+    """Bring the schema up to date, one transaction a migration."""
+    connection.execute(SQL["create_versions"])
+    current = _one(connection, "version")
     known = migrations("sqlite")
     if current > known[-1].version:
         raise StoreUnavailable(
@@ -274,9 +258,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.executescript(f"BEGIN IMMEDIATE;\n{sql}")
                 if version == STORED_TASKS:
                     store_tasks(connection)
-                connection.execute(
-                    "INSERT INTO schema_versions VALUES (?, ?, datetime('now'))", (version, name)
-                )
+                connection.execute(SQL["add_version"], (version, name))
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
@@ -284,5 +266,5 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 raise
 
 
-def _one(connection: sqlite3.Connection, sql: str) -> Any:
-    return connection.execute(sql).fetchone()[0]
+def _one(connection: sqlite3.Connection, name: str) -> Any:
+    return connection.execute(SQL[name]).fetchone()[0]

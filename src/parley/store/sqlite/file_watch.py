@@ -1,4 +1,4 @@
-"""Noticing that the files of an open database are no longer those that their names name."""
+"""Notices when the files of an open database are removed, moved or replaced."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ REMEDY = "put that very file back, or restart the server to go on with what is t
 
 class _File(NamedTuple):
     path: str
-    what: str
+    role: str
     identity: tuple[int, int]
 
 
 class FileWatch:
-    """Looks whether files were removed, moved or replaced since this was made.
+    """Checks whether files were removed, moved or replaced since this was made.
 
-    ``data`` and ``others`` say what each file is called; the first of ``data`` is the database, the
-    last its write-ahead log. ``unavailable_reason`` is what the last look found, empty when all
-    is well; it is
-    for everybody, so it names no path. When the very same files are there again, all is well again.
-    A look is one system call for each file, and is to be made by one thread. Nothing is opened: to
-    close a file of a SQLite database would drop this process's locks of it.
+    ``data`` and ``others`` give each file's role; the first of ``data`` is the database, the last
+    its write-ahead log. ``unavailable_reason`` is what the last check found, empty when all is
+    well; callers may see it, so it names no path. All is well again when the same files are back. A
+    check is one system call for each file, and is made by one thread. It opens nothing: closing a
+    file of a SQLite database would drop this process's locks on it.
 
-    Raises ``OSError`` when a file is not there.
+    Raises ``OSError`` when a file is missing.
     """
 
     def __init__(self, data: Mapping[Path, str], others: Mapping[Path, str]) -> None:
         self.unavailable_reason = ""
         self.size = 0
-        """How many bytes the write-ahead log had at the last look."""
-        self._data = [_file(path, what) for path, what in data.items()]
-        self._all = self._data + [_file(path, what) for path, what in others.items()]
+        """The size of the write-ahead log in bytes, at the last check."""
+        self._data = [_file(path, role) for path, role in data.items()]
+        self._all = self._data + [_file(path, role) for path, role in others.items()]
         self._is_linked = False
 
     @property
@@ -45,31 +44,28 @@ class FileWatch:
         """The device and the inode of the database."""
         return self._data[0].identity
 
-    def look(self) -> str:
-        """Look at all files; return ``unavailable_reason``."""
-        return self._look(self._all)
+    def check(self) -> str:
+        """Check all files; return ``unavailable_reason``."""
+        return self._check(self._all)
 
-    def look_at_data(self) -> str:
-        """Look at the files that hold what was written; return ``unavailable_reason``.
+    def check_data(self) -> str:
+        """Check the data files, or all after a failure; return ``unavailable_reason``."""
+        return self._check(self._all if self.unavailable_reason else self._data)
 
-        It says of other files what the last look at all of them did.
-        """
-        return self._look(self._all if self.unavailable_reason else self._data)
-
-    def _look(self, files: list[_File]) -> str:
+    def _check(self, files: list[_File]) -> str:
         found = ""
         size = links = 0
-        for number, (path, what, identity) in enumerate(files):
+        for number, (path, role, identity) in enumerate(files):
             try:
                 status = os.lstat(path)
             except FileNotFoundError:
-                found = f"the {what} was removed or moved away while it is in use"
+                found = f"the {role} was removed or moved away while it is in use"
                 break
             except OSError as error:
-                found = f"the {what} cannot be looked at any more ({error.strerror})"
+                found = f"the {role} cannot be looked at any more ({error.strerror})"
                 break
             if (status.st_dev, status.st_ino) != identity:
-                found = f"another file took the place of the {what} while it is in use"
+                found = f"another file took the place of the {role} while it is in use"
                 break
             if number < len(self._data):
                 size = status.st_size
@@ -90,6 +86,6 @@ class FileWatch:
         return found
 
 
-def _file(path: Path, what: str) -> _File:
+def _file(path: Path, role: str) -> _File:
     status = os.lstat(path)
-    return _File(str(path), what, (status.st_dev, status.st_ino))
+    return _File(str(path), role, (status.st_dev, status.st_ino))

@@ -1,4 +1,4 @@
-"""A lock between processes, let go by the operating system however its holder ends."""
+"""A lock between processes, which the operating system releases however its holder ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from parley.store.sqlite.private_file import Unsafe, open_private
+from parley.store.sqlite.private_file import UnsafeFile, open_private
 
 try:
     import fcntl
@@ -24,7 +24,7 @@ _HELD_ERRORS = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 
 
 class LockHeld(Exception):
-    """Another holds the lock. ``pid`` is its process, as far as it can be read."""
+    """Another process holds the lock: ``pid``, if it can be read."""
 
     def __init__(self, pid: str) -> None:
         self.pid = pid
@@ -32,10 +32,10 @@ class LockHeld(Exception):
 
 
 class LockFile:
-    """Holds the lock of a file from construction to ``release``. The file stays where it is.
+    """Holds the lock of a file from construction to ``release``. The file is not removed.
 
-    Nothing but a lock file is ever written to. Raises ``LockHeld`` when another has it, this
-    process included; ``Unsafe`` for a link and for a file that holds something else; ``OSError``.
+    Raises ``LockHeld`` when another holder has it, in this process too; ``UnsafeFile`` for a link,
+    and for a file that is no lock file, which is never written to; ``OSError``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class LockFile:
             # Not inherited by programs that this process starts, or they would hold the lock too.
             self._descriptor = open_private(path, creates=True)
             try:
-                self._take()
+                self._acquire()
                 if self._is_in_place():
                     return
             except BaseException:
@@ -52,7 +52,7 @@ class LockFile:
                 raise
             self.release()  # it was removed before it was locked, and another may be there by now
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         try:
             self._lock()
         except OSError as error:
@@ -65,23 +65,23 @@ class LockFile:
         os.write(self._descriptor, f"{os.getpid()}\n".encode())
 
     def _read(self) -> str:
-        """Return the process id that the file holds, if it does. Raises ``Unsafe``."""
+        """Return the process id in the file, if any. Raises ``UnsafeFile``."""
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         content = os.read(self._descriptor, 64)
         if not re.fullmatch(rb"\d{0,20}\s*", content):
-            raise Unsafe(
+            raise UnsafeFile(
                 f"{self.path} is not a lock file: it holds something else; move it away, or name "
                 "another database"
             )
         return content.decode().strip()
 
     def _is_in_place(self) -> bool:
-        """Return whether the file that is locked is the one that others will find."""
+        """Return whether the locked file is the one at the path."""
         try:
-            there, ours = os.lstat(self.path), os.fstat(self._descriptor)
+            current, locked = os.lstat(self.path), os.fstat(self._descriptor)
         except FileNotFoundError:
             return False
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        return (current.st_dev, current.st_ino) == (locked.st_dev, locked.st_ino)
 
     def _lock(self) -> None:
         if fcntl is not None:
@@ -94,7 +94,7 @@ class LockFile:
                 os.lseek(self._descriptor, 0, os.SEEK_SET)
 
     def release(self) -> None:
-        """Let go. Idempotent."""
+        """Release the lock. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             with suppress(OSError):

@@ -1,8 +1,7 @@
-"""What an operator asks of the process that has a SQLite file open.
+"""The socket through which an operator's process asks the one that has a SQLite file open.
 
-That process alone writes to the file (``sqlite_file`` says why), so another one that wants
-something changed asks it, over a socket beside the file that only the file's owner can open: a line
-of JSON each way.
+Only that process writes to the file (see ``SqliteFile``), so ``parley store`` asks it to. The
+socket stands beside the file and only the file's owner can open it: a line of JSON each way.
 """
 
 from __future__ import annotations
@@ -37,55 +36,55 @@ class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def socket_of(path: Path) -> Path:
-    """Return where the process that has a database open is asked."""
+    """Return the path of the socket of the process that has a database open."""
     return path.with_name(path.name + ".sock")
 
 
 class OperatorSocket:
-    """Answers an operator for as long as a store is open. The file's lock must be held.
+    """Answers operators while a store is open. The file's lock must be held.
 
-    Where a socket cannot be had (Windows, a path too long) nobody is answered.
+    Where there can be no socket (Windows, a path too long), it does nothing.
     """
 
     def __init__(self, path: Path, resume: Resume) -> None:
         self._path = socket_of(path)
         self._resume = resume
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._sessions: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Begin to answer."""
+        """Start listening."""
         if not hasattr(asyncio, "start_unix_server"):
             return
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with contextlib.suppress(FileNotFoundError):
                 if stat.S_ISSOCK(self._path.lstat().st_mode):
-                    self._path.unlink()  # of a process that died: the lock is ours
+                    self._path.unlink()  # left by a process that died: we hold the lock
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(str(self._path))
             self._path.chmod(0o600)
-            self._server = await asyncio.start_unix_server(self._take, sock=listening)
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening)
         except OSError as error:
             listening.close()
             logger.info("%s cannot be listened at (%s)", self._path, error)
 
     async def close(self) -> None:
-        """Answer nobody any more. Idempotent."""
+        """Stop listening, and cancel the open sessions. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
         server.close()
-        for task in self._answering:
+        for task in self._sessions:
             task.cancel()
-        await asyncio.gather(*self._answering, return_exceptions=True)
+        await asyncio.gather(*self._sessions, return_exceptions=True)
         with contextlib.suppress(OSError):
             self._path.unlink()
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._answering.add(task)
+        self._sessions.add(task)
         try:
             async with asyncio.timeout(READ_SECONDS):
                 line = await reader.readuntil(b"\n")
@@ -93,9 +92,9 @@ class OperatorSocket:
             async with asyncio.timeout(READ_SECONDS):
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever it was went away, or is none of ours
+            pass  # the peer went away, or is no operator
         finally:
-            self._answering.discard(task)
+            self._sessions.discard(task)
             writer.close()
 
     async def _answer(self, line: bytes) -> _Answer:
@@ -115,21 +114,21 @@ def suspended_in(connection: sqlite3.Connection, which: Which) -> list[Suspended
 
 
 def ask_to_resume(path: Path, which: Which) -> Sequence[Suspended] | None:
-    """Have the process that has a database open resume webhooks; return which.
+    """Ask the process that has a database open to resume webhooks; return the resumed ones.
 
-    ``None`` when there is nobody to ask. Raises ``StoreUnavailable``.
+    Return ``None`` when no process listens. Raises ``StoreUnavailable``.
     """
     if not hasattr(socket, "AF_UNIX"):
         return None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(ASK_SECONDS)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(ASK_SECONDS)
         try:
-            asking.connect(str(socket_of(path)))
+            client.connect(str(socket_of(path)))
         except OSError:
             return None
         try:
-            asking.sendall(msgspec.json.encode(which) + b"\n")
-            with asking.makefile("rb") as file:
+            client.sendall(msgspec.json.encode(which) + b"\n")
+            with client.makefile("rb") as file:
                 answer = msgspec.json.decode(file.readline(), type=_Answer)
         except (OSError, msgspec.DecodeError):
             raise StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Files that hold what people say: opened by no link, and for their owner only."""
+"""Opens files with user data: through no link, and readable by their owner only."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ _FLAGS = (
 _LINK_ERRORS = (errno.ELOOP, errno.EMLINK)
 
 
-class Unsafe(Exception):
-    """What is at a path is not a file to write to. The message says what it is, and what to do."""
+class UnsafeFile(Exception):
+    """The path is not a file to write to. The message says why, and what to do."""
 
 
 def open_private(path: Path, *, creates: bool) -> int:
-    """Return a descriptor of the regular file at a path, to read and write. Its content stays.
+    """Open the regular file at a path for reading and writing; return its descriptor.
 
-    A file that others may read or write is made private to its owner, whatever the umask is; one
-    that this process may not change is said in the log. Raises ``Unsafe`` for a symbolic link, for
-    what is no regular file, and for a file that has a second name; ``FileNotFoundError`` when there
-    is none and it is not to be created; ``OSError``.
+    A file that others may access is made private to its owner, whatever the umask; the log says so
+    when that fails. Raises ``UnsafeFile`` for a symbolic link, for anything but a regular file, and
+    for a file with a second name; ``FileNotFoundError`` without ``creates``; ``OSError``.
     """
     descriptor = _open(path, creates=creates)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Unsafe(f"{path} is not a regular file; move it away")
+            raise UnsafeFile(f"{path} is not a regular file; move it away")
         if status.st_nlink > 1:
-            raise Unsafe(
+            raise UnsafeFile(
                 f"{path} is a hard link: the file has {status.st_nlink} names, and what one "
                 "protects another does not; remove the others, or replace it by a copy"
             )
@@ -63,7 +62,7 @@ def _open(path: Path, *, creates: bool) -> int:
         try:
             descriptor = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            continue  # made by another process meanwhile
+            continue  # another process has just created it
         except OSError as error:
             raise _explained(error, path) from error
         if hasattr(os, "fchmod"):
@@ -75,12 +74,12 @@ def _explained(error: OSError, path: Path) -> Exception:
     if error.errno in _LINK_ERRORS:
         return _is_link(path)
     if error.errno == errno.ENXIO:
-        return Unsafe(f"{path} is not a regular file; move it away")
+        return UnsafeFile(f"{path} is not a regular file; move it away")
     return error
 
 
-def _is_link(path: Path) -> Unsafe:
-    return Unsafe(f"{path} is a symbolic link, which is not followed; remove it")
+def _is_link(path: Path) -> UnsafeFile:
+    return UnsafeFile(f"{path} is a symbolic link, which is not followed; remove it")
 
 
 def _make_private(descriptor: int, path: Path, status: os.stat_result) -> None:

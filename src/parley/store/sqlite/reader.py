@@ -1,7 +1,7 @@
-"""A connection that reads a SQLite store.
+"""A connection that reads a SQLite store, on a thread of the reader pool.
 
-Readers never wait for the writer or for each other's transactions: each statement sees the database
-as it was when it began.
+Readers never wait for the writer or for each other: each statement sees the database as it was when
+it began.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class SqliteReadConnection:
-    """Where a thread reads."""
+    """Reads, unless the file was found to be unavailable (see ``FileWatch``)."""
 
     def __init__(self, connection: sqlite3.Connection, file: SqliteFile) -> None:
         self.name = str(file.path)
@@ -24,14 +24,9 @@ class SqliteReadConnection:
         self._file = file
 
     def read(self, function: Callable[[sqlite3.Connection], T], asked_at: float) -> T:
-        """Return what a function makes of the connection, however long ago it was asked for.
-
-        Nothing is read from a file that was found to be lost (see ``file_watch``).
-
-        Raises ``StoreUnavailable``.
-        """
-        if (lost := self._file.lost()) is not None:
-            raise lost
+        """Call ``function`` with the connection; return its result. Raises ``StoreUnavailable``."""
+        if (unavailable := self._file.unavailable()) is not None:
+            raise unavailable
         try:
             return function(self._connection)
         except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""The embedded store: one SQLite file, durable before anybody is told."""
+"""The embedded task store: one SQLite file, used by one process at a time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from uuid import uuid4
 
 import msgspec
 
-from parley.model.tasks import Task, TaskState
+from parley.model.tasks import Task
 from parley.store.admin.admin import PAGE, Suspended, Which
 from parley.store.events import now_ms
-from parley.store.pushes import telling_of
-from parley.store.sql_engine.batch import pushes_of
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 from parley.store.sql_engine.sql_store import (
-    EVERYTHING,
+    LAST,
+    STATES,
     SqlTaskStore,
-    places_of,
-    stored_in,
+    list_values,
+    positions_from_rows,
+    stored_task_from_row,
 )
-from parley.store.sqlite import jobs
+from parley.store.sqlite import jobs, prune
 from parley.store.sqlite.file import SQL, SqliteFile
 from parley.store.sqlite.operator import OperatorSocket, suspended_in
 from parley.store.sqlite.reader import SqliteReadConnection
@@ -41,16 +41,12 @@ from parley.store.task_store import (
     Scope,
     TaskPage,
     TaskQuery,
-    Undelivered,
 )
 
 T = TypeVar("T")
 
 READERS = 2
-"""How many threads read: two, so that a large list does not hold up a small read."""
-
-_LAST = 2**63 - 1
-_STATES = [state.value for state in TaskState if state is not TaskState.UNSPECIFIED]
+"""The number of reader threads: two, so that a large list does not delay a small read."""
 
 
 def _found_in(states: Sequence[str]) -> str:
@@ -58,16 +54,16 @@ def _found_in(states: Sequence[str]) -> str:
     return SQL["found"].replace("{found}", " UNION ALL ".join(found))
 
 
-_FOUND = {state: _found_in([state]) for state in _STATES} | {"": _found_in(_STATES)}
+_FOUND = {state: _found_in([state]) for state in STATES} | {"": _found_in(STATES)}
 _FOUND_IN_CONTEXT = SQL["found"].replace("{found}", SQL["found_in_context"])
 
 
 class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
-    """Keeps task logs in the SQLite file at ``path``, which one process at a time can have open.
+    """Stores task logs in the SQLite file at ``path``, which one process at a time can open.
 
-    With ``synchronous="FULL"`` what was acknowledged survives a power cut, with ``"NORMAL"`` only
-    the end of the process. ``clock`` returns milliseconds since 1970. ``busy_timeout`` is how many
-    seconds a write waits for another program's lock on the file.
+    With ``synchronous="FULL"`` acknowledged writes survive a power cut, with ``"NORMAL"`` only the
+    end of the process. ``clock`` returns milliseconds since 1970. A write waits ``busy_timeout``
+    seconds for another program's lock on the file.
     """
 
     def __init__(
@@ -88,49 +84,46 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may use what the store keeps at the same time: none can."""
+        """False: no other replica can use the file at the same time."""
         return False
 
     @property
     def has_operators(self) -> bool:
-        """Whether ``parley store`` can change what it keeps while it is open: by asking it."""
+        """True: ``parley store`` asks this process to change what it stores."""
         return True
 
     @property
     def unavailable_reason(self) -> str:
-        """Why nothing can be kept just now: its files were removed or replaced, as last seen.
+        """The reason why nothing can be stored now, as of the last check: a file is missing.
 
-        They are looked at with each group that is written, and every second.
+        The files are checked with each group that is written, and every second.
         """
         return self._file.watch.unavailable_reason if self._file is not None else ""
 
     def now(self) -> int:
-        """Return the present moment by the store's clock, in ms."""
+        """Return the time by the store's clock, in ms."""
         return self._clock()
 
     async def open(self, committed: Committed) -> None:
-        """Make the store ready: lock it, bring its schema up to date, check that it is sound.
-
-        Raises ``StoreUnavailable``, which says what is wrong with the file and what to do.
-        """
+        """Lock the file, check it for damage, migrate its schema. Raises ``StoreUnavailable``."""
         if self._loop is not None:
             raise RuntimeError("the store is open already")
         loop = asyncio.get_running_loop()
         file = await asyncio.to_thread(
             SqliteFile, self._path, self._synchronous, self._busy_timeout, READERS
         )
-        lender = GilYielder(loop)
+        yielder = GilYielder(loop)
         self._replica = uuid4().hex
-        desk = SqliteBatchWriter(file, clock=self._clock, replica=self._replica)
-        self._writing = GroupWriter(desk, committed=committed, lender=lender)
-        sources = [SqliteReadConnection(connection, file) for connection in file.readers]
-        self._reading = ReaderPool(sources, lender=lender)
+        batch_writer = SqliteBatchWriter(file, clock=self._clock, replica=self._replica)
+        self._writing = GroupWriter(batch_writer, committed=committed, yielder=yielder)
+        readers = [SqliteReadConnection(connection, file) for connection in file.readers]
+        self._reading = ReaderPool(readers, yielder=yielder)
         self._file, self._loop = file, loop
         self._operator = OperatorSocket(file.path, self._resume)
         await self._operator.open()
 
     async def close(self) -> None:
-        """Finish what is under way and let go. Idempotent."""
+        """Finish what was submitted, and close the file. Idempotent."""
         if self._loop is None or self._writing is None or self._reading is None:
             return
         if self._operator is not None:
@@ -147,32 +140,32 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         return await self._read(partial(_list, query=query))
 
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
-        """Claim tasks that nobody holds and that have work left, those first in line first."""
-        adopted: Sequence[Claimed] = await self._do(
+        """Claim unclaimed tasks with work left, in the order of the queue."""
+        claims: Sequence[Claimed] = await self._submit(
             partial(jobs.claim_batch, agent=agent, limit=limit)
         )
-        return adopted
+        return claims
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return where the logs of tasks stand; nothing for those that are not there."""
-        names = msgspec.json.encode(list(task_ids)).decode()
-        return places_of(msgspec.json.decode((await self._rows("places", (names,)))[0][0]))
+        """Return the positions of tasks' logs, without those that do not exist."""
+        rows = await self._rows("positions", (self._texts(task_ids),))
+        return positions_from_rows(msgspec.json.decode(rows[0][0]))
 
     async def replicas(self) -> Sequence[Replica]:
-        """Return the replicas that the store knows: this one."""
-        [(holds,)] = await self._rows("holds", (self._replica,))
+        """Return this replica."""
+        [(holds,)] = await self._rows("count_held", (self._replica,))
         return [Replica(id=self._replica, seen_at=self._clock(), alive=True, holds=holds)]
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
-        """Keep a value for a context; ``None`` removes it."""
-        await self._do(
+        """Set a value of a context; ``None`` removes it."""
+        await self._submit(
             partial(jobs.set_value, scope=scope, context_id=context_id, key=key, value=value)
         )
 
     async def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
-        """Keep a value for a context if it still has the ``expected`` one."""
+        """Set a value of a context if it still is the ``expected`` one."""
         job = partial(
             jobs.compare_and_set,
             scope=scope,
@@ -181,56 +174,47 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             expected=expected,
             value=value,
         )
-        is_kept: bool = await self._do(job)
-        return is_kept
-
-    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
-        """Return a task's push notification configurations, by id."""
-        return pushes_of(await self._rows("pushes", (task_id,)))
+        is_set: bool = await self._submit(job)
+        return is_set
 
     async def move_push(self, task_id: str, push: PushRecord) -> bool:
-        """Note how far a webhook was told, and its state, if this replica still tells it."""
+        """Store a webhook's delivery cursor and state, if this replica still holds it."""
         job = partial(jobs.move_push, task_id=task_id, push=push)
-        is_moved: bool = await self._do(job)
+        is_moved: bool = await self._submit(job)
         return is_moved
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         """Remove a push notification configuration, if it is there."""
-        await self._do(partial(jobs.remove_push, task_id=task_id, push_id=push_id))
+        await self._submit(partial(jobs.remove_push, task_id=task_id, push_id=push_id))
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Take over the active push notification configurations of tasks that nobody holds."""
-        found: Sequence[tuple[str, bool]] = await self._do(
+        """Claim active push notification configurations that are unclaimed."""
+        found: Sequence[tuple[str, bool]] = await self._submit(
             partial(jobs.claim_pushes, agent=agent, limit=limit)
         )
         return found
 
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
-        """Return whether nobody tells some webhook, and some of those that this replica tells."""
-        names = msgspec.json.encode(list(agents)).decode()
-        rows = await self._rows("undelivered", (names, self._replica, after, limit))
-        found = [(task, task_id, revision) for task, task_id, revision in rows[1:]]
-        return telling_of(bool(rows[0][0]), found, limit)
-
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs.
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
 
-        Done in pieces, between which others write.
+        It goes piece by piece, between which others write.
         """
         removed, more = 0, True
         while more:
-            job = partial(jobs.prune, agent=agent, ended_before=ended_before, limit=limit - removed)
-            count, more = await self._do(job)
+            job = partial(
+                prune.prune, agent=agent, ended_before=ended_before, limit=limit - removed
+            )
+            count, more = await self._submit(job)
             removed += count
-        for rest in (jobs.prune_receipts, jobs.prune_contexts):
-            while await self._do(partial(rest, agent=agent, before=ended_before)):
+        for prune_more in (prune.prune_receipts, prune.prune_contexts):
+            while await self._submit(partial(prune_more, agent=agent, before=ended_before)):
                 pass
         return removed
 
     async def _resume(self, which: Which) -> Sequence[Suspended]:
         found = await self._read(lambda reading: suspended_in(reading, which))
         for begin in range(0, len(found), PAGE):
-            await self._do(partial(jobs.resume_pushes, webhooks=found[begin : begin + PAGE]))
+            await self._submit(partial(jobs.resume_pushes, webhooks=found[begin : begin + PAGE]))
         return found
 
     async def _rows(
@@ -243,24 +227,9 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
 
 
 def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
-    before_at, before_id = query.before or (_LAST, "")
-    state = "" if query.state is TaskState.UNSPECIFIED else query.state.value
-    values = {
-        "agent": query.scope.agent,
-        "tenant": query.scope.tenant,
-        "owner": query.scope.owner,
-        "context_id": query.context_id,
-        "state": state,
-        "first": -_LAST if query.status_after is None else query.status_after,
-        "last": _LAST if query.not_after is None else query.not_after,
-        "before_at": before_at,
-        "before_id": before_id,
-        "history": EVERYTHING if query.history is None else query.history,
-        "artifacts": query.artifacts,
-        "limit": query.limit,
-    }
-    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[state]
-    reading.execute("BEGIN")  # so that the page and the total are of one moment
+    values = list_values(query)
+    sql = _FOUND_IN_CONTEXT if query.context_id else _FOUND[values["state"]]
+    reading.execute("BEGIN")  # so that the page and the total agree
     try:
         found = (reading.execute(sql, values).fetchone()[0] or "").split("\n")
         keys = _of_a_page(found, query)
@@ -274,7 +243,7 @@ def _list(reading: sqlite3.Connection, query: TaskQuery) -> TaskPage:
 
 
 def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
-    """Return the keys of the tasks that a page has room for, of those found with their sizes."""
+    """Return the keys of the tasks that fit a page, of those found with their sizes."""
     keys: list[str] = []
     held = 0
     for line in found[: query.limit]:
@@ -287,16 +256,16 @@ def _of_a_page(found: Sequence[str], query: TaskQuery) -> list[str]:
 
 
 def _task(fields: Sequence[bytes]) -> Task:
-    """Return the task that the query ``list`` joined into one value."""
+    """Return the task in the joined fields of the query ``list``."""
     task_id, context_id, state, status_at, *pieces = fields
     head = (msgspec.json.decode(context_id), state.decode(), int(status_at))
-    return stored_in(msgspec.json.decode(task_id), (*head, *pieces)).task()
+    return stored_task_from_row(msgspec.json.decode(task_id), (*head, *pieces)).task()
 
 
 def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:
     """Return how many tasks a list has on all its pages.
 
-    What is later than a walk through the pages is little, so that is counted and taken off.
+    Few tasks are later than a walk through the pages: they are counted and subtracted.
     """
 
     def count(name: str, **changed: Any) -> int:
@@ -305,11 +274,11 @@ def _total(reading: sqlite3.Connection, values: dict[str, Any]) -> int:
 
     if values["context_id"]:
         return count("count_in_context")
-    states = [values["state"]] if values["state"] else _STATES
-    if values["first"] > -_LAST:
+    states = [values["state"]] if values["state"] else STATES
+    if values["first"] > -LAST:
         return sum([count("count_between", state=state) for state in states])
     later = 0
-    if values["last"] < _LAST:
-        span = {"first": values["last"] + 1, "last": _LAST}
+    if values["last"] < LAST:
+        span = {"first": values["last"] + 1, "last": LAST}
         later = sum([count("count_between", state=state, **span) for state in states])
     return count("total") - later

@@ -1,12 +1,12 @@
-"""What writes groups of jobs to SQLite, each in one transaction.
+"""Writes groups of jobs to SQLite, each in one transaction.
 
 Measured with a saturated loop, events of 200 bytes, 64 and 512 records a group (two cores, SQLite
-3.40, FULL): rows given to ``executemany`` are a step each, and each step may lose the interpreter
+3.40, FULL): ``executemany`` takes a step for each row, and each step may lose the interpreter
 (3,800 created tasks and 12,000 to 28,000 events a second); one JSON parameter and ``json_each`` in
-one step 10,000 to 12,000 and 65,000, but a third more CPU; many rows of ``VALUES`` in a step
-9,000 to 10,000 and 65,000. The last was taken. Without lending (see ``lend``) all of them
-starve: 4 to 2,000 created tasks a second, as chance has it. On one core, or with an idle loop, it
-is 12,000 to 18,000 and 68,000 to 110,000 whatever is done.
+one step 10,000 to 12,000 and 65,000, with a third more CPU; many rows of ``VALUES`` in a step 9,000
+to 10,000 and 65,000. The last is in use. Without ``GilYielder`` all of them starve: 4 to 2,000
+created tasks a second, by chance. On one core, or with an idle loop, it is 12,000 to 18,000 and
+68,000 to 110,000 for each of them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,28 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from parley.model.backoff import Backoff
-from parley.store.fold import IllegalEvent
 from parley.store.head import Head
-from parley.store.sql_engine.batch import Job, WriterId
-from parley.store.sql_engine.group_commit import HEADS_KEPT, Outcome
-from parley.store.sql_engine.jobs import forgive
+from parley.store.sql_engine.batch import Job, JobResult, WriterId
+from parley.store.sql_engine.group_commit import HEADS_KEPT
+from parley.store.sql_engine.jobs import clear_failures
 from parley.store.sqlite.batch import SqliteBatch
-from parley.store.sqlite.file import WAL_BYTES, SqliteFile, code_of, explain
-from parley.store.task_store import StoreError, StoreUnavailable
+from parley.store.sqlite.file import SQL, WAL_BYTES, SqliteFile, code_of, explain
+from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-"""How often files are looked at that no group was written to."""
+CHECK_SECONDS = 1.0
+"""The time between two checks of the files while no group is written."""
 
 FRESH_SECONDS = 0.05
-"""How long the look after a group is as good as one before the next."""
+"""How long the check after a group serves as the check before the next."""
 
 BACKOFF = Backoff(0.02, 1.0)
 """How many seconds pass between tries to begin the write-ahead log anew."""
 
 
 class SqliteBatchWriter:
-    """Writes groups. ``clock`` returns milliseconds."""
+    """Writes groups, on one thread. ``clock`` returns milliseconds."""
 
     def __init__(self, file: SqliteFile, *, clock: Callable[[], int], replica: str) -> None:
         self.connection = file.writer
@@ -49,136 +48,127 @@ class SqliteBatchWriter:
         self._clock = clock
         self._replica = replica
         self._heads: dict[str, Head] = {}
-        self._broken: set[WriterId] = set()
+        self._failed_writers: set[WriterId] = set()
         self._last_key = file.last_key
-        self._seen_at = self._look_at = self._cut_at = 0.0
-        self._blocked = 0  # tries in a row to shorten the write-ahead log
+        self._checked_at = self._check_at = self._truncate_at = 0.0
+        self._failures = 0
 
     def close(self) -> None:
         """Close the connection."""
         try:
             self.connection.close()
         except sqlite3.Error:
-            logger.exception("%s was not closed well; nothing is lost by that", self._path)
+            logger.exception("%s was not closed properly; nothing is lost by that", self._path)
 
-    def rest(self) -> float:
-        """Look at the files every second, and keep the write-ahead log short.
+    def maintain(self) -> float:
+        """Check the files every second, and keep the write-ahead log short.
 
-        Return after how many seconds to do so again, if no group is written before.
+        Return the seconds until it is due again if no group comes before.
         """
         watch = self._file.watch
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            watch.look()
+        if now >= self._check_at:
+            self._check_at = now + CHECK_SECONDS
+            watch.check()
         if watch.size > WAL_BYTES and not watch.unavailable_reason:
-            return min(LOOK_SECONDS, self._shorten(now))
-        self._blocked = 0
-        return LOOK_SECONDS
+            return min(CHECK_SECONDS, self._truncate_wal(now))
+        self._failures = 0
+        return CHECK_SECONDS
 
-    def _shorten(self, now: float) -> float:
-        """Begin the write-ahead log anew when readers, one after another, kept it from that.
+    def _truncate_wal(self, now: float) -> float:
+        """Truncate the write-ahead log, after overlapping readers kept it from starting anew.
 
-        A reader that is still at it is not waited for: there is another try later, and later still
-        while it goes on. Return after how many seconds.
+        A busy reader is not waited for: the next try follows with backoff. Return its delay.
         """
-        if now < self._cut_at:
-            return self._cut_at - now
+        if now < self._truncate_at:
+            return self._truncate_at - now
         is_busy = True
         try:
-            (timeout,) = self.connection.execute("PRAGMA busy_timeout").fetchone()
-            self.connection.execute("PRAGMA busy_timeout = 0")
+            (timeout,) = self.connection.execute(SQL["busy_timeout"]).fetchone()
+            self.connection.execute(SQL["set_busy_timeout"].replace("{ms}", "0"))
             try:
-                sql = "PRAGMA wal_checkpoint(TRUNCATE)"
-                is_busy = bool(self.connection.execute(sql).fetchone()[0])
+                is_busy = bool(self.connection.execute(SQL["truncate_wal"]).fetchone()[0])
             finally:
-                self.connection.execute(f"PRAGMA busy_timeout = {timeout}")
+                self.connection.execute(SQL["set_busy_timeout"].replace("{ms}", str(timeout)))
         except sqlite3.Error:
-            logger.warning("%s: the write-ahead log was not shortened", self._path, exc_info=True)
+            logger.warning("%s: the write-ahead log was not truncated", self._path, exc_info=True)
         if not is_busy:
             self._file.watch.size = 0
-            self._blocked = 0
-            return LOOK_SECONDS
-        self._blocked += 1
-        pause = BACKOFF.delay(self._blocked)
-        self._cut_at = now + pause
-        return pause
+            self._failures = 0
+            return CHECK_SECONDS
+        self._failures += 1
+        delay = BACKOFF.delay(self._failures)
+        self._truncate_at = now + delay
+        return delay
 
-    def write(self, group: Sequence[Job]) -> list[Outcome]:
-        """Do jobs together, or one by one when that fails, so that only the guilty one fails.
+    def write(self, group: Sequence[Job]) -> list[JobResult]:
+        """Do jobs together, or one by one when that fails, so that only a faulty one fails.
 
-        None succeeds when the file was found to be lost, before the group or after it.
+        All fail when the check before or after the group finds the file unavailable.
         """
         watch = self._file.watch
-        outcomes: list[Outcome] = [(job, None, (), None) for job in group]
-        is_fresh = not watch.unavailable_reason and time.monotonic() - self._seen_at < FRESH_SECONDS
-        if is_fresh or not watch.look_at_data():
-            outcomes = self._try(group)
-            watch.look_at_data()
-        if (lost := self._file.lost()) is not None:
-            return [self._refused(job, lost) for job, *_ in outcomes]
-        self._seen_at = time.monotonic()
-        return outcomes
+        results: list[JobResult] = [(job, None, (), None) for job in group]
+        age = time.monotonic() - self._checked_at
+        is_fresh = not watch.unavailable_reason and age < FRESH_SECONDS
+        if is_fresh or not watch.check_data():
+            results = self._write_group(group)
+            watch.check_data()
+        if (error := self._file.unavailable()) is not None:
+            return [self._refuse(job, error) for job, *_ in results]
+        self._checked_at = time.monotonic()
+        return results
 
-    def _try(self, group: Sequence[Job]) -> list[Outcome]:
+    def _write_group(self, group: Sequence[Job]) -> list[JobResult]:
         try:
-            return self._write(group, careful=False)
+            return self._write(group, pessimistic=False)
         except sqlite3.Error as error:
             if code_of(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                # Nobody's fault, and each further try would wait as long.
+                # No job is at fault, and each further try would wait as long.
                 return [self._failed(job, error) for job in group]
             logger.info("%s: a group of %d failed (%s)", self._path, len(group), error)
         except Exception:
             logger.exception("%s: a group of %d failed", self._path, len(group))
-        outcomes = []
+        results = []
         for job in group:
             try:
-                outcomes += self._write([job], careful=True)
+                results += self._write([job], pessimistic=True)
             except Exception as error:
-                outcomes.append(self._failed(job, error))
-        return outcomes
+                results.append(self._failed(job, error))
+        return results
 
-    def _write(self, jobs: Sequence[Job], *, careful: bool) -> list[Outcome]:
+    def _write(self, jobs: Sequence[Job], *, pessimistic: bool) -> list[JobResult]:
         """Write what may be written of ``jobs`` in one transaction."""
         batch = SqliteBatch(
             self.connection,
             known=self._heads,
-            broken=self._broken,
+            failed_writers=self._failed_writers,
             new_key=self._new_key,
             at=self._clock(),
             replica=self._replica,
-            careful=careful,
+            pessimistic=pessimistic,
         )
-        batch.look_up(jobs)
-        outcomes: list[Outcome] = []
-        for job in jobs:
-            try:
-                result, records = job.stage(batch)
-                outcomes.append((job, result, records, None))
-            except (StoreError, IllegalEvent) as error:
-                if job.writer is not None:
-                    batch.broken.add(job.writer)
-                outcomes.append((job, None, (), error.with_traceback(None)))
+        batch.load_heads(jobs)
+        results = batch.stage(jobs)
         batch.write()
-        self._broken = batch.broken
+        self._failed_writers = batch.failed_writers
         for task_id, head in batch.heads.items():
             self._heads.pop(task_id, None)
             if head.ended_at is None:
                 self._heads[task_id] = head
         while len(self._heads) > HEADS_KEPT:
             del self._heads[next(iter(self._heads))]
-        return outcomes
+        return results
 
-    def _refused(self, job: Job, lost: StoreUnavailable) -> Outcome:
-        if isinstance(job.stage, partial) and job.stage.func is forgive:
-            # It writes nothing: whoever was told of a failure may go on when the file is there.
-            self._broken.difference_update(job.stage.keywords["writers"])
+    def _refuse(self, job: Job, error: StoreUnavailable) -> JobResult:
+        if isinstance(job.operation, partial) and job.operation.func is clear_failures:
+            # It writes nothing: the writers may go on once the file is back.
+            self._failed_writers.difference_update(job.operation.keywords["writers"])
             return job, 0, (), None
-        return self._failed(job, lost)
+        return self._failed(job, error)
 
-    def _failed(self, job: Job, error: Exception) -> Outcome:
+    def _failed(self, job: Job, error: Exception) -> JobResult:
         if job.writer is not None:
-            self._broken.add(job.writer)
+            self._failed_writers.add(job.writer)
         if isinstance(error, StoreUnavailable):
             return job, None, (), error
         if isinstance(error, sqlite3.Error):

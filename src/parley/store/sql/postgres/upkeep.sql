@@ -81,7 +81,8 @@ WHERE relkind IN ('r', 'p') AND relnamespace = to_regnamespace(%s);
 SELECT nextval('{schema}.writers');
 
 -- name: lock_owners
--- Nobody writes, and no replica begins, until the transaction is over.
+-- Keep all others from writing, and replicas from registering, until the transaction ends.
+SET LOCAL lock_timeout = '5s';
 LOCK TABLE {schema}.replicas, {schema}.tasks, {schema}.task_counts, {schema}.receipts,
     {schema}.contexts, {schema}.history, {schema}.context_values IN EXCLUSIVE MODE;
 

@@ -1,15 +1,22 @@
--- Every step of a statement makes its thread give up the interpreter and wait to get it back
--- (see store/sql_engine/gil_yield.py). So what is written in bulk is written as many rows of one VALUES, and what is
--- read in bulk comes back as one value: records joined by newlines, their fields by spaces, tasks
--- by the control characters 30 and 31. None of these occurs in compact JSON.
+-- What the store reads and writes. At every step of a statement its thread gives up the
+-- interpreter and waits for it (store/sql_engine/gil_yield.py). So a bulk write is many rows of
+-- one VALUES, and a bulk read returns one value: records joined by line feeds, their fields by
+-- spaces, tasks by the control characters 28 to 31. Compact JSON has none of these.
 
-
--- name: heads
--- The heads of several tasks, given as a JSON array of ids.
-SELECT json_group_array(json_array(
+-- piece: heads_as_json
+-- Heads of tasks, in the order of ``head_from_row``.
+json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
     folded))
+
+-- piece: active
+-- A task t is claimed or has work left. The same words are the condition of an index.
+t.ended_at IS NULL AND (t.holder <> '' OR t.turn_open OR t.waiting OR t.cancel_requested)
+
+-- name: heads
+-- The heads of several tasks, given as a JSON array of ids.
+SELECT {heads_as_json}
 FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
 -- name: add_heads
@@ -18,17 +25,24 @@ INSERT INTO tasks (
     waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message, folded)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- The heads of tasks that went on. An update rewrites the entry in every index that has one of its
--- columns, changed or not; hence four of them, for what changed of the head.
+-- Heads that moved. An update rewrites the entry in every index of one of its columns, changed or
+-- not; hence four of them, by what changed.
+
+-- piece: position
+seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
+    messages = moved.messages, has_status_message = moved.has_status_message,
+    folded = moved.folded
+
+-- piece: work
+turn_open = moved.turn_open, waiting = moved.waiting,
+    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place
 
 -- name: move_heads
--- The log grew, and no more.
+-- Only the log grew.
 WITH moved (key, seq, sub, turn, epoch, messages, has_status_message, folded) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
-    messages = moved.messages, has_status_message = moved.has_status_message,
-    folded = moved.folded
+    {position}
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: change_heads
@@ -37,24 +51,19 @@ WITH moved (
     key, seq, sub, turn, epoch, messages, has_status_message, folded, state, status_at) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
-    messages = moved.messages, has_status_message = moved.has_status_message,
-    folded = moved.folded,
+    {position},
     state = moved.state, status_at = moved.status_at
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: turn_heads
--- Who holds the task changed, or what is left to do.
+-- The lease changed, or the work left.
 WITH moved (
     key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
     cancel_requested, holder, place) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
-    messages = moved.messages, has_status_message = moved.has_status_message,
-    folded = moved.folded,
-    turn_open = moved.turn_open, waiting = moved.waiting,
-    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place
+    {position},
+    {work}
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: rewrite_heads
@@ -64,16 +73,13 @@ WITH moved (
     cancel_requested, holder, place, state, status_at, ended_at) AS (
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
-    seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
-    messages = moved.messages, has_status_message = moved.has_status_message,
-    folded = moved.folded,
-    turn_open = moved.turn_open, waiting = moved.waiting,
-    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place,
+    {position},
+    {work},
     state = moved.state, status_at = moved.status_at, ended_at = moved.ended_at
 FROM moved WHERE tasks.key = moved.key;
 
 -- name: count_tasks
--- So many tasks more, or fewer, are in a state.
+-- Add to the number of tasks in a state.
 INSERT INTO task_counts (agent, tenant, owner, state, n)
 VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (agent, tenant, owner, state) DO UPDATE SET n = n + excluded.n;
@@ -83,7 +89,7 @@ INSERT INTO log (task, seq, sub, turn, kind, at, payload)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_messages
--- Messages of tasks, in the order in which they were said; 0 is a task's metadata.
+-- Messages of tasks, in order; 0 is a task's metadata.
 INSERT INTO task_messages (task, n, body)
 VALUES (?, ?, ?);
 
@@ -99,10 +105,10 @@ INSERT INTO receipts (agent, tenant, owner, message_id, digest, task_id, turn, r
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: last_key
--- The last key that is in use: a log of which a part was removed has one too (see remove_slice).
+-- The last key in use. A log that is partly removed has one too (see ``remove_slice``).
 SELECT max(coalesce((SELECT max(key) FROM tasks), 0), user_version) FROM pragma_user_version;
 
--- What is asked for of the stored form of a task t, for ``load`` and ``list``.
+-- The stored form of a task t, for ``load`` and ``list``.
 
 -- piece: status_message
 (SELECT m.body FROM task_messages m
@@ -131,7 +137,7 @@ WHERE m.task = t.key AND t.has_status_message AND m.n = t.messages)
     ORDER BY l.seq))
 
 -- piece: size
--- How many bytes that has, without reading them.
+-- The size of all that in bytes, without reading it.
 (SELECT coalesce(sum(length(m.body)), 0) FROM task_messages m
 WHERE m.task = t.key AND m.n > max(0, t.messages - t.has_status_message - :history))
 + (SELECT coalesce(sum(length(a.head) + length(a.parts)), 0) FROM task_artifacts a
@@ -140,7 +146,7 @@ WHERE :artifacts AND a.task = t.key)
 WHERE :artifacts AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kind = 'artifact')
 
 -- name: load
--- A task's head and its stored form; nothing of a task of another scope.
+-- A task's head and its stored form, unless it is of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
     t.holder, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
@@ -150,7 +156,7 @@ WHERE t.task_id = :task_id AND (:any_scope
     OR t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner);
 
 -- name: events
--- Public events after a number, until so many or so many bytes.
+-- Public events with a number above ``after``, up to ``limit`` and about ``bytes`` bytes.
 SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     SELECT seq || ' 0 ' || turn || ' ' || kind || ' ' || at || ' ' || payload AS line
     FROM log
@@ -166,7 +172,7 @@ SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     ORDER BY seq);
 
 -- name: private_records
--- Private records of some kinds behind a place.
+-- Private records of some kinds after a position.
 SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     SELECT seq || ' ' || sub || ' ' || turn || ' ' || kind || ' ' || at || ' ' || payload AS line
     FROM log INDEXED BY log_of_kind
@@ -176,7 +182,7 @@ SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     ORDER BY seq, sub LIMIT :limit);
 
 -- name: waiting_messages
--- The last messages that came, as many as no turn has taken: the oldest of these.
+-- The messages that no turn has taken: the last ``waiting`` ones received, the oldest first.
 SELECT CAST(group_concat(line, char(10)) AS BLOB) FROM (
     SELECT l.seq || ' ' || l.sub || ' ' || l.turn || ' received ' || l.at || ' ' || l.payload
         AS line
@@ -228,12 +234,12 @@ WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND context_id = :c
     AND (status_at, task_id) < (:before_at, :before_id)
 
 -- name: total
--- How many tasks of a scope there are, by state.
+-- The number of a scope's tasks, of all states or one.
 SELECT coalesce(sum(n), 0) FROM task_counts
 WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND (:state = '' OR state = :state);
 
 -- name: count_between
--- How many tasks in one state have a status of a span of time.
+-- The number of tasks in one state with a status from a span of time.
 SELECT count(*) FROM tasks
 WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND state = :state
     AND status_at BETWEEN :first AND :last;
@@ -244,74 +250,61 @@ WHERE agent = :agent AND tenant = :tenant AND owner = :owner AND context_id = :c
     AND status_at BETWEEN :first AND :last
     AND (:state = '' OR state = :state);
 
--- name: adoptable
--- The heads of an agent's tasks that nobody holds and that have work left, as of ``heads``.
-SELECT json_group_array(json_array(
-    key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
-    folded))
+-- name: claimable
+-- The heads of an agent's unclaimed tasks with work left.
+SELECT {heads_as_json}
 FROM (
-    SELECT * FROM tasks INDEXED BY tasks_under_way
-    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-        AND holder = '' AND agent = ?
+    SELECT * FROM tasks t INDEXED BY tasks_under_way
+    WHERE {active} AND holder = '' AND agent = ?
     ORDER BY place, key LIMIT ?);
 
 -- name: unclaimed
--- How many tasks there are to adopt, by agent, up to a number each.
+-- The number of unclaimed tasks by agent, each counted up to a limit.
 WITH RECURSIVE agents (agent) AS (
-    SELECT min(agent) FROM tasks INDEXED BY tasks_under_way
-    WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-        AND holder = ''
+    SELECT min(agent) FROM tasks t INDEXED BY tasks_under_way
+    WHERE {active} AND holder = ''
     UNION ALL
     SELECT (
         SELECT min(t.agent) FROM tasks t INDEXED BY tasks_under_way
-        WHERE t.ended_at IS NULL
-            AND (t.holder <> '' OR t.turn_open OR t.waiting OR t.cancel_requested)
-            AND t.holder = '' AND t.agent > agents.agent)
+        WHERE {active} AND t.holder = '' AND t.agent > agents.agent)
     FROM agents WHERE agents.agent IS NOT NULL)
 SELECT agents.agent, (
     SELECT count(*) FROM (
         SELECT 1 FROM tasks t INDEXED BY tasks_under_way
-        WHERE t.ended_at IS NULL
-            AND (t.holder <> '' OR t.turn_open OR t.waiting OR t.cancel_requested)
-            AND t.holder = '' AND t.agent = agents.agent
+        WHERE {active} AND t.holder = '' AND t.agent = agents.agent
         LIMIT ?))
 FROM agents WHERE agents.agent IS NOT NULL;
 
 -- name: first_queued
-SELECT place FROM tasks INDEXED BY tasks_under_way
-WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-    AND holder = '' AND agent = ? AND place > 0
+SELECT place FROM tasks t INDEXED BY tasks_under_way
+WHERE {active} AND holder = '' AND agent = ? AND place > 0
 ORDER BY place LIMIT 1;
 
--- name: holding
-SELECT task_id FROM tasks INDEXED BY tasks_under_way
-WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-    AND holder = ? AND (turn_open OR waiting OR cancel_requested)
+-- name: held_tasks
+SELECT task_id FROM tasks t INDEXED BY tasks_under_way
+WHERE {active} AND holder = ? AND (turn_open OR waiting OR cancel_requested)
 ORDER BY key;
 
--- name: holds
--- How many tasks a replica holds.
-SELECT count(*) FROM tasks INDEXED BY tasks_under_way
-WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-    AND holder = ?;
+-- name: count_held
+-- The number of tasks that a replica holds.
+SELECT count(*) FROM tasks t INDEXED BY tasks_under_way
+WHERE {active} AND holder = ?;
 
 -- name: scope_of
 SELECT agent, tenant, owner FROM tasks WHERE task_id = ?;
 
--- name: places
--- Where the logs of several tasks stand, given as a JSON array of ids.
+-- name: positions
+-- The positions of the logs of several tasks, given as a JSON array of ids.
 SELECT json_group_array(json_array(
     task_id, seq, sub, epoch, holder, waiting, cancel_requested, ended_at IS NOT NULL))
 FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
--- name: free_tasks
--- Nobody holds what was held: its holder is dead, and its writer fenced.
-UPDATE tasks INDEXED BY tasks_under_way SET epoch = epoch + 1, holder = '', place = 0
-WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting OR cancel_requested)
-    AND holder > '';
+-- name: release_tasks
+-- Release the leases of the process before, and fence its writer.
+UPDATE tasks AS t INDEXED BY tasks_under_way SET epoch = epoch + 1, holder = '', place = 0
+WHERE {active} AND holder > '';
 
--- name: free_pushes
+-- name: release_pushes
 UPDATE pushes INDEXED BY pushes_held SET holder = ''
 WHERE state = 'active' AND holder <> '' AND holder > '';
 
@@ -338,20 +331,20 @@ SELECT v.value FROM contexts c JOIN context_values v ON v.context = c.key
 WHERE c.agent = ? AND c.tenant = ? AND c.owner = ? AND c.context_id = ? AND v.name = ?;
 
 -- name: touch_context
--- Something was kept for a context, and so many messages were said in it.
+-- Note that a context was used, and how many messages were added to it.
 INSERT INTO contexts (agent, tenant, owner, context_id, said, touched_at)
 VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (agent, tenant, owner, context_id) DO UPDATE SET
     said = said + excluded.said, touched_at = excluded.touched_at;
 
 -- name: add_history
--- One message, so many before the last that was said.
+-- Add a message, by its distance from the last one.
 INSERT INTO history (context, n, message)
 SELECT key, said - ?5, ?6 FROM contexts
 WHERE agent = ?1 AND tenant = ?2 AND owner = ?3 AND context_id = ?4;
 
 -- name: trim_history
--- Forget all but the last so many messages.
+-- Delete all but the last messages.
 DELETE FROM history WHERE (context, n) IN (
     SELECT h.context, h.n FROM contexts c JOIN history h ON h.context = c.key
     WHERE c.agent = ?1 AND c.tenant = ?2 AND c.owner = ?3 AND c.context_id = ?4
@@ -374,7 +367,7 @@ SELECT p.config, p.version, p.revision, p.cursor, p.state, p.note, p.holder
 FROM tasks t JOIN pushes p ON p.task = t.key WHERE t.task_id = ? ORDER BY p.id;
 
 -- name: put_push
--- One that replaces another goes on where that stands by now.
+-- A replacement keeps the cursor.
 INSERT INTO pushes (task, id, agent, revision, config, version, cursor, state, note, holder)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (task, id) DO UPDATE SET
@@ -388,128 +381,30 @@ WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ? AND revision =
 -- name: remove_push
 DELETE FROM pushes WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ?;
 
--- name: adoptable_pushes
--- An agent's tasks with webhooks to be told by nobody, and whether one of those is behind.
+-- name: claimable_pushes
+-- An agent's tasks with unclaimed webhooks, and true if one of those has events to deliver.
 SELECT p.task, t.task_id, max(p.cursor < t.seq)
 FROM pushes p INDEXED BY pushes_free JOIN tasks t ON t.key = p.task
 WHERE p.state = 'active' AND p.holder = '' AND p.agent = ?
 GROUP BY p.task ORDER BY p.task LIMIT ?;
 
 -- name: undelivered
--- Whether nobody tells some webhook of these agents; then those that a replica tells, in order.
+-- The first row: true if a webhook of these agents is unclaimed. Then the webhooks that a replica
+-- holds, in the order of their tasks.
 SELECT EXISTS (
     SELECT 1 FROM pushes p INDEXED BY pushes_free
     WHERE p.state = 'active' AND p.holder = ''
-        AND p.agent IN (SELECT value FROM json_each(?))), '', ''
+        AND p.agent IN (SELECT value FROM json_each(:agents))), '', '', ''
 UNION ALL
-SELECT task, task_id, revision FROM (
+SELECT 0, task, task_id, revision FROM (
     SELECT p.task, t.task_id, p.revision
     FROM pushes p INDEXED BY pushes_held JOIN tasks t ON t.key = p.task
-    WHERE p.state = 'active' AND p.holder <> '' AND p.holder = ? AND p.task > ?
-    ORDER BY p.task LIMIT ?);
+    WHERE p.state = 'active' AND p.holder <> '' AND p.holder = :replica AND p.task > :after
+    ORDER BY p.task LIMIT :limit);
 
 -- name: resume_push
 UPDATE pushes SET state = 'active', note = '', holder = ''
 WHERE task = ? AND id = ? AND state = 'parked';
 
--- name: take_pushes
+-- name: claim_pushes
 UPDATE pushes SET holder = ? WHERE task = ? AND state = 'active' AND holder = '';
-
--- What follows removes what is old, a piece at a time. A size is in bytes, and 200 for each row.
--- Whatever goes along a log or a history reads all of each row, so it is to go no further than it
--- must: results are taken row by row, and only as many as are needed.
-
--- name: ended
--- Tasks that ended before a moment, each with the size of its stored form, and the number and the
--- size of its first records.
-SELECT key, agent, tenant, owner, state,
-    (SELECT coalesce(sum(length(body) + 200), 0) FROM task_messages WHERE task = key)
-    + (SELECT coalesce(sum(length(head) + length(parts) + 200), 0) FROM task_artifacts
-        WHERE task = key),
-    (SELECT json_array(count(*), coalesce(sum(size), 0)) FROM (
-        SELECT length(payload) + 200 AS size FROM log WHERE task = key LIMIT :records))
-FROM tasks
-WHERE agent = :agent AND ended_at IS NOT NULL AND ended_at < :before
-ORDER BY ended_at LIMIT :limit;
-
--- name: log_size
-SELECT count(*), coalesce(sum(size), 0) FROM (
-    SELECT length(payload) + 200 AS size FROM log WHERE task = :task LIMIT :records);
-
--- name: remove_tasks
-DELETE FROM tasks WHERE key IN (SELECT value FROM json_each(?));
-
--- name: remove_messages
-DELETE FROM task_messages WHERE task IN (SELECT value FROM json_each(?));
-
--- name: remove_artifacts
-DELETE FROM task_artifacts WHERE task IN (SELECT value FROM json_each(?));
-
--- name: remove_pushes
-DELETE FROM pushes WHERE task IN (SELECT value FROM json_each(?));
-
--- name: remove_logs
-DELETE FROM log WHERE task IN (SELECT value FROM json_each(?));
-
--- name: log_slice
--- The place up to which a log has so many bytes; none when it has less.
-SELECT seq, sub FROM (
-    SELECT seq, sub, sum(size) OVER (ORDER BY seq, sub ROWS UNBOUNDED PRECEDING) AS bytes
-    FROM (
-        SELECT seq, sub, length(payload) + 200 AS size FROM log
-        WHERE task = :task ORDER BY seq, sub LIMIT :records))
-WHERE bytes >= :bytes ORDER BY seq, sub LIMIT 1;
-
--- name: remove_slice
--- Remove the first records of the log of a task that is gone.
-DELETE FROM log WHERE task = ? AND (seq, sub) <= (?, ?);
-
--- name: cut_log
--- The key of the task whose log is removed slice by slice, the task being gone already; or 0.
-SELECT user_version FROM pragma_user_version;
-
--- name: old_receipts
--- Whether there are receipts older than a moment.
-SELECT EXISTS (SELECT 1 FROM receipts WHERE agent = ? AND at < ?);
-
--- name: remove_receipts
--- Remove the oldest: as few as have so many bytes, one at least.
-DELETE FROM receipts WHERE (agent, tenant, owner, message_id) IN (
-    SELECT agent, tenant, owner, message_id FROM (
-        SELECT agent, tenant, owner, message_id, sum(size) OVER (
-            ORDER BY at, tenant, owner, message_id ROWS UNBOUNDED PRECEDING) - size AS bytes
-        FROM (
-            SELECT agent, tenant, owner, message_id, at, length(reply) + 200 AS size FROM receipts
-            WHERE agent = :agent AND at < :before
-            ORDER BY at, tenant, owner, message_id LIMIT :records))
-    WHERE bytes < :bytes);
-
--- name: idle_contexts
--- Contexts that nobody used since a moment, and that have no tasks, with their sizes.
-SELECT c.key,
-    coalesce((SELECT sum(length(message) + 200) FROM history WHERE context = c.key), 0)
-    + coalesce((SELECT sum(length(value) + 200) FROM context_values WHERE context = c.key), 0)
-FROM contexts c
-WHERE c.agent = :agent AND c.touched_at < :before AND NOT EXISTS (
-    SELECT 1 FROM tasks t
-    WHERE t.agent = c.agent AND t.tenant = c.tenant AND t.owner = c.owner
-        AND t.context_id = c.context_id)
-ORDER BY c.touched_at LIMIT :limit;
-
--- name: remove_contexts
--- Remove contexts, if they are still idle.
-DELETE FROM contexts
-WHERE key IN (SELECT value FROM json_each(?)) AND touched_at < ? AND NOT EXISTS (
-    SELECT 1 FROM tasks t
-    WHERE t.agent = contexts.agent AND t.tenant = contexts.tenant AND t.owner = contexts.owner
-        AND t.context_id = contexts.context_id);
-
--- name: remove_histories
--- Remove the histories of contexts that are gone.
-DELETE FROM history WHERE context IN (
-    SELECT value FROM json_each(?) WHERE value NOT IN (SELECT key FROM contexts WHERE key = value));
-
--- name: remove_values_of
--- Remove the values of contexts that are gone.
-DELETE FROM context_values WHERE context IN (
-    SELECT value FROM json_each(?) WHERE value NOT IN (SELECT key FROM contexts WHERE key = value));

@@ -1,8 +1,9 @@
--- How tasks that were kept as snapshots take the stored form. {schema} is the schema of the store.
+-- Migration 2: put tasks that were kept as snapshots into the stored form. {schema} is the schema
+-- of the store.
 
 -- name: tasks_before
--- The snapshots of tasks, and the records after them that the fold needs: of so many, or until so
--- many bytes.
+-- The snapshots of tasks, and the records after them that the fold needs: up to ``limit`` tasks
+-- and about ``bytes`` bytes.
 SELECT key, task_id, seq, body, artifacts, tail FROM (
     SELECT key, task_id, seq, body, artifacts, tail,
         sum(size) OVER (ORDER BY key) - size AS held

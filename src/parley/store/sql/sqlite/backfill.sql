@@ -1,4 +1,4 @@
--- How tasks that were kept as snapshots take the stored form.
+-- Migration 4: put tasks that were kept as snapshots into the stored form.
 
 -- name: tasks_before
 SELECT key, task_id, seq FROM tasks WHERE key > ? ORDER BY key LIMIT ?;
@@ -24,3 +24,6 @@ INSERT INTO task_artifacts (task, n, seq, head, parts) VALUES (?, ?, ?, ?, ?);
 
 -- name: set_stored
 UPDATE tasks SET messages = ?, has_status_message = ?, folded = ? WHERE key = ?;
+
+-- name: drop_snapshots
+DROP TABLE snapshots;
