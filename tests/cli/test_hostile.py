@@ -227,7 +227,7 @@ STAGED = """
 import asyncio, sys
 
 from parley.cli.output.streams import prepare_streams
-from parley.cli.demo.stage_rich import RichStage
+from parley.cli.demo.rich_view import RichStage
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus

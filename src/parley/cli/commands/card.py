@@ -12,7 +12,7 @@ from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_com
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
 EXAMPLES = """\b
 Examples:
@@ -50,14 +50,14 @@ def register(app: typer.Typer) -> None:
 
         "Selected" is the interface that parley would call.
         """
-        from parley.cli.calls.calling import AgentCall
+        from parley.cli.calls.agent_call import AgentCall
 
         call = AgentCall(settings, output)
         return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
 
 
 async def _get(call: AgentCall, *, validate: bool) -> None:
-    from parley.cli.calls.calling import PATIENCE
+    from parley.cli.calls.agent_call import PATIENCE
     from parley.cli.output.card_text import write_card
     from parley.client.card.interface import choose
     from parley.client.card.resolver import CardResolver
@@ -66,7 +66,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
 
     settings, output = call.settings, call.output
     try:
-        reference, credentials = Credentials.given(
+        reference, credentials = Credentials.from_reference(
             settings.agent_card,
             headers=call.headers,
             bearer=settings.bearer,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from parley import Agent
-    from parley.cli.demo.stage import Stage
+    from parley.cli.demo.view import Stage
     from parley.server.app import App
 
 PORT = 9999
@@ -98,10 +98,10 @@ async def _run(app: App, agents: Mapping[str, Agent], port: int, *, once: bool) 
 
 def _stage() -> Stage:
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        from parley.cli.demo.stage_rich import RichStage
+        from parley.cli.demo.rich_view import RichStage
 
         return RichStage()
-    from parley.cli.demo.stage import PlainStage
+    from parley.cli.demo.view import PlainStage
 
     return PlainStage()
 
@@ -110,7 +110,7 @@ async def _show(stage: Stage, agents: Mapping[str, Agent], address: str, *, once
     import asyncio
 
     from parley.cli.commands.serve import try_command
-    from parley.cli.demo.scenes import SCENES
+    from parley.cli.demo.steps import SCENES
 
     stage.begin(address, list(agents))
     for scene in SCENES:

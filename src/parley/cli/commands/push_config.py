@@ -13,7 +13,7 @@ from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_com
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
     from parley.cli.output.text import TextWriter
     from parley.model.push import TaskPushNotificationConfig
 
@@ -108,7 +108,7 @@ def register(task: typer.Typer) -> None:
 
 
 def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
     call = AgentCall(settings, output)
     call.task_id = task_id

@@ -20,7 +20,7 @@ from parley.cli.settings.options import (
 from parley.cli.settings.table import Settings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
     from parley.model.parts import Message
 
 EXAMPLES = """\b
@@ -74,15 +74,15 @@ def register(app: typer.Typer) -> None:
             task_id=settings.task_id,
         )
 
-        from parley.cli.calls.calling import AgentCall
+        from parley.cli.calls.agent_call import AgentCall
 
         call = AgentCall(settings, output)
         return call.run(lambda: _send(call, built))
 
 
 async def _send(call: AgentCall, message: Message) -> None:
-    from parley.cli.calls.following import look_before, send_and_follow, send_and_wait
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.follow import look_before, send_and_follow, send_and_wait
+    from parley.cli.calls.report import Report
 
     settings, report = call.settings, Report(call)
     report.sent(message)

@@ -14,7 +14,7 @@ from parley.cli.settings.table import Settings
 from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
 EPILOG = f"{EXITS}\n\n{SOURCES}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
     call = AgentCall(settings, output)
     call.task_id = task_id
@@ -122,9 +122,9 @@ def parse_state(written: str) -> TaskState:
 async def _get(call: AgentCall, task_id: str) -> None:
     import asyncio
 
-    from parley.cli.calls.following import poll
-    from parley.cli.calls.reporting import Report
-    from parley.client.calls.question import is_settled
+    from parley.cli.calls.follow import poll
+    from parley.cli.calls.report import Report
+    from parley.client.calls.prior_question import is_settled
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=call.settings.history)
@@ -137,7 +137,7 @@ async def _get(call: AgentCall, task_id: str) -> None:
 async def _list(
     call: AgentCall, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
 ) -> None:
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.report import Report
 
     async with call.agent() as agent:
         page = await agent.list(
@@ -156,7 +156,7 @@ async def _list(
 
 
 async def _cancel(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.report import Report
 
     async with call.agent() as agent:
         task = await agent.cancel(task_id, metadata=call.settings.metadata)
@@ -164,8 +164,8 @@ async def _cancel(call: AgentCall, task_id: str) -> None:
 
 
 async def _subscribe(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.following import follow, ignore
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.follow import follow, ignore
+    from parley.cli.calls.report import Report
     from parley.model.operations import BY_NAME
     from parley.model.tasks import Task
 

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.cli.output.text import TextWriter, json_text
-from parley.client.calls.difference import news
-from parley.client.calls.question import reopens
+from parley.client.calls.diff import new_output
+from parley.client.calls.prior_question import restates_prior_question
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -31,8 +31,8 @@ def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
     write_status(write, task.status, verbose=verbose)
     for artifact in task.artifacts:
         write_artifact(write, artifact, verbose=verbose)
-    if task.last_words is not None and not any(artifact.text for artifact in task.artifacts):
-        write_parts(write, task.last_words.parts, verbose=verbose)
+    if task.final_message is not None and not any(artifact.text for artifact in task.artifacts):
+        write_parts(write, task.final_message.parts, verbose=verbose)
     if verbose:
         write_metadata(write, task.metadata)
 
@@ -185,9 +185,9 @@ class EventWriter:
             return
         self._write.field("Task", task.id)
         self._write.field("Context", task.context_id)
-        if not reopens(before, task):
+        if not restates_prior_question(before, task):
             write_status(self._write, task.status, verbose=self._verbose)
-        for artifact in news(before, task).artifacts:
+        for artifact in new_output(before, task).artifacts:
             write_artifact(self._write, artifact, verbose=self._verbose)
         if self._verbose:
             write_metadata(self._write, task.metadata)

@@ -225,7 +225,7 @@ def _read_list(setting: Setting, written: Sequence[str]) -> tuple[str, ...]:
         from parley.client.origin import Origin
 
         for item in kept:
-            Origin.written(item)
+            Origin.parse(item)
     return kept
 
 
@@ -239,12 +239,12 @@ def _check_parameter(item: str) -> None:
 
 def _check_together(items: Sequence[str]) -> None:
     """Refuse what the client sets by itself, and what is given twice without being a list."""
-    from parley.client.headers import taken_apart
+    from parley.client.headers import split_headers
 
     seen: set[str] = set()
     for item in items:
         name, _, value = (each.strip() for each in item.partition(":"))
-        others, _ = taken_apart({name: value})
+        others, _ = split_headers({name: value})
         if others and name.lower() in seen:
             raise ValueError(f"the service parameter {name} is given twice")
         seen.add(name.lower())

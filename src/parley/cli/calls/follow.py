@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from parley.cli.calls.calling import AgentCall
+from parley.cli.calls.agent_call import AgentCall
 from parley.client import ClientError, EventStream, RemoteAgent
-from parley.client.calls.difference import difference
+from parley.client.calls.diff import diff
+from parley.client.calls.final_text import with_final_text
 from parley.client.calls.folded_task import FoldedTask
-from parley.client.calls.last_words import Looks, with_last_words
-from parley.client.calls.question import is_settled, still_asks, task_before
+from parley.client.calls.poll import StallDetector
+from parley.client.calls.prior_question import is_settled, shows_prior_question, snapshot_before
 from parley.client.card.interface import declares
 from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.message import compose
@@ -48,7 +49,7 @@ async def send_and_wait(call: AgentCall, agent: RemoteAgent, message: Message) -
         return told
     try:
         task = await agent.get(told.task.id, history_length=call.settings.history)
-        return with_last_words(task, told.task.last_words, call.before)
+        return with_final_text(task, told.task.final_message, call.before)
     except (ClientError, A2AError) as error:
         if not told.is_whole:
             raise
@@ -146,7 +147,7 @@ async def _follow(
 
 def _rest(known: Task | None, task: Task) -> list[Event]:
     """Return the events that tell a task that is settled to somebody who knows it as ``known``."""
-    events = difference(known, task)
+    events = diff(known, task)
     if not events or isinstance(events[-1], TaskArtifactUpdateEvent):
         ids: dict[str, Any] = {"task_id": task.id, "context_id": task.context_id}
         events.append(TaskStatusUpdateEvent(**ids, status=task.status))
@@ -165,17 +166,17 @@ async def poll(
     interval = pause = call.settings.poll_interval
     before: Task | None = None
     said: Message | None = None
-    looks = Looks()
+    stall = StallDetector()
     quiet = 0
     while True:
         task = await _get_patiently(call, agent, task_id)
         quiet = quiet + 1 if task == before else 0
-        asks = (still_asks(old, task, looks=quiet) for old in (call.before, known))
+        asks = (shows_prior_question(old, task, polls=quiet) for old in (call.before, known))
         if is_settled(task.state):
             if not any(asks):
-                return with_last_words(task, said, call.before)
-        elif looks.are_enough(task):
-            return with_last_words(task, said, call.before)
+                return with_final_text(task, said, call.before)
+        elif stall.is_stalled(task):
+            return with_final_text(task, said, call.before)
         else:
             said = task.status.message or said
         before = task
@@ -207,7 +208,7 @@ async def _send_and_poll(call: AgentCall, agent: RemoteAgent, message: Message) 
     if isinstance(answer, Message):
         return answer
     call.met(answer.id, answer.context_id)
-    if is_settled(answer.state) and not still_asks(call.before, answer):
+    if is_settled(answer.state) and not shows_prior_question(call.before, answer):
         return answer
     if not answer.id:  # it cannot be asked for
         return answer
@@ -217,7 +218,7 @@ async def _send_and_poll(call: AgentCall, agent: RemoteAgent, message: Message) 
 async def look_before(call: AgentCall, agent: RemoteAgent, message: Message) -> None:
     """Note how the task stands that ``message`` is to continue, if it does one."""
     if message.task_id and call.before is None:
-        call.before = await task_before(agent.service, agent.context, message.task_id)
+        call.before = await snapshot_before(agent.service, agent.context, message.task_id)
 
 
 def _outline(stream: EventStream) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from parley.cli.calls.calling import AgentCall
+from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.rendering import (
     EventWriter,
     write_history,
@@ -14,7 +14,7 @@ from parley.cli.output.rendering import (
     write_page,
     write_task,
 )
-from parley.client.calls.difference import news
+from parley.client.calls.diff import new_output
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
@@ -90,7 +90,7 @@ class Report:
     def _write_task(self, task: Task) -> None:
         write, verbose = self._output.text, self._settings.verbose
         before = self._call.before
-        new = task if before is None else news(before, task)
+        new = task if before is None else new_output(before, task)
         write_task(write, new, verbose=verbose)
         old = {artifact.artifact_id for artifact in task.artifacts}
         old -= {artifact.artifact_id for artifact in new.artifacts}

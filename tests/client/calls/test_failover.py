@@ -233,7 +233,7 @@ async def test_an_interface_that_closes_badly_leaves_no_connection_open(
         closed.append(self)
         raise OSError(f"not today, number {len(closed)}")
 
-    monkeypatch.setattr("parley.client.bindings.jsonrpc.JsonRpcBinding.aclose", aclose)
+    monkeypatch.setattr("parley.client.bindings.jsonrpc.JsonRpcClientBinding.aclose", aclose)
     offers = at(ONE, f"{dead}/a"), at(ONE, "/b")
     with pytest.raises(OSError, match="not today, number 2"):
         async with line(Agent(task()), *offers) as (remote, _):
@@ -243,7 +243,7 @@ async def test_an_interface_that_closes_badly_leaves_no_connection_open(
 
 
 async def test_grpc_out_of_reach_is_left_for_http(dead: str) -> None:
-    if not binding.is_spoken("GRPC"):
+    if not binding.is_supported("GRPC"):
         pytest.skip("gRPC is not installed")
     offers = at(GRPC, dead.removeprefix("http://")), at(ONE, "/b")
     async with line(Agent(task()), *offers) as (remote, server):

@@ -176,7 +176,7 @@ class AgentCall:
         chosen = agent.interface
         tell = self.output.note if self.settings.verbose else self.output.debug
         tell(f"calling {describe_interface(chosen)} in version {agent.version}")
-        for passed in agent.passed_over:
+        for passed in agent.skipped_interfaces:
             wanted = canonical(passed.protocol_binding) in self.bindings
             tell = self.output.note if wanted or self.settings.verbose else self.output.debug
             origin = self._origin(passed.url)
@@ -214,7 +214,7 @@ class AgentCall:
 
     def _check_channel(self, url: str) -> None:
         origin = self._origin(url)
-        if origin is not None and origin.is_readable:
+        if origin is not None and origin.is_plaintext:
             self.output.warn(f"the credential is sent to {origin.host} without encryption")
 
     def _origin(self, url: str) -> Origin | None:

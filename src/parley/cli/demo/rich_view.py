@@ -19,7 +19,7 @@ from rich.text import Text
 
 from parley import __version__
 from parley.cli.demo.picture import half_blocks
-from parley.cli.demo.stage import Paper, can, shown_part, speaks, state_name, try_title
+from parley.cli.demo.view import Paper, can, shown_part, speaks, state_name, try_title
 from parley.cli.output.text import visible
 from parley.model.cards import AgentCard
 from parley.model.tasks import Task, TaskState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.cli.demo.stage import Stage
+from parley.cli.demo.view import Stage
 from parley.cli.output.failures import CommandFailure
 from parley.client import connect
 from parley.model.parts import Message
