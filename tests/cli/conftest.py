@@ -46,7 +46,7 @@ class Ran(NamedTuple):
 def parley(capsys, monkeypatch, tmp_path):
     """Run the command in an empty folder, with no settings of whoever runs the tests."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(agent_call, "PATIENCE", Retry(calls=1, streams=2, first=0.01, limit=0.01))
+    monkeypatch.setattr(agent_call, "RETRY", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     for name in ("PARLEY_STORE", "PARLEY_BUS"):

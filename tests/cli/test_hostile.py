@@ -227,7 +227,7 @@ STAGED = """
 import asyncio, sys
 
 from parley.cli.output.streams import prepare_streams
-from parley.cli.demo.rich_view import RichStage
+from parley.cli.demo.rich_view import RichView
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -235,7 +235,7 @@ from tests.cli.hostile import SAID
 from rich.text import Text
 
 prepare_streams()
-stage = RichStage()
+stage = RichView()
 card = AgentCard(
     name=SAID, description=SAID, version=SAID, supported_interfaces=(), capabilities={capabilities},
     default_input_modes=(), default_output_modes=(),

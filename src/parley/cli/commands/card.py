@@ -8,8 +8,13 @@ import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
-from parley.cli.settings.table import Settings
+from parley.cli.settings.options import (
+    CLIENT_OPTIONS,
+    EXIT_STATUS_HELP,
+    SOURCES_HELP,
+    settings_command,
+)
+from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
@@ -27,9 +32,11 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="card", help="Look at agent cards.")
 
-    @settings_command(group, "get", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SOURCES}")
+    @settings_command(
+        group, "get", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EXIT_STATUS_HELP}\n\n{SOURCES_HELP}"
+    )
     def get(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         extended: bool = typer.Option(
             False,
@@ -57,7 +64,7 @@ def register(app: typer.Typer) -> None:
 
 
 async def _get(call: AgentCall, *, validate: bool) -> None:
-    from parley.cli.calls.agent_call import PATIENCE
+    from parley.cli.calls.agent_call import RETRY
     from parley.cli.output.card_text import write_card
     from parley.client.card.interface import choose
     from parley.client.card.resolver import CardResolver
@@ -79,8 +86,8 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
         resolver = CardResolver(
             http,
             credentials=credentials,
-            timeout=call.answer_time,
-            retry=PATIENCE,
+            timeout=call.response_timeout,
+            retry=RETRY,
         )
         resolved = await resolver.resolve(reference)
     if validate:
@@ -101,7 +108,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
     except (NoCommonInterface, CardInvalid) as error:
         output.warn(str(error))
     if output.is_json:
-        output.json(resolved.raw)  # as the agent wrote it: nothing is added, nothing left out
+        output.json(resolved.raw)  # exactly as the agent sent it
     else:
         write_card(output.text, resolved.card, selected, verbose=settings.verbose)
 
@@ -124,7 +131,7 @@ async def _get_extended(call: AgentCall) -> None:
     output = call.output
     async with call.agent() as agent:
         BY_NAME["GetExtendedAgentCard"].check(agent.card.capabilities)
-        call.insist_on_scheme(agent.card)
+        call.require_scheme(agent.card)
         card = await agent.extended_card()
         if output.is_json:
             output.document(card)
