@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from parley.client.bindings.binding import Binding, binding_class
@@ -44,11 +43,7 @@ class Connection:
         http: HttpTransport | None,
     ) -> None:
         self._reference, self._credentials = Credentials.from_reference(
-            reference,
-            headers=headers,
-            bearer=bearer,
-            api_key=api_key,
-            trust_origins=trust_origins,
+            reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
         )
         self._binding = binding
         self._version = version
@@ -68,12 +63,7 @@ class Connection:
         self._agent = await self._open()
         return self._agent
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._agent is not None:
             await self._agent.aclose()
 

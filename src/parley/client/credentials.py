@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 from parley.client.errors import OriginNotTrusted
-from parley.client.headers import check_secret
+from parley.client.headers import check_secret, override
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.cards import AgentCard
 from parley.model.schemes import APIKeySecurityScheme
@@ -138,7 +138,7 @@ class Credentials:
                 return {}
         except ValueError:
             return {}
-        return _override(self._headers, self._secrets(None).headers if challenged else {})
+        return override(self._headers, self._secrets(None).headers if challenged else {})
 
     def answers_challenge(self, url: str) -> bool:
         """Return whether there is a token or a key for a card's server that asks for one."""
@@ -158,7 +158,7 @@ class Credentials:
             logger.warning("%.100s: credentials go to %s without encryption", card.name, origin)
         secret = self._secrets(card)
         return RequestParameters(
-            _override({**self.public, **self._headers}, secret.headers), secret.query
+            override({**self.public, **self._headers}, secret.headers), secret.query
         )
 
     def refusal(self, name: str, origins: Iterable[Origin]) -> OriginNotTrusted:
@@ -195,12 +195,6 @@ class Credentials:
                 case _:
                     headers[scheme.name] = self._api_key
         return RequestParameters(headers, query)
-
-
-def _override(given: dict[str, str], secret: dict[str, str]) -> dict[str, str]:
-    """Return the headers, overridden by the secret ones of the same names."""
-    names = {name.lower() for name in secret}
-    return {**{n: v for n, v in given.items() if n.lower() not in names}, **secret}
 
 
 def _without_user(reference: R) -> tuple[R | str, str]:

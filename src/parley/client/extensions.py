@@ -13,14 +13,7 @@ from parley.extensions.profile import Profile, in_force, with_dependencies
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.task_search import TaskSearch
 from parley.model.cards import AgentCard, AgentExtension
-from parley.model.extensions import (
-    IDEMPOTENT_SEND,
-    A,
-    Extension,
-    ExtensionMethod,
-    Q,
-    collected,
-)
+from parley.model.extensions import IDEMPOTENT_SEND, A, Extension, ExtensionMethod, Q, collected
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 
@@ -45,10 +38,7 @@ class Activation(msgspec.Struct, frozen=True):
 
 
 def activate(
-    card: AgentCard,
-    asked: Iterable[Extension | AgentExtension | str],
-    *,
-    idempotent: bool,
+    card: AgentCard, asked: Iterable[Extension | AgentExtension | str], *, idempotent: bool
 ) -> Activation:
     """Return the extensions of a connection to an agent.
 

@@ -46,7 +46,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     @property
     def is_plaintext(self) -> bool:
-        """Whether the network can read what is sent there."""
+        """True if the network can read what is sent there."""
         return self.scheme == "http" and not is_loopback(self.host)
 
     @classmethod

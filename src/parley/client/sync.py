@@ -9,7 +9,6 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from parley.client.calls.event_stream import EventStream
@@ -123,12 +122,7 @@ class SyncIterator(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -166,7 +160,7 @@ class SyncEventStream(SyncIterator[Event]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the task has ended or waits for its caller, by the events so far."""
+        """True if the task has ended or waits for its caller, by the events so far."""
         return self._stream.is_settled
 
     @property
@@ -276,12 +270,7 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from parley import Agent, Turn
 
-agent = Agent("Mover", push_notifications=True, keeps_history=True)
+agent = Agent("Mover", push_notifications=True, keep_history=True)
 
 
 @agent.skill

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from parley.cli.output.card_text import describe_interface
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
@@ -300,9 +300,7 @@ class AgentCall:
             case NoCommonVersion():
                 # The protocol's own error name, though no server raised it here (§11.4).
                 return CommandFailure(
-                    VersionNotSupportedError.__name__,
-                    str(error),
-                    hint=self._version_hint(),
+                    VersionNotSupportedError.__name__, str(error), hint=self._version_hint()
                 )
             case NoCommonInterface():
                 return CommandFailure(
@@ -401,20 +399,17 @@ class _DebugHandler(logging.Handler):
         self._output.debug(f"{elapsed:7.0f} ms  {record.getMessage()}")
 
 
-class _debug_log:
-    """Prints the client's log within the block, if --debug is on."""
-
-    def __init__(self, output: Output) -> None:
-        self._logger = logging.getLogger("parley.client")
-        self._handler = _DebugHandler(output)
-        self._before = (self._logger.level, self._logger.propagate)
-
-    def __enter__(self) -> None:
-        self._logger.addHandler(self._handler)
-        self._logger.propagate = False  # the command reports it in its own words
-        if self._handler._output.is_debug:
-            self._logger.setLevel(logging.DEBUG)
-
-    def __exit__(self, *error: object) -> None:
-        self._logger.removeHandler(self._handler)
-        self._logger.level, self._logger.propagate = self._before[0], self._before[1]
+@contextmanager
+def _debug_log(output: Output) -> Iterator[None]:
+    """Print the client's log within the block, if --debug is on."""
+    log, handler = logging.getLogger("parley.client"), _DebugHandler(output)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.propagate = False  # the command reports it in its own words
+    if output.is_debug:
+        log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.level, log.propagate = before

@@ -8,12 +8,7 @@ import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import (
-    CLIENT_OPTIONS,
-    EXIT_STATUS_HELP,
-    SOURCES_HELP,
-    settings_command,
-)
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
@@ -33,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="card", help="Look at agent cards.")
 
     @settings_command(
-        group, "get", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EXIT_STATUS_HELP}\n\n{SOURCES_HELP}"
+        group, "get", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}"
     )
     def get(
         settings: CommandSettings,
@@ -84,10 +79,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
         raise UsageFailure(str(error)) from None
     async with call.http() as http:
         resolver = CardResolver(
-            http,
-            credentials=credentials,
-            timeout=call.response_timeout,
-            retry=RETRY,
+            http, credentials=credentials, timeout=call.response_timeout, retry=RETRY
         )
         resolved = await resolver.resolve(reference)
     if validate:

@@ -9,12 +9,7 @@ import typer
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import (
-    CLIENT_OPTIONS,
-    EXIT_STATUS_HELP,
-    SOURCES_HELP,
-    settings_command,
-)
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
 from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
@@ -26,7 +21,7 @@ EXAMPLES = """\b
 Examples:
   parley task push-config create 0193... https://hooks.example.com/parley
   parley task push-config list 0193..."""
-EPILOG = f"{EXIT_STATUS_HELP}\n\n{SOURCES_HELP}"
+EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 PANEL = "Webhook"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
 CONFIG = typer.Argument(metavar="ID", help="The configuration's id.", show_default=False)
@@ -76,7 +71,7 @@ def register(task: typer.Typer) -> None:
             if scheme
             else None,
         )
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _create(call, config))
 
     @settings_command(group, "get", *CLIENT_OPTIONS, epilog=EPILOG)
@@ -84,7 +79,7 @@ def register(task: typer.Typer) -> None:
         settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
     ) -> int:
         """Show one webhook of a task."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, id))
 
     @settings_command(group, "list", *CLIENT_OPTIONS, epilog=EPILOG)
@@ -104,7 +99,7 @@ def register(task: typer.Typer) -> None:
         page_token: str = _option("--page-token", "TOKEN", "The page to show."),
     ) -> int:
         """List the webhooks of a task, page by page."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _list(call, page_size, page_token))
 
     @settings_command(group, "delete", *CLIENT_OPTIONS, epilog=EPILOG)
@@ -112,11 +107,12 @@ def register(task: typer.Typer) -> None:
         settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
     ) -> int:
         """Remove a webhook from a task. That there is none is no error."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _delete(call, id))
 
 
-def _call(settings: CommandSettings, output: Output, task_id: str) -> AgentCall:
+def call_for_task(settings: CommandSettings, output: Output, task_id: str) -> AgentCall:
+    """Return a call that is about a task."""
     from parley.cli.calls.agent_call import AgentCall
 
     call = AgentCall(settings, output)

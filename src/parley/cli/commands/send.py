@@ -11,7 +11,7 @@ from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
     CLIENT_OPTIONS,
-    EXIT_STATUS_HELP,
+    EXIT_HELP,
     SECRETS_HELP,
     SOURCES_HELP,
     part_flags,
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         "wait",
         "poll_interval",
         parts=True,
-        epilog="\n\n".join((EXAMPLES, EXIT_STATUS_HELP, SOURCES_HELP, SECRETS_HELP)),
+        epilog="\n\n".join((EXAMPLES, EXIT_HELP, SOURCES_HELP, SECRETS_HELP)),
     )
     def send(
         settings: CommandSettings,

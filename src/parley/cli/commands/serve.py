@@ -162,8 +162,7 @@ def register(app: typer.Typer) -> None:
             ),
         ] = "",
         grpc_key: Annotated[
-            str,
-            typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False),
+            str, typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False)
         ] = "",
         grpc_client_ca: Annotated[
             str,

@@ -9,19 +9,14 @@ import typer
 from parley.cli.commands import push_config
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import (
-    CLIENT_OPTIONS,
-    EXIT_STATUS_HELP,
-    SOURCES_HELP,
-    settings_command,
-)
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
 from parley.cli.settings.table import CommandSettings
 from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
 
-EPILOG = f"{EXIT_STATUS_HELP}\n\n{SOURCES_HELP}"
+EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
 
 
@@ -39,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
         Once, or with --wait again and again until it ends or asks for something.
         """
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, task_id))
 
     @settings_command(group, "list", "context_id", "history", *CLIENT_OPTIONS, epilog=EPILOG)
@@ -83,13 +78,13 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """List your tasks, the last updated first, page by page."""
         wanted = parse_state(state)
-        call = _call(settings, output, "")
+        call = push_config.call_for_task(settings, output, "")
         return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
 
     @settings_command(group, "cancel", "metadata", *CLIENT_OPTIONS, epilog=EPILOG)
     def cancel(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Cancel a task, and show the state that it is in then."""
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _cancel(call, task_id))
 
     @settings_command(
@@ -101,16 +96,8 @@ def register(app: typer.Typer) -> None:
         With --stream every event is shown as it comes; without, the task as it stands
         at the end. A stream that breaks is taken up again, or polled.
         """
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _subscribe(call, task_id))
-
-
-def _call(settings: CommandSettings, output: Output, task_id: str) -> AgentCall:
-    from parley.cli.calls.agent_call import AgentCall
-
-    call = AgentCall(settings, output)
-    call.task_id = task_id
-    return call
 
 
 def parse_state(text: str) -> TaskState:

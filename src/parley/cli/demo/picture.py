@@ -45,9 +45,7 @@ def _mean(
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _decode(
-    png: bytes,
-) -> tuple[int, int, list[bytes], list[tuple[int, int, int]]] | None:
+def _decode(png: bytes) -> tuple[int, int, list[bytes], list[tuple[int, int, int]]] | None:
     if not png.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     chunks: dict[bytes, bytes] = {}

@@ -33,12 +33,7 @@ class CommandFailure(Exception):
     """A failed command. ``code`` decides the exit status."""
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        hint: str | None = None,
-        a2a_code: int | str | None = None,
+        self, code: str, message: str, *, hint: str | None = None, a2a_code: int | str | None = None
     ) -> None:
         self.code = code
         self.message = message
@@ -54,12 +49,7 @@ class CommandFailure(Exception):
     def envelope(self, message: str, hint: str | None) -> dict[str, dict[str, str | int | None]]:
         """Return the error object (Appendix B), with a redacted message and hint."""
         return {
-            "error": {
-                "code": self.code,
-                "message": message,
-                "hint": hint,
-                "a2aCode": self.a2a_code,
-            }
+            "error": {"code": self.code, "message": message, "hint": hint, "a2aCode": self.a2a_code}
         }
 
 

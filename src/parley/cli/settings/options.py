@@ -45,7 +45,7 @@ CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)
 PART_FLAGS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
 _PARTS_KEY = "parley.parts"
 
-EXIT_STATUS_HELP = """\b
+EXIT_HELP = """\b
 Exit status:
   0  done: the agent was asked and its answer reported, whatever the answer
   1  failed          2  wrong usage

@@ -287,7 +287,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_json(self) -> bool:
-        """Whether results are to be JSON."""
+        """True if results are JSON."""
         return self.output == "json"
 
     def is_flag(self, field: str) -> bool:

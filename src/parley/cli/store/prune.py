@@ -34,14 +34,7 @@ def parse_age(text: str) -> float:
 
 
 def prune(
-    output: Output,
-    admin: StoreAdmin,
-    url: str,
-    *,
-    age: float,
-    agent: str,
-    dry_run: bool,
-    rate: int,
+    output: Output, admin: StoreAdmin, url: str, *, age: float, agent: str, dry_run: bool, rate: int
 ) -> None:
     """Remove tasks that ended more than ``age`` seconds ago, or only report them."""
     require_current(admin)

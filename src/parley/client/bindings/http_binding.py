@@ -247,12 +247,7 @@ def media_type_of(headers: Mapping[str, str]) -> str:
 
 
 def _logged(sent: HttpRequest) -> tuple[str, str, bytes | None]:
-    logger.debug(
-        "> %s %s %s",
-        sent.verb,
-        redacted(sent.url),
-        _BodyPreview(sent.body or b""),
-    )
+    logger.debug("> %s %s %s", sent.verb, redacted(sent.url), _BodyPreview(sent.body or b""))
     return sent.verb, sent.url, sent.body
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import Self
 
 from parley.client.calls.stream_reader import StreamReader
@@ -44,7 +43,7 @@ class EventStream:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the task has ended or waits for its caller, by the events so far.
+        """True if the task has ended or waits for its caller, by the events so far.
 
         The question that the stream's own message answers does not count.
         """
@@ -67,12 +66,7 @@ class EventStream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

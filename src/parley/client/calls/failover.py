@@ -13,11 +13,7 @@ import msgspec
 from parley.client.bindings.binding import Binding
 from parley.client.card.interface import Candidate
 from parley.client.errors import ClientError, UnexpectedStatus, Unreachable, Untrusted
-from parley.model.errors import (
-    A2AError,
-    UnsupportedOperationError,
-    VersionNotSupportedError,
-)
+from parley.model.errors import A2AError, UnsupportedOperationError, VersionNotSupportedError
 from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct

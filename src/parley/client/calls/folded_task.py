@@ -6,12 +6,7 @@ from msgspec.structs import replace
 
 from parley.client.bindings import http
 from parley.model.encoding import encode
-from parley.model.tasks import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.fold import Fold
 
 # Some agents submit a continued task anew, and some have states of their own.
@@ -33,7 +28,7 @@ class FoldedTask:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the artifacts and the history are still known."""
+        """True while the artifacts and the history are known."""
         return self._fold is not None
 
     @property

@@ -17,13 +17,7 @@ import msgspec
 from parley.client.calls.poll import poll
 from parley.client.calls.prior_question import is_settled
 from parley.client.calls.stream_reader import StreamReader
-from parley.client.errors import (
-    ClientError,
-    ConnectionClosed,
-    Disconnected,
-    StreamCut,
-    Unreachable,
-)
+from parley.client.errors import ClientError, ConnectionClosed, Disconnected, StreamCut, Unreachable
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
 from parley.model.parts import Message

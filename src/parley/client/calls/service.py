@@ -130,10 +130,7 @@ def ids_in(request: A2AStruct) -> tuple[str, str]:
     """Return the task id and the context id of a request; empty for none."""
     if isinstance(request, SendMessageRequest):
         return request.message.task_id, request.message.context_id
-    if isinstance(
-        request,
-        GetTaskRequest | CancelTaskRequest | SubscribeToTaskRequest,
-    ):
+    if isinstance(request, GetTaskRequest | CancelTaskRequest | SubscribeToTaskRequest):
         return request.id, ""
     return getattr(request, "task_id", ""), ""
 

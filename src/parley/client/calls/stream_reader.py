@@ -71,7 +71,7 @@ class StreamReader:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the task has ended or waits for its caller, by what this turn delivered."""
+        """True if the task has ended or waits for its caller, by what this turn delivered."""
         return self.state is not None and is_settled(self.state) and not self.is_prior_state
 
     def start(self, message: Message, before: Task | None) -> None:

@@ -45,17 +45,6 @@ class Choice(NamedTuple):
     skipped: tuple[Candidate, ...]
 
 
-def candidates(
-    card: AgentCard,
-    binding: str | Sequence[str] = (),
-    *,
-    version: str = "",
-    card_url: str = "",
-) -> tuple[Candidate, ...]:
-    """Return the usable interfaces, as ``choose`` does without credentials."""
-    return choose(card, binding, version=version, card_url=card_url).candidates
-
-
 def choose(
     card: AgentCard,
     binding: str | Sequence[str] = (),
