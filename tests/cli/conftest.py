@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from parley.cli.app import run
-from parley.cli.calls import calling
+from parley.cli.calls import agent_call
 from parley.client.retry import Retry
 from tests.cli.scripted import ScriptedAgent
 
@@ -46,7 +46,7 @@ class Ran(NamedTuple):
 def parley(capsys, monkeypatch, tmp_path):
     """Run the command in an empty folder, with no settings of whoever runs the tests."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(calling, "PATIENCE", Retry(calls=1, streams=2, first=0.01, limit=0.01))
+    monkeypatch.setattr(agent_call, "RETRY", Retry(calls=1, streams=2, first=0.01, limit=0.01))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     for name in ("PARLEY_STORE", "PARLEY_BUS"):

@@ -11,7 +11,7 @@ import pytest
 
 import parley
 from parley import Agent, Turn
-from parley.client.bindings.binding import is_spoken
+from parley.client.bindings.binding import is_supported
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 
@@ -29,7 +29,7 @@ def served() -> Iterator[str]:
     """The address of an agent that is served in a thread of its own."""
     addresses: list[str] = []
     ready, over = threading.Event(), threading.Event()
-    grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
+    grpc = GrpcOptions(port=0) if is_supported("GRPC") else None
 
     async def serve() -> None:
         async with serving(parley.asgi(agent, store="memory:"), grpc=grpc) as address:
@@ -49,7 +49,7 @@ def served() -> Iterator[str]:
 
 
 def needed(binding: str) -> None:
-    if not is_spoken(binding):
+    if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
 
 

@@ -223,11 +223,11 @@ def test_what_callers_say_is_shown_in_a_servers_log_and_forges_no_line(parley, t
     assert not [line for line in server.stderr.splitlines() if line.startswith(forged)]
 
 
-STAGED = """
+SHOWN = """
 import asyncio, sys
 
 from parley.cli.output.streams import prepare_streams
-from parley.cli.demo.stage_rich import RichStage
+from parley.cli.demo.rich_view import RichView
 from parley.model.cards import AgentCard, AgentSkill
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -235,29 +235,29 @@ from tests.cli.hostile import SAID
 from rich.text import Text
 
 prepare_streams()
-stage = RichStage()
+view = RichView()
 card = AgentCard(
     name=SAID, description=SAID, version=SAID, supported_interfaces=(), capabilities={capabilities},
     default_input_modes=(), default_output_modes=(),
     skills=(AgentSkill(id=SAID, name=SAID, description=SAID, tags=(SAID,)),),
 )
-stage.begin(SAID, [SAID])
-stage.scene(SAID, SAID)
-stage.card(card, SAID)
-stage.asked(SAID)
-stage.replied(SAID)
-with stage.growing() as paper:
-    paper.status(TaskState.WORKING, SAID)
-    paper.add(SAID, SAID)
-    paper.add(SAID, "# " + SAID)
+view.begin(SAID, [SAID])
+view.step(SAID, SAID)
+view.show_card(card, SAID)
+view.show_request(SAID)
+view.show_reply(SAID)
+with view.growing_artifact() as artifact:
+    artifact.status(TaskState.WORKING, SAID)
+    artifact.add(SAID, SAID)
+    artifact.add(SAID, "# " + SAID)
 said = Message(message_id=SAID, role=Role.AGENT, parts=(Part(text=SAID),))
 parts = (Part(text=SAID), Part(data={{SAID: SAID}}), Part(url=SAID, filename=SAID, media_type=SAID))
-stage.task(Task(
+view.show_task(Task(
     id=SAID, context_id=SAID, status=TaskStatus(state=TaskState.COMPLETED, message=said),
     artifacts=(Artifact(artifact_id=SAID, name=SAID, parts=parts),),
 ))
-stage.end([SAID], serving=True)
-stage._console.print(SAID, Text(SAID))  # what forgets to be shown is shown all the same
+view.end([SAID], serving=True)
+view._console.print(SAID, Text(SAID))  # what forgets to be shown is shown all the same
 print("THE END", flush=True)
 """.format(capabilities="__import__('parley.model.cards').model.cards.AgentCapabilities()")
 # What rich sends of its own: colours, and the cursor to where the frame is drawn again.
@@ -270,7 +270,7 @@ def test_a_terminal_is_sent_no_more_than_the_demos_own_colours_and_frames(tmp_pa
 
     ours, theirs = pty.openpty()
     demo = subprocess.Popen(
-        [sys.executable, "-c", STAGED],
+        [sys.executable, "-c", SHOWN],
         cwd=ROOT,
         env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "50"},
         stdin=theirs,

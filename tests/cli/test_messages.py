@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from parley.cli.messages import LARGEST_FILE, Flag, build_message
+from parley.cli.messages import MAX_FILE, Flag, build_message
 from parley.cli.output.failures import UsageFailure
 from parley.model.encoding import encode
 
@@ -68,7 +68,7 @@ def test_a_url_is_sent_as_a_reference_and_not_fetched():
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
     file = tmp_path / "large"
     with file.open("wb") as opened:
-        opened.truncate(LARGEST_FILE + 1)
+        opened.truncate(MAX_FILE + 1)
     with pytest.raises(UsageFailure, match="too large"):
         parts(("file", str(file)))
 

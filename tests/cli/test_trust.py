@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from parley.client.bindings.binding import is_spoken
+from parley.client.bindings.binding import is_supported
 from tests.cli.scripted import TASK_ID, Answer, ScriptedAgent, message, task
 
 SECRET = "the-s3cret"
@@ -159,7 +159,7 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
 def test_what_goes_out_unencrypted_is_warned_of(
     parley, agent, tmp_path, binding, url, flags, warned
 ):
-    if not is_spoken(binding):
+    if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
     agent.card["supportedInterfaces"] = [agent.interface(protocolBinding=binding, url=url)]
     (tmp_path / "card.json").write_text(json.dumps(agent.card))

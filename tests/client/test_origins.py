@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect, connect_sync
-from parley.client.bindings.binding import is_spoken
+from parley.client.bindings.binding import is_supported
 from parley.client.bindings.http import HttpTransport
 from parley.client.card.resolver import read_card
 from parley.client.credentials import Credentials
@@ -80,7 +80,7 @@ async def away(scheme: APIKeySecurityScheme | None = None) -> AsyncIterator[Away
         card=lambda interfaces: replace(plain(interfaces), security_schemes=schemes),
         identify=there.identify,
     )
-    grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
+    grpc = GrpcOptions(port=0) if is_supported("GRPC") else None
     async with serving(app, grpc=grpc) as there.url:
         async with connect(there.url) as agent:
             there.card = agent.card_json
@@ -111,7 +111,7 @@ TABLE = {
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 async def test_where_credentials_go(binding: str, version: str, given: str) -> None:
-    if not is_spoken(binding):
+    if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
     options, scheme = GIVEN[given]
     options = {**options, "binding": binding, "version": version, "retries": 0}
@@ -208,7 +208,7 @@ async def test_an_interface_at_the_trusted_origin_is_taken_in_place_of_one_that_
     async with scripted(never) as there, scripted(handler) as here:
         async with connect(here.url, bearer=SECRET, binding=["JSONRPC"], retries=0) as agent:
             assert agent.interface.url == f"{here.url}/rpc"
-            assert [one.url for one in agent.passed_over] == [
+            assert [one.url for one in agent.skipped_interfaces] == [
                 f"{there.url}/before",
                 f"{there.url}/after",
             ]
@@ -217,12 +217,12 @@ async def test_an_interface_at_the_trusted_origin_is_taken_in_place_of_one_that_
             with pytest.raises(UnexpectedStatus, match="answered 404"):
                 await agent.get("t-1")
         async with connect(here.url, retries=0) as agent:
-            assert agent.passed_over == ()
+            assert agent.skipped_interfaces == ()
             assert agent.interface.url == f"{there.url}/before"
 
         def blocking() -> int:
             with connect_sync(here.url, bearer=SECRET) as agent:
-                return len(agent.passed_over)
+                return len(agent.skipped_interfaces)
 
         assert await asyncio.to_thread(blocking) == 2
 
@@ -541,7 +541,7 @@ async def test_no_reference_that_is_refused_shows_its_password() -> None:
 def test_an_origin_is_scheme_host_and_port(one: str, other: str, same: bool) -> None:
     assert Origin.of(one).covers(Origin.of(other)) is same
     given = Credentials(bearer="b", trust_origins=[str(Origin.of(one))])
-    assert given.may_go_to(Origin.of(other)) is same
+    assert given.allows(Origin.of(other)) is same
 
 
 @pytest.mark.parametrize(
@@ -562,10 +562,10 @@ def test_an_origin_is_scheme_host_and_port(one: str, other: str, same: bool) -> 
 async def test_an_address_that_may_be_read_in_two_ways_gets_nothing(address: str) -> None:
     with pytest.raises(ValueError):
         Origin.of(address)
-    everything = Credentials(headers={"X": "x"}, bearer=SECRET).bound_to(Origin.of("http://b"))
-    assert everything.to_card(address, asked=True) == {}
+    everything = Credentials(headers={"X": "x"}, bearer=SECRET).for_origin(Origin.of("http://b"))
+    assert everything.card_headers(address, challenged=True) == {}
     with pytest.raises(OriginNotTrusted):
-        everything.to_agent(None, read_card(encode_card(), "the card"))
+        everything.agent_parameters(None, read_card(encode_card(), "the card"))
 
 
 def encode_card() -> bytes:
@@ -603,7 +603,7 @@ def test_what_is_connected_to_is_what_the_origin_says(pieces: list[str]) -> None
     ],
 )
 def test_an_origin_is_written_as_people_write_it(written: str, read: str) -> None:
-    assert str(Origin.written(written)) == read
+    assert str(Origin.parse(written)) == read
 
 
 @pytest.mark.parametrize(
@@ -647,7 +647,7 @@ def test_the_origin_of_grpc_says_whether_it_is_encrypted(
     url: str, options: dict[str, bool], origin: str
 ) -> None:
     assert str(Origin.of_grpc(url, **options)) == origin
-    if is_spoken("GRPC"):
+    if is_supported("GRPC"):
         from parley.client.bindings.grpc import GrpcTarget
 
         target = GrpcTarget.of(url, insecure=options.get("insecure", False))
@@ -660,7 +660,7 @@ def test_the_origin_of_grpc_says_whether_it_is_encrypted(
 
 def test_nothing_shows_what_is_secret() -> None:
     given = Credentials(headers={"X-Team": SECRET}, bearer=SECRET, api_key=SECRET)
-    refusal = given.bound_to(Origin.of("http://a")).refusal("Agent", [Origin.of("http://b")])
+    refusal = given.for_origin(Origin.of("http://a")).refusal("Agent", [Origin.of("http://b")])
     assert SECRET not in f"{given!r} {given} {refusal}"
     assert "the bearer token and the API key and the header X-Team were" in str(refusal)
 

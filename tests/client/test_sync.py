@@ -14,9 +14,9 @@ import pytest
 
 from parley.client import RemoteAgent, SyncRemoteAgent, connect, connect_sync
 from parley.client.errors import ConnectionClosed, Timeout, Unreachable
-from parley.client.push import PushConfigs
+from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
-from parley.client.sync import SyncPushConfigs
+from parley.client.sync import SyncRemotePushConfigs
 from parley.model.errors import TaskNotFoundError
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
@@ -77,7 +77,8 @@ async def echo(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize(
-    ("original", "twin"), [(RemoteAgent, SyncRemoteAgent), (PushConfigs, SyncPushConfigs)]
+    ("original", "twin"),
+    [(RemoteAgent, SyncRemoteAgent), (RemotePushConfigs, SyncRemotePushConfigs)],
 )
 def test_the_twin_has_the_methods_of_the_original_with_their_signatures(
     original: type, twin: type

@@ -17,7 +17,7 @@ import aiohttp
 import parley
 from parley import RemoteAgent, Task, TaskState
 from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable
-from parley.client.retry import PASSING_STATUSES, Retry
+from parley.client.retry import TRANSIENT_STATUSES, Retry
 from parley.model.errors import OverloadedError, TaskNotCancelableError
 from tests.fleet.book import Book
 from tests.webhooks import Webhook
@@ -64,7 +64,7 @@ class World:
             except TaskNotCancelableError:
                 return await self.agent.get(task_id)  # the call whose answer was lost did it
             except (Disconnected, Unreachable, OverloadedError, UnexpectedStatus) as error:
-                if getattr(error, "status", 503) not in PASSING_STATUSES:
+                if getattr(error, "status", 503) not in TRANSIENT_STATUSES:
                     raise
                 self.book.refused["canceler"] += 1
                 await asyncio.sleep(0.1)
@@ -107,7 +107,7 @@ class World:
 async def refused(answer: aiohttp.ClientResponse) -> None:
     """See that a refusal is one that asks for another try, and wait for it."""
     text = await answer.text()
-    assert answer.status in PASSING_STATUSES, f"{answer.status} {text[:500]}"
+    assert answer.status in TRANSIENT_STATUSES, f"{answer.status} {text[:500]}"
     await asyncio.sleep(0.1)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from parley.client.card import resolver as resolving
-from parley.client.card.interface import candidates
+from parley.client.card.interface import choose
 from parley.client.errors import CardInvalid, ClientError, NoCommonInterface
 from parley.model.cards import AgentCard
 from parley.model.encoding import encode
@@ -307,7 +307,7 @@ def cards(data: bytes) -> None:
         again = resolving.read_card(versions.write_card(card, "0.3"), "x")
         assert again == left_of(card), (again, card)
     with suppress(NoCommonInterface, CardInvalid):
-        found = candidates(card, card_url="https://a.example/card.json")
+        found = choose(card, card_url="https://a.example/card.json").candidates
         assert found
         assert all(map(str, found))
         _callable(found)

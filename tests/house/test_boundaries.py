@@ -33,7 +33,7 @@ BOUNDARIES = {
     ("agent/blocking_turn.py", "update"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
-    ("cli/boundary.py", "conclude"): COMMAND,
+    ("cli/boundary.py", "exit_status_of"): COMMAND,
     ("server/dispatch.py", "start"): BINDING,
     ("server/cards/discovery.py", "__call__"): BINDING,
     ("server/cards/docs.py", "__call__"): BINDING,

@@ -16,12 +16,12 @@ PLACE = "cli/output/streams.py"
 # What else may name a stream, and why nothing of others gets onto a terminal there as it is.
 MAY_NAME_A_STREAM = {
     "cli/boundary.py": "flushes, and closes what nobody reads any more",
-    "cli/calls/reporting.py": "flushes",
+    "cli/calls/report.py": "flushes",
     "cli/commands/demo.py": "asks whether it is a terminal",
     "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/messages.py": "reads",
 }
-MAY_DRAW = {"cli/demo/stage_rich.py": "on a console that shows what it is given as text"}
+MAY_DRAW = {"cli/demo/rich_view.py": "on a console that shows what it is given as text"}
 
 PRINTS = {"print", "pprint", "echo", "secho", "print_exc", "print_exception", "print_stack"}
 PRINTS |= {"excepthook", "print_tb", "StreamHandler", "basicConfig", "showwarning"}

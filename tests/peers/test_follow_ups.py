@@ -16,7 +16,7 @@ import pytest
 
 from parley.cli.app import run
 from parley.client import connect, connect_sync
-from parley.client.calls.difference import news
+from parley.client.calls.diff import new_output
 from parley.client.retry import Retry
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 
@@ -111,7 +111,7 @@ async def test_an_answer_is_sent_and_its_turn_waited_for(
                     answer = await agent.send(f"answer {how}", **which)
                 assert (answer.id, answer.state.name) == (asked.id, turn.state)
                 if other.peer != "parley" or how != "said":  # a task of ours ends without a word
-                    assert news(asked, answer).text == (turn.text or "".join(turn.said[-1:]))
+                    assert new_output(asked, answer).text == (turn.text or "".join(turn.said[-1:]))
 
 
 def test_the_blocking_client_tells_the_same(

@@ -10,7 +10,7 @@ import pytest
 
 import parley
 from parley import Settings
-from parley.client.card.interface import candidates
+from parley.client.card.interface import choose
 from parley.client.card.resolver import read_card
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.schemes import (
@@ -182,5 +182,5 @@ async def test_rule_41_a_server_can_be_told_to_have_exact_cards_alone():
 
 async def test_rule_41_the_client_takes_a_merged_card_for_one_of_1_0(place):
     merged = (await ask(place.url, "GET", CARD)).body
-    offered = candidates(read_card(merged, "the card"))
+    offered = choose(read_card(merged, "the card")).candidates
     assert [(each.binding, each.version) for each in offered] == WAYS

@@ -1,4 +1,4 @@
-"""The ``parley`` command: serve agents, call agents."""
+"""The ``parley`` command: serves agents, calls agents."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command, and end the process with its exit status."""
+    """Run the command and exit with its status."""
     try:
         import typer  # noqa: F401
     except ModuleNotFoundError:
-        from parley.cli.output.streams import say
+        from parley.cli.output.streams import print_line
         from parley.model.distribution import install_command
 
-        say(
+        print_line(
             f"error: the parley command needs its extra; install it with: {install_command('cli')}",
-            aside=True,
+            err=True,
         )
         sys.exit(2)
     from parley.cli.app import run
-    from parley.cli.output.streams import listen_to_python
+    from parley.cli.output.streams import log_python_errors
 
-    listen_to_python()
-    # Its C library writes what peers say, a GOAWAY's words, to stderr: past Python, as it came.
+    log_python_errors()
+    # gRPC's C library would write text of peers, such as a GOAWAY's, to stderr unescaped.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))

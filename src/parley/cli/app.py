@@ -1,4 +1,4 @@
-"""The commands, put together; and the one place where a failure becomes an exit status."""
+"""The application: all commands together, and one run of a command line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from parley import __version__
-from parley.cli.boundary import conclude
+from parley.cli.boundary import exit_status_of
 from parley.cli.commands import card, config, demo, send, serve, store, task
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
-from parley.cli.output.streams import Output, prepare_streams, say
+from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
-from parley.cli.settings.options import found_sources
+from parley.cli.settings.options import load_sources
 from parley.cli.settings.table import BY_FIELD, SETTINGS
 
-_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # what every complaint of it is
+_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # the base of all its errors
 
 ABOUT = """Serve AI agents, and call them, over the Agent2Agent protocol (A2A 1.0).
 
@@ -53,30 +53,30 @@ def build() -> typer.Typer:
         ),
     ) -> None:
         if version:
-            say(f"parley {__version__}")
+            print_line(f"parley {__version__}")
             raise typer.Exit
         if context.invoked_subcommand is None:
-            say(context.get_help())
+            print_line(context.get_help())
 
-    for room in (serve, demo, card, send, task, store, config):
-        room.register(app)
+    for command_module in (serve, demo, card, send, task, store, config):
+        command_module.register(app)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")
     def show_help(
         context: typer.Context,
         command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None,
     ) -> None:
-        here: Any = context.parent
+        current: Any = context.parent
         names = command or []
         for name in names:
-            known = getattr(here.command, "commands", {})
+            known = getattr(current.command, "commands", {})
             if name not in known:
                 raise UsageFailure(
                     f"there is no command {' '.join(names)!r}",
                     hint="parley help lists the commands",
                 )
-            here = type(here)(known[name], info_name=name, parent=here)
-        say(here.get_help())
+            current = type(current)(known[name], info_name=name, parent=current)
+        print_line(current.get_help())
 
     return app
 
@@ -85,11 +85,11 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     prepare_streams()
     output = Output(
-        is_json=_wants_json(arguments),
+        is_json=_is_json_requested(arguments),
         is_stream="--stream" in arguments,
         debug="--debug" in arguments,
     )
-    return conclude(output, lambda: _parse_and_run(_globals_last(arguments)))
+    return exit_status_of(output, lambda: _parse_and_run(_globals_last(arguments)))
 
 
 def _parse_and_run(arguments: list[str]) -> int:
@@ -112,31 +112,31 @@ def _usage(error: Any) -> UsageFailure:
 
 
 def _globals_last(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with settings that stand before the command moved behind it."""
+    """Return the arguments with options before the command moved behind it."""
     spellings = {flag: s for s in SETTINGS for flag in (*s.spellings, *s.off)}
-    place = 0
-    while place < len(arguments) and arguments[place].startswith("-"):
-        name, equals, _ = arguments[place].partition("=")
+    index = 0
+    while index < len(arguments) and arguments[index].startswith("-"):
+        name, equals, _ = arguments[index].partition("=")
         setting = spellings.get(name) or spellings.get(name[:2] if name[:2] != "--" else "")
         if setting is None:
             return list(arguments)
         alone = equals or setting.kind == "flag" or name not in spellings
-        place += 1 if alone else 2
-    rest = list(arguments[place:])
+        index += 1 if alone else 2
+    rest = list(arguments[index:])
     words = 2 if rest[:1] in (["card"], ["task"], ["store"], ["config"]) else 1
     words += rest[:2] == ["task", "push-config"]
-    return [*rest[:words], *arguments[:place], *rest[words:]]
+    return [*rest[:words], *arguments[:index], *rest[words:]]
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether errors are to be JSON: known even when the command line cannot be understood."""
-    for here, following in pairwise([*arguments, ""]):
-        if here in {"-o", "--output"}:
+def _is_json_requested(arguments: Sequence[str]) -> bool:
+    """Return whether errors are to be JSON, even for a command line that cannot be parsed."""
+    for argument, following in pairwise([*arguments, ""]):
+        if argument in {"-o", "--output"}:
             return following == "json"
-        if here in {"-ojson", "--output=json"}:
+        if argument in {"-ojson", "--output=json"}:
             return True
     try:
-        written = [s.values.get(BY_FIELD["output"].variable) for s in found_sources(None)]
+        values = [s.values.get(BY_FIELD["output"].variable) for s in load_sources(None)]
     except UsageFailure:
         return False
-    return next((value for value in written if value), "") == "json"
+    return next((value for value in values if value), "") == "json"

@@ -1,4 +1,4 @@
-"""Where whatever was raised becomes a report and an exit status."""
+"""The boundary of every command: an exception becomes a report and an exit status."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from parley.cli.output.failures import BROKEN_PIPE, INTERRUPTED, CommandFailure
 from parley.cli.output.streams import Output
 
 
-def conclude(output: Output, action: Callable[[], int | None]) -> int:
-    """Do ``action`` and return the exit status that tells how it went."""
+def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
+    """Run ``action`` and return its exit status, or that of its failure."""
     try:
         status = action() or 0
         sys.stdout.flush()
@@ -20,7 +20,7 @@ def conclude(output: Output, action: Callable[[], int | None]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more, and nothing may be left for the interpreter to flush at its end.
+        # The reader is gone; the interpreter must find nothing to flush at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except CommandFailure as failure:

@@ -1,8 +1,8 @@
-"""From what ``parley serve`` is given to the agents that it means.
+"""Loads the agents that ``parley serve`` gets as targets.
 
 A target is ``path/to/file.py``, ``path/to/file.py:name``, ``package.module`` or
 ``package.module:name``, and may begin with the path to serve it under: ``/time=time_agent.py``.
-A tenant is a target behind the name of the tenant: ``acme=shop.py``.
+A tenant is a target after the tenant's name: ``acme=shop.py``.
 """
 
 from __future__ import annotations
@@ -23,90 +23,90 @@ from parley.cli.output.failures import CommandFailure, UsageFailure
 if TYPE_CHECKING:
     from parley import Agent
 
-_FILE = re.compile(r"(?P<place>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
-_MODULE = re.compile(r"(?P<place>[A-Za-z_][\w.]*)(?::(?P<name>[A-Za-z_]\w*))?")
+_FILE = re.compile(r"(?P<location>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?")
+_MODULE = re.compile(r"(?P<location>[A-Za-z_][\w.]*)(?::(?P<name>[A-Za-z_]\w*))?")
 
 
 class AgentTarget(NamedTuple):
-    """One target as it was written: where to serve it, where it is, and the agent's name there."""
+    """One target: the path to serve it under, its file or module, and the agent's name there."""
 
     path: str
-    place: str
+    location: str
     name: str
     is_file: bool
 
 
-def parse_target(written: str) -> AgentTarget:
-    """Return the parts of a target. Raises ``UsageFailure`` when it has another form."""
-    path, place = "", written
-    if written.startswith("/") and "=" in written:
-        path, _, place = written.partition("=")
-    match = _FILE.fullmatch(place)
+def parse_target(text: str) -> AgentTarget:
+    """Return the parts of a target. Raises ``UsageFailure`` for any other form."""
+    path, location = "", text
+    if text.startswith("/") and "=" in text:
+        path, _, location = text.partition("=")
+    match = _FILE.fullmatch(location)
     is_file = match is not None
-    match = match or _MODULE.fullmatch(place)
+    match = match or _MODULE.fullmatch(location)
     if match is None:
         raise UsageFailure(
-            f"{place!r} is neither a Python file nor a module",
+            f"{location!r} is neither a Python file nor a module",
             hint="give path/to/agent.py, path/to/agent.py:name or package.module:name",
         )
-    return AgentTarget(path.rstrip("/"), match["place"], match["name"] or "", is_file)
+    return AgentTarget(path.rstrip("/"), match["location"], match["name"] or "", is_file)
 
 
-def load(written: Sequence[str]) -> dict[str, Agent]:
-    """Return the agents that the targets mean, by the path that each is served under.
+def load(targets: Sequence[str]) -> dict[str, Agent]:
+    """Return the agents of the targets by the path to serve each under.
 
-    One target alone is served at the root. Several are each served under the path that was given
-    with them, else under their agent's name. Raises ``CommandFailure`` that says what is wrong
-    where.
+    A single target is served at the root, one of several under its own path or else under its
+    agent's name. Raises ``CommandFailure`` with the place of the error.
     """
-    targets = [parse_target(target) for target in written]
+    parsed = [parse_target(target) for target in targets]
     agents: dict[str, Agent] = {}
-    for target in targets:
+    for target in parsed:
         agent = _agent(target)
-        path = target.path or ("" if len(targets) == 1 else f"/{_slug(agent.name)}")
+        path = target.path or ("" if len(parsed) == 1 else f"/{_slug(agent.name)}")
         if path in agents:
             raise UsageFailure(
                 f"two agents would be served under {path or '/'}",
-                hint=f"give each a path of its own: /one={targets[0].place} /two={target.place}",
+                hint="give each a path of its own: "
+                f"/one={parsed[0].location} /two={target.location}",
             )
         agents[path] = agent
     return agents
 
 
-def load_tenants(written: Sequence[str]) -> dict[str, Agent]:
-    """Return the agents that are tenants, by the name of each.
+def load_tenants(tenants: Sequence[str]) -> dict[str, Agent]:
+    """Return the agents of the tenants by name.
 
-    Raises ``CommandFailure`` that says what is wrong where.
+    Raises ``CommandFailure`` with the place of the error.
     """
-    tenants: dict[str, Agent] = {}
-    for each in written:
-        name, target = parse_tenant(each)
-        if name in tenants:
+    agents: dict[str, Agent] = {}
+    for tenant in tenants:
+        name, target = parse_tenant(tenant)
+        if name in agents:
             raise UsageFailure(f"--tenant: {name!r} is given twice")
-        tenants[name] = _agent(target)
-    return tenants
+        agents[name] = _agent(target)
+    return agents
 
 
-def parse_tenant(written: str) -> tuple[str, AgentTarget]:
+def parse_tenant(text: str) -> tuple[str, AgentTarget]:
     """Return the name and the target of a tenant. Raises ``UsageFailure`` for another form."""
-    name, equals, place = written.partition("=")
-    if not equals or not name or not place:
+    name, equals, location = text.partition("=")
+    if not equals or not name or not location:
         raise UsageFailure(
-            f"--tenant: {written!r} is not the name of a tenant and its agent",
+            f"--tenant: {text!r} is not the name of a tenant and its agent",
             hint="give it as NAME=path/to/agent.py, or NAME=package.module:name",
         )
-    return name, parse_target(place)
+    return name, parse_target(location)
 
 
-def folders(written: Sequence[str]) -> list[Path]:
-    """Return the folders that hold the targets' code."""
+def folders(targets: Sequence[str]) -> list[Path]:
+    """Return the folders with the targets' code."""
     found: list[Path] = []
-    for target in map(parse_target, written):
+    for target in map(parse_target, targets):
         if target.is_file:
-            found.append(Path(target.place).resolve().parent)
+            found.append(Path(target.location).resolve().parent)
             continue
-        spec = importlib.util.find_spec(target.place.partition(".")[0])
-        found += [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        spec = importlib.util.find_spec(target.location.partition(".")[0])
+        found += [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
         if spec and spec.origin and not spec.submodule_search_locations:
             found.append(Path(spec.origin).parent)
     return list(dict.fromkeys(found)) or [Path.cwd()]
@@ -125,18 +125,18 @@ def _agent(target: AgentTarget) -> Agent:
         if isinstance(found, Agent):
             return found
         raise UsageFailure(
-            f"{target.name!r} in {target.place} is not an Agent"
+            f"{target.name!r} in {target.location} is not an Agent"
             if found is not None
-            else f"there is no {target.name!r} in {target.place}",
+            else f"there is no {target.name!r} in {target.location}",
             hint=_choices(target, _agents_in(module, Agent)),
         )
     known = _agents_in(module, Agent)
     if len(known) == 1:
         return next(iter(known.values()))
     raise UsageFailure(
-        f"there are {len(known)} agents in {target.place}"
+        f"there are {len(known)} agents in {target.location}"
         if known
-        else f"there is no agent in {target.place}",
+        else f"there is no agent in {target.location}",
         hint=_choices(target, known),
     )
 
@@ -152,17 +152,17 @@ def _agents_in(module: ModuleType, kind: type[Agent]) -> dict[str, Agent]:
 def _choices(target: AgentTarget, known: dict[str, Agent]) -> str:
     if not known:
         return 'an agent is made with: agent = parley.Agent(name="...", description="...")'
-    return "say which: " + " or ".join(f"{target.place}:{name}" for name in known)
+    return "say which: " + " or ".join(f"{target.location}:{name}" for name in known)
 
 
 def _import_file(target: AgentTarget) -> ModuleType:
-    file = Path(target.place)
+    file = Path(target.location)
     path = file.resolve()
     if not file.is_file():
-        raise UsageFailure(f"there is no file {target.place}")
+        raise UsageFailure(f"there is no file {target.location}")
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as python does for a script, for what lies beside it
+        sys.path.insert(0, folder)  # as Python does for a script, for imports beside it
     plain = file.stem if file.stem.isidentifier() else f"agent_{_slug(file.stem)}"
     for name in (plain, f"_parley_{zlib.crc32(str(path).encode())}_{file.stem}"):
         loaded = sys.modules.get(name)
@@ -173,7 +173,7 @@ def _import_file(target: AgentTarget) -> ModuleType:
             return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageFailure(f"{target.place} cannot be loaded as Python")
+        raise UsageFailure(f"{target.location} cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -188,11 +188,11 @@ def _import_module(target: AgentTarget) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(target.place)
+        return importlib.import_module(target.location)
     except ModuleNotFoundError as error:
-        if error.name and target.place.startswith(error.name):
+        if error.name and target.location.startswith(error.name):
             raise UsageFailure(
-                f"there is no module {target.place!r} here",
+                f"there is no module {target.location!r} here",
                 hint="give a file instead (path/to/agent.py), or run where it can be imported",
             ) from None
         raise _broken(target, error) from error
@@ -201,16 +201,16 @@ def _import_module(target: AgentTarget) -> ModuleType:
 
 
 def _broken(target: AgentTarget, error: BaseException) -> CommandFailure:
-    """Return what is wrong with the agent's code: the line that it is wrong on, and why."""
+    """Return the failure for an error in the agent's code: its line and its reason."""
     if isinstance(error, SyntaxError):
         where, line, code = error.filename, error.lineno, (error.text or "").strip()
         what = f"{type(error).__name__}: {error.msg}"
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        own = Path(target.place).resolve() if target.is_file else None
-        known = [f for f in frames if own and Path(f.filename).resolve() == own]
-        mine = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-        frame = (known or mine or list(frames))[-1]
+        own = Path(target.location).resolve() if target.is_file else None
+        in_target = [f for f in frames if own and Path(f.filename).resolve() == own]
+        in_code = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+        frame = (in_target or in_code or list(frames))[-1]
         where, line, code = frame.filename, frame.lineno, frame.line or ""
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = "the same command with --debug shows the whole traceback"

@@ -1,4 +1,4 @@
-"""A message from the command line: its parts, in the order in which they were written."""
+"""A message from the command line, with its parts in the order of the flags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import uuid4
 from parley.cli.output.failures import UsageFailure
 from parley.model.parts import Message, Part, Role
 
-LARGEST_FILE = 7 * 1024 * 1024  # in base64 a little under the 10 MiB that servers commonly take
+MAX_FILE = 7 * 1024 * 1024  # in base64 under the 10 MiB limit of common servers
 OCTETS = "application/octet-stream"
 
 
@@ -35,13 +35,13 @@ def build_message(
 ) -> Message:
     """Return the message that ``flags`` describe, after ``text``.
 
-    Its id is new; no other id is made up.
+    The message id is new; the other ids are the caller's.
 
-    Raises ``UsageFailure`` for a media type without a part, a file that cannot be read or is too
-    large, data that is not JSON, and a message without any part.
+    Raises ``UsageFailure`` for a media type without a part, a file that is unreadable or too large,
+    data that is not JSON, and a message without any part.
     """
     parts = [Part(text=_well_formed(text))] if text else []
-    for part, media_type in _bound(flags):
+    for part, media_type in _with_media_types(flags):
         parts.append(_part(part, media_type, read_stdin or sys.stdin.buffer.read))
     if not parts:
         raise UsageFailure(
@@ -57,29 +57,29 @@ def build_message(
     )
 
 
-def _bound(flags: Sequence[Flag]) -> list[tuple[Flag, str]]:
-    """Return each part with the media type that was written after it, or with none."""
-    bound: list[tuple[Flag, str]] = []
+def _with_media_types(flags: Sequence[Flag]) -> list[tuple[Flag, str]]:
+    """Return each part with the media type that follows it, or with none."""
+    parts: list[tuple[Flag, str]] = []
     for flag in flags:
         if flag.name != "media_type":
-            bound.append((flag, ""))
-        elif not bound:
+            parts.append((flag, ""))
+        elif not parts:
             raise UsageFailure(
                 "--media-type belongs to the part before it, and there is none",
                 hint="write it after --text, --file or --data: "
                 "--file report.bin --media-type application/pdf",
             )
-        elif bound[-1][1]:
+        elif parts[-1][1]:
             raise UsageFailure(
-                f"--{bound[-1][0].name} {bound[-1][0].value} has two media types; give it one"
+                f"--{parts[-1][0].name} {parts[-1][0].value} has two media types; give it one"
             )
         elif flag.value.count("/") != 1 or not all(flag.value.strip().split("/")):
             raise UsageFailure(
                 f"--media-type: {flag.value!r} is not a media type such as application/pdf"
             )
         else:
-            bound[-1] = (bound[-1][0], flag.value.strip())
-    return bound
+            parts[-1] = (parts[-1][0], flag.value.strip())
+    return parts
 
 
 def _part(flag: Flag, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
@@ -100,22 +100,22 @@ def _well_formed(text: str) -> str:
     return text
 
 
-def _file(place: str, media_type: str) -> Part:
-    parts = urlsplit(place)
+def _file(location: str, media_type: str) -> Part:
+    parts = urlsplit(location)
     if parts.scheme in {"http", "https"} and parts.netloc:
         name = unquote(parts.path.rpartition("/")[2])
-        return Part(url=place, filename=name, media_type=media_type or _guess(name))
-    path = Path(place)
+        return Part(url=location, filename=name, media_type=media_type or _guess(name))
+    path = Path(location)
     content = _read(path, "--file")
     return Part(raw=content, filename=path.name, media_type=media_type or _guess(path.name))
 
 
-def _data(place: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
-    content = read_stdin() if place == "-" else _read(Path(place), "--data")
+def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
+    content = read_stdin() if location == "-" else _read(Path(location), "--data")
     try:
         value = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        where = "standard input" if place == "-" else place
+        where = "standard input" if location == "-" else location
         raise UsageFailure(f"--data: {where} is not JSON: {error}") from None
     return Part(data=value, media_type=media_type)
 
@@ -123,12 +123,12 @@ def _data(place: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
 def _read(path: Path, flag: str) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
+            content = file.read(MAX_FILE + 1)
     except OSError as error:
         raise UsageFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
-    if len(content) > LARGEST_FILE:
+    if len(content) > MAX_FILE:
         raise UsageFailure(
-            f"{flag}: {path} is too large; a message carries at most {LARGEST_FILE:,} bytes",
+            f"{flag}: {path} is too large; a message carries at most {MAX_FILE:,} bytes",
             hint="put the file where the agent can fetch it, and give its URL: --file https://...",
         )
     return content

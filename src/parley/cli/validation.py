@@ -1,4 +1,4 @@
-"""Whether an agent card is what the schema of the protocol says (``card get --validate``)."""
+"""Validation of an agent card against the protocol's schema (``card get --validate``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from parley.wire.json.tolerance import collecting_problems
 
 
 def problems(raw: bytes) -> list[str]:
-    """Return what is wrong with a card, one thing each; nothing when it is valid.
+    """Return the problems of a card; none if it is valid.
 
-    Members that the schema does not know are allowed. What a client passes over for the sake of
-    calling the agent all the same, such as security schemes that cannot be read, is a problem.
+    Unknown members are allowed. Everything else that a client only tolerates, such as an unreadable
+    security scheme, is a problem.
     """
     members = json.loads(raw)
     try:
@@ -34,16 +34,16 @@ def problems(raw: bytes) -> list[str]:
     found: list[str] = []
     if not card.supported_interfaces:
         found.append("supportedInterfaces: there is none, so the agent cannot be called")
-    for place, offered in enumerate(card.supported_interfaces):
+    for index, offered in enumerate(card.supported_interfaces):
         parts = urlsplit(offered.url)
         is_grpc = offered.protocol_binding.upper() == "GRPC"
         if not is_grpc and (parts.scheme not in ("http", "https") or not parts.hostname):
-            found.append(f"supportedInterfaces[{place}].url: {offered.url!r} is not absolute")
-    for place, skill in enumerate(card.skills):
-        if any(other.id == skill.id for other in card.skills[:place]):
-            found.append(f"skills[{place}].id: {skill.id!r} is the id of another skill")
-    named = {name for need in card.security_requirements for name in need.schemes}
-    unknown = sorted(named - card.security_schemes.keys())
+            found.append(f"supportedInterfaces[{index}].url: {offered.url!r} is not absolute")
+    for index, skill in enumerate(card.skills):
+        if any(other.id == skill.id for other in card.skills[:index]):
+            found.append(f"skills[{index}].id: {skill.id!r} is the id of another skill")
+    required = {name for need in card.security_requirements for name in need.schemes}
+    unknown = sorted(required - card.security_schemes.keys())
     return found + [
         f"securityRequirements: {n!r} is not among the securitySchemes" for n in unknown
     ]

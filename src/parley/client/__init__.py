@@ -1,7 +1,7 @@
-"""The bindings, calling."""
+"""The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
 
-from parley.client.calls.difference import news
-from parley.client.calls.stream import EventStream
+from parley.client.calls.diff import new_output
+from parley.client.calls.event_stream import EventStream
 from parley.client.connection import Connection, connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
@@ -16,5 +16,5 @@ __all__ = [
     "SyncRemoteAgent",
     "connect",
     "connect_sync",
-    "news",
+    "new_output",
 ]

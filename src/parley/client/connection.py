@@ -1,19 +1,18 @@
-"""From a reference to a remote agent."""
+"""``connect``: from a reference to a card, to an interface, to a ``RemoteAgent``."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from parley.client.bindings.binding import Binding, home
+from parley.client.bindings.binding import Binding, binding_class
 from parley.client.bindings.http import HttpTransport
-from parley.client.calls.negotiation import Interfaces
+from parley.client.calls.failover import FailoverBinding
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
 from parley.client.credentials import Credentials
 from parley.client.extensions import activate
-from parley.client.headers import taken_apart
+from parley.client.headers import split_headers
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
@@ -23,7 +22,7 @@ from parley.wire import versions
 
 
 class Connection:
-    """An agent about to be called: ``async with`` it, or ``await`` it and close it yourself."""
+    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
 
     def __init__(
         self,
@@ -43,12 +42,8 @@ class Connection:
         trust_origins: Sequence[str],
         http: HttpTransport | None,
     ) -> None:
-        self._reference, self._credentials = Credentials.given(
-            reference,
-            headers=headers,
-            bearer=bearer,
-            api_key=api_key,
-            trust_origins=trust_origins,
+        self._reference, self._credentials = Credentials.from_reference(
+            reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
         )
         self._binding = binding
         self._version = version
@@ -68,41 +63,36 @@ class Connection:
         self._agent = await self._open()
         return self._agent
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._agent is not None:
             await self._agent.aclose()
 
     async def _open(self) -> RemoteAgent:
         resolver = CardResolver(
             self._http,
-            headers=_reading(self._version),
+            headers=_card_headers(self._version),
             credentials=self._credentials,
             timeout=self._timeout,
             retry=self._retry,
         )
         try:
-            return self._agent_of(await resolver.resolve(self._reference), resolver)
+            return self._make_agent(await resolver.resolve(self._reference), resolver)
         except BaseException:
             if self._owns_http:
                 await self._http.close()
             raise
 
-    def _agent_of(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
+    def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
         card = resolved.card
         credentials = resolved.bind(self._credentials)
 
-        def make(candidate: Candidate) -> Binding:
-            attached = credentials.to_agent(candidate.origin, card)
-            binding: Binding = home(candidate.binding)(
+        def make_binding(candidate: Candidate) -> Binding:
+            parameters = credentials.agent_parameters(candidate.origin, card)
+            binding: Binding = binding_class(candidate.binding)(
                 self._http,
-                attached.to(candidate.interface.url),
+                parameters.add_to(candidate.interface.url),
                 dialect=versions.dialect(candidate.version),
-                headers=attached.headers,
+                headers=parameters.headers,
                 timeout=self._timeout,
                 idle=self._idle,
                 numbered=declares(card, RESUMABLE_STREAMS),
@@ -121,10 +111,10 @@ class Connection:
         activation = activate(card, self._extensions, idempotent=self._idempotent)
         return RemoteAgent(
             resolved,
-            Interfaces(choice.candidates, make, name=card.name),
+            FailoverBinding(choice.candidates, make_binding, name=card.name),
             CallContext(extensions=activation.uris),
             activation=activation,
-            passed_over=[candidate.interface for candidate in choice.passed_over],
+            skipped_interfaces=[candidate.interface for candidate in choice.skipped],
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
             http=self._http if self._owns_http else None,
@@ -150,44 +140,42 @@ def connect(
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
-    ``reference`` is the agent's address (its card is looked for at the well-known path), its
-    card's address, a card file, a card's JSON, or a card. ``headers`` go with every request;
-    ``bearer`` and ``api_key`` to the agent, and to the card's server only if it asks for them.
-    All of them go to the origin (scheme, host and port) of that address and to ``trust_origins``,
-    such as ``["https://agents.example.com:8443"]``, and nowhere else, whatever a card or a redirect
-    says. A card in the caller's own hands, in a file or as a value, says itself where they go.
-    Extensions that a header names (``A2A-Extensions``) are asked for as ``extensions`` are.
+    ``reference`` is the agent's address (with its card at the well-known path), its card's address,
+    a card file, a card's JSON, or a card. ``headers`` go with every request; ``bearer`` and
+    ``api_key`` go to the agent, and to the card's server only if it asks for them. All of them go
+    only to the origin (scheme, host and port) of that address and to ``trust_origins``, such as
+    ``["https://agents.example.com:8443"]``, whatever a card or a redirect says. A card that the
+    caller passes as a file or a value decides itself where they go. Extensions in a header
+    (``A2A-Extensions``) are requested like ``extensions``.
 
-    The interface to call is the first on the card that can be; when it cannot be reached the next
-    is tried, and what works is kept (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
-    are logged). ``binding`` is the one binding to use (``"JSONRPC"``, ``"HTTP+JSON"``, ``"GRPC"``),
-    or a list of those to prefer to all others. ``version`` is the one version of the protocol to
-    speak (``"1.0"``, ``"0.3"``).
+    The client calls the first usable interface on the card. If that is unreachable it tries the
+    next, and keeps the one that works (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
+    are logged). ``binding`` is the only binding to use (``"JSONRPC"``, ``"HTTP+JSON"``,
+    ``"GRPC"``), or a list of those to prefer. ``version`` is the only protocol version to use
+    (``"1.0"``, ``"0.3"``).
 
-    ``timeout`` bounds every call that an agent answers at once, in seconds; how long to wait for
-    a task is said where it is sent. A stream in which nothing arrives for
-    ``stream_idle_timeout``, not even a sign of life, counts as cut. ``retries`` is how often a
-    call is repeated that may be; 0 also keeps cut streams cut. ``idempotent``: messages are sent
-    so that the agent answers repeats once, where it can. ``extensions`` are asked for, with
-    what they depend on: objects, which take part in what is sent, or URIs alone.
-    ``insecure`` switches the verification of TLS certificates off. ``http`` shares connections,
-    and brings its own TLS settings.
+    ``timeout`` bounds every call that an agent answers at once, in seconds; ``send`` and ``wait``
+    have their own for tasks. A stream without a byte for ``stream_idle_timeout``, not even a
+    keep-alive, counts as cut. ``retries`` is the number of retries of a call that is safe to
+    repeat; with 0 a cut stream is not resumed either. ``idempotent``: messages ask the agent to
+    answer repeats once, if it can. ``extensions`` are requested with their dependencies: objects,
+    which may change what is sent, or URIs alone. ``insecure`` switches the verification of TLS
+    certificates off. ``http`` shares connections and has its own TLS settings.
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
-    ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for a version that is not
-    spoken, for a header that the client sets itself, for a token or a key that no request can
-    carry, and for what is no origin.
+    ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an unsupported version, a
+    header that the client sets itself, an invalid token or key, and an invalid origin.
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)
-    headers, named = taken_apart(headers)
+    headers, named = split_headers(headers)
     return Connection(
         reference,
         headers=headers,
         bearer=bearer,
         api_key=api_key,
         binding=binding,
-        version=_spoken(version),
+        version=_supported(version),
         timeout=timeout,
         stream_idle_timeout=stream_idle_timeout,
         retry=retries,
@@ -199,15 +187,15 @@ def connect(
     )
 
 
-def _reading(version: str) -> dict[str, str]:
-    """Return the header by which agents of several versions choose the card to answer with.
+def _card_headers(version: str) -> dict[str, str]:
+    """Return the header from which an agent of several versions chooses the card to answer with.
 
-    The one for callers of an older version leaves out what that does not have.
+    The card for an older version leaves out what that version does not have.
     """
     return {} if version == versions.DEFAULT_VERSION else {"A2A-Version": versions.LATEST}
 
 
-def _spoken(version: str) -> str:
+def _supported(version: str) -> str:
     known = versions.supported_for(version) if version else ""
     if known is None:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""What goes along to which address: the one place that holds credentials and hands them out.
+"""The caller's credentials, and the decision which origin gets them. Nothing else decides it.
 
-A caller gives credentials for an agent at an address. What the server there says, in a card or in
-a redirect, does not widen that: another origin gets none of them, unless the caller allowed it.
+A caller gives credentials for an agent at an address. A card or a redirect from there does not
+extend them to another origin; only the caller can (``trust_origins``).
 """
 
 from __future__ import annotations
@@ -15,45 +15,45 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 from parley.client.errors import OriginNotTrusted
-from parley.client.headers import check_secret
+from parley.client.headers import check_secret, override
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.cards import AgentCard
 from parley.model.schemes import APIKeySecurityScheme
 
 logger = logging.getLogger(__name__)
 
-USUAL_API_KEY = APIKeySecurityScheme(location="header", name="X-API-Key")
+DEFAULT_API_KEY_SCHEME = APIKeySecurityScheme(location="header", name="X-API-Key")
 
 R = TypeVar("R")
 
 
-class Attached(NamedTuple):
-    """What goes along with every request to one interface."""
+class RequestParameters(NamedTuple):
+    """The headers and query parameters of every request to one interface."""
 
     headers: dict[str, str]
     query: dict[str, str]
 
-    def to(self, url: str) -> str:
-        """Return the address of the interface with the query parameters.
+    def add_to(self, url: str) -> str:
+        """Return an interface's address with the query parameters.
 
-        A user and a password in the address give way to the ``Authorization`` that goes along.
+        An ``Authorization`` header replaces a user and a password in the address.
         """
         parts = urlsplit(url)
         if "authorization" in map(str.lower, self.headers) and "://" in url:
             parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
         elif not self.query:
             return url
-        joined = "&".join(filter(None, (parts.query, urlencode(self.query))))
-        return urlunsplit(parts._replace(query=joined))
+        join_items = "&".join(filter(None, (parts.query, urlencode(self.query))))
+        return urlunsplit(parts._replace(query=join_items))
 
 
 class Credentials:
-    """What a caller gave to go along, and the origins that it was given for.
+    """A caller's credentials, and the origins that may have them.
 
-    ``headers`` may hold anything, so all but the protocol's own (``public``) count as credentials.
-    ``trust_origins`` are origins that may have them beside that of the agent's address, which
-    ``bound_to`` adds. Raises ``ValueError`` for what is no origin and for a token or a key that no
-    request can carry, ``TypeError`` for one that is not text.
+    All ``headers`` count as credentials, except the protocol's own (``public``). ``trust_origins``
+    may have them, and so may the origin of the agent's address, which ``for_origin`` adds. Raises
+    ``ValueError`` for an invalid origin and a token or a key that no request can carry,
+    ``TypeError`` for one that is not text.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Credentials:
         self._headers = {n: v for n, v in given.items() if n.lower() not in PUBLIC_HEADERS}
         self._bearer = bearer
         self._api_key = api_key
-        self._origins = tuple(map(Origin.written, trust_origins))
-        self._named: Origin | None = None
-        self._is_everywhere = False
+        self._origins = tuple(map(Origin.parse, trust_origins))
+        self._agent_origin: Origin | None = None
+        self._any_origin = False
 
     @classmethod
-    def given(
+    def from_reference(
         cls,
         reference: R,
         *,
@@ -87,9 +87,9 @@ class Credentials:
         api_key: str | None = None,
         trust_origins: Sequence[str] = (),
     ) -> tuple[R | str, Credentials]:
-        """Return a reference without the user and the password in it, and all that was given.
+        """Return a reference without its user and password, and the credentials with them.
 
-        They are sent as ``Authorization: Basic``. Raises ``ValueError`` when there is another.
+        They become ``Authorization: Basic``. Raises ``ValueError`` if there is another one.
         """
         bare, basic = _without_user(reference)
         if basic:
@@ -103,80 +103,84 @@ class Credentials:
         return bare, made
 
     def __bool__(self) -> bool:
-        """Whether there is anything that not everybody may have."""
+        """Return whether there is anything secret."""
         return bool(self._headers or self._bearer or self._api_key)
 
-    def bound_to(self, named: Origin | None) -> Credentials:
-        """Return the same credentials, given for an agent at this origin."""
+    def for_origin(self, named: Origin | None) -> Credentials:
+        """Return the same credentials for an agent at this origin."""
         made = copy(self)
-        made._named = named
+        made._agent_origin = named
         return made
 
-    def bound_to_all(self) -> Credentials:
-        """Return the same credentials, given for wherever the caller's own card leads."""
+    def for_any_origin(self) -> Credentials:
+        """Return the same credentials for any origin that the caller's own card names."""
         made = copy(self)
-        made._is_everywhere = True
+        made._any_origin = True
         return made
 
-    def may_go_to(self, origin: Origin | None) -> bool:
-        """Whether the credentials, if there are any, were given for this origin."""
-        if not self or self._is_everywhere:
+    @property
+    def _allowed(self) -> tuple[Origin, ...]:
+        return self._origins if self._agent_origin is None else (self._agent_origin, *self._origins)
+
+    def allows(self, origin: Origin | None) -> bool:
+        """Return whether this origin may have the credentials, if there are any."""
+        if not self or self._any_origin:
             return True
-        given_for = self._origins if self._named is None else (self._named, *self._origins)
-        return origin is not None and any(one.covers(origin) for one in given_for)
+        return origin is not None and any(one.covers(origin) for one in self._allowed)
 
-    def to_card(self, url: str, *, asked: bool) -> dict[str, str]:
-        """Return the headers that go along when a card is fetched, beside the ``public`` ones.
+    def card_headers(self, url: str, *, challenged: bool) -> dict[str, str]:
+        """Return the headers for fetching a card, beside the ``public`` ones.
 
-        Only a server that ``asked`` for them gets a token or a key.
+        Only a server that asked for credentials (``challenged``) gets a token or a key.
         """
         try:
-            if not self or not self.may_go_to(Origin.of(url)):
+            if not self or not self.allows(Origin.of(url)):
                 return {}
         except ValueError:
             return {}
-        return _over(self._headers, self._secrets(None).headers if asked else {})
+        return override(self._headers, self._secrets(None).headers if challenged else {})
 
-    def would_answer(self, url: str) -> bool:
-        """Whether there is a token or a key for a card's server that wants some."""
-        return self.to_card(url, asked=True) != self.to_card(url, asked=False)
+    def answers_challenge(self, url: str) -> bool:
+        """Return whether there is a token or a key for a card's server that asks for one."""
+        return self.card_headers(url, challenged=True) != self.card_headers(url, challenged=False)
 
-    def to_agent(self, origin: Origin | None, card: AgentCard) -> Attached:
-        """Return what goes along to an interface of ``card`` at this origin.
+    def agent_parameters(self, origin: Origin | None, card: AgentCard) -> RequestParameters:
+        """Return the parameters for an interface of ``card`` at this origin.
 
-        An API key goes where the card's scheme wants it, in the header ``X-API-Key`` if none says
-        so. Credentials that can be read on their way are warned of in the log.
+        An API key goes where the card's scheme says, by default into the header ``X-API-Key``.
+        Sending credentials without encryption logs a warning.
 
-        Raises ``OriginNotTrusted`` when they were not given for the origin.
+        Raises ``OriginNotTrusted`` if the origin may not have them.
         """
-        if not self.may_go_to(origin):
+        if not self.allows(origin):
             raise self.refusal(card.name, [] if origin is None else [origin])
-        if self and origin is not None and origin.is_readable:
+        if self and origin is not None and origin.is_plaintext:
             logger.warning("%.100s: credentials go to %s without encryption", card.name, origin)
         secret = self._secrets(card)
-        return Attached(_over({**self.public, **self._headers}, secret.headers), secret.query)
+        return RequestParameters(
+            override({**self.public, **self._headers}, secret.headers), secret.query
+        )
 
     def refusal(self, name: str, origins: Iterable[Origin]) -> OriginNotTrusted:
-        """Return the error for an agent that can be called only at other origins."""
+        """Return the error for an agent with interfaces only at origins without permission."""
         where = tuple(dict.fromkeys(str(origin) for origin in origins))
-        given_for = self._origins if self._named is None else (self._named, *self._origins)
         return OriginNotTrusted(
             f"{name[:100]!r} is to be called at {' or '.join(where) or 'an address of no host'}, "
-            f"but {self._described()} given for {' and '.join(map(str, given_for))}: "
+            f"but {self._described()} given for {' and '.join(map(str, self._allowed))}: "
             "nothing was sent there",
             origins=where,
         )
 
     def _described(self) -> str:
-        """Say what was given, without what is secret."""
-        said = ["the bearer token"] * bool(self._bearer) + ["the API key"] * bool(self._api_key)
+        """Describe the credentials without their secrets."""
+        kinds = ["the bearer token"] * bool(self._bearer) + ["the API key"] * bool(self._api_key)
         if self._headers:
             names = ", ".join(self._headers)
-            said.append(f"the header{'s' * (len(self._headers) > 1)} {names}")
-        is_one = len(said) == 1 and len(self._headers) < 2
-        return f"{' and '.join(said)} {'was' if is_one else 'were'}"
+            kinds.append(f"the header{'s' * (len(self._headers) > 1)} {names}")
+        is_one = len(kinds) == 1 and len(self._headers) < 2
+        return f"{' and '.join(kinds)} {'was' if is_one else 'were'}"
 
-    def _secrets(self, card: AgentCard | None) -> Attached:
+    def _secrets(self, card: AgentCard | None) -> RequestParameters:
         headers: dict[str, str] = {}
         query: dict[str, str] = {}
         if self._bearer:
@@ -190,13 +194,7 @@ class Credentials:
                     headers["Cookie"] = f"{scheme.name}={self._api_key}"
                 case _:
                     headers[scheme.name] = self._api_key
-        return Attached(headers, query)
-
-
-def _over(given: dict[str, str], secret: dict[str, str]) -> dict[str, str]:
-    """Return the headers with the secret ones in place of any of their names."""
-    names = {name.lower() for name in secret}
-    return {**{n: v for n, v in given.items() if n.lower() not in names}, **secret}
+        return RequestParameters(headers, query)
 
 
 def _without_user(reference: R) -> tuple[R | str, str]:
@@ -215,10 +213,10 @@ def _without_user(reference: R) -> tuple[R | str, str]:
 
 def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
     if card is None:
-        return USUAL_API_KEY
+        return DEFAULT_API_KEY_SCHEME
     required = [name for need in card.security_requirements for name in need.schemes]
     for name in (*required, *card.security_schemes):
         scheme = card.security_schemes.get(name)
         if scheme is not None and scheme.api_key_security_scheme is not None:
             return scheme.api_key_security_scheme
-    return USUAL_API_KEY
+    return DEFAULT_API_KEY_SCHEME

@@ -1,29 +1,29 @@
-"""What can go wrong on the caller's side of a call.
+"""The errors of the client.
 
     ClientError
     ├── CardNotFound          the reference leads to no agent card
-    ├── CardInvalid           what was found is not an agent card
-    ├── NoCommonInterface     the card offers nothing that this client speaks
-    │   └── NoCommonVersion   it offers a binding that is spoken, in other protocol versions
-    ├── OriginNotTrusted      the agent is elsewhere than the credentials were given for
+    ├── CardInvalid           the reference leads to something else
+    ├── NoCommonInterface     the card has no interface that this client supports
+    │   └── NoCommonVersion   the binding is supported, its protocol versions are not
+    ├── OriginNotTrusted      the agent's origin may not have the credentials
     ├── Unreachable           no connection: nothing was sent
-    │   └── Untrusted         the server's certificate does not hold
-    ├── Disconnected          the connection broke: the request may have been carried out
-    │   └── StreamCut         a stream ended before its task and could not be taken up again
-    ├── Timeout               no end within the time that the caller gave
+    │   └── Untrusted         the server's certificate is not trusted
+    ├── Disconnected          the connection broke: the request may have been processed
+    │   └── StreamCut         a stream ended before its task and could not be resumed
+    ├── Timeout               no end within the caller's time limit
     ├── AuthenticationRequired    HTTP 401 or 403
-    ├── UnexpectedStatus      another HTTP status, without an answer of the agent in it
-    ├── ResponseTooLarge      more bytes than the client is willing to hold
-    └── ConnectionClosed      the connection object was closed
+    ├── UnexpectedStatus      another HTTP status, without an answer of the agent
+    ├── ResponseTooLarge      more bytes than the client's limit
+    └── ConnectionClosed      this side closed the connection
 
-What the agent itself refuses is an ``A2AError`` (see ``parley.model.errors``).
+A refusal of the agent itself is an ``A2AError`` (see ``parley.model.errors``).
 """
 
 from __future__ import annotations
 
 
 class ClientError(Exception):
-    """A call could not be made, or its answer could not be had."""
+    """A call failed without an answer of the agent."""
 
 
 class CardNotFound(ClientError):
@@ -31,33 +31,33 @@ class CardNotFound(ClientError):
 
 
 class CardInvalid(ClientError):
-    """What was found is not an agent card."""
+    """The reference leads to something that is not an agent card."""
 
 
 class NoCommonInterface(ClientError):
-    """The card offers no binding and version that this client speaks."""
+    """The card has no binding and version that this client supports."""
 
 
 class NoCommonVersion(NoCommonInterface):
-    """The card offers a binding that this client speaks, but in other protocol versions only."""
+    """The card has a binding that this client supports, but only in other protocol versions."""
 
 
 class OriginNotTrusted(ClientError):
-    """The card names the agent at origins that the caller's credentials were not given for.
+    """The card has the agent only at origins that may not have the caller's credentials.
 
-    None of them was called. ``origins`` are those, as ``connect(trust_origins=...)`` takes them,
-    and ``reason`` is the message without this way out.
+    None of them was called. ``origins`` are these, for ``connect(trust_origins=...)``. ``reason``
+    is the message without that remedy.
     """
 
     def __init__(self, reason: str, *, origins: tuple[str, ...] = ()) -> None:
         self.reason = reason
         self.origins = origins
-        way_out = f". To allow it: connect(..., trust_origins={list(origins)!r})"
-        super().__init__(reason + way_out if origins else reason)
+        remedy = f". To allow it: connect(..., trust_origins={list(origins)!r})"
+        super().__init__(reason + remedy if origins else reason)
 
 
 class Unreachable(ClientError):
-    """The agent could not be connected to (name, network or TLS). Nothing was sent."""
+    """No connection to the agent (name, network or TLS). Nothing was sent."""
 
 
 class Untrusted(Unreachable):
@@ -65,14 +65,14 @@ class Untrusted(Unreachable):
 
 
 class Disconnected(ClientError):
-    """The connection broke before the answer was complete; the request may have been done."""
+    """The connection broke before the answer was complete; the request may have been processed."""
 
 
 class StreamCut(Disconnected):
-    """A stream ended before its task did, and could not be taken up again.
+    """A stream ended before its task did, and could not be resumed.
 
-    ``task_id`` is that of the task, if the stream had named it; ``seq`` is the number of the last
-    event that arrived, where the agent numbers them. The task goes on without the stream.
+    ``task_id`` is the task's, if the stream named it; ``seq`` is the number of the last event, if
+    the agent numbers them. The task goes on without the stream.
     """
 
     def __init__(self, message: str, *, task_id: str = "", seq: int | None = None) -> None:
@@ -82,9 +82,9 @@ class StreamCut(Disconnected):
 
 
 class Timeout(ClientError):
-    """There was no end within the time that the caller gave.
+    """There was no end within the caller's time limit.
 
-    ``task_id`` is that of the task, if it is known; the task goes on.
+    ``task_id`` is the task's, if it is known; the task goes on.
     """
 
     def __init__(self, message: str, *, task_id: str = "") -> None:
@@ -93,9 +93,9 @@ class Timeout(ClientError):
 
 
 class AuthenticationRequired(ClientError):
-    """The server wants credentials (401), or refuses those that were sent (403).
+    """The server requires credentials (401), or refuses those sent (403).
 
-    ``challenge`` is what it says about them (``WWW-Authenticate``).
+    ``challenge`` is its ``WWW-Authenticate`` header.
     """
 
     def __init__(self, message: str, *, status: int, challenge: str = "") -> None:
@@ -105,9 +105,9 @@ class AuthenticationRequired(ClientError):
 
 
 class UnexpectedStatus(ClientError):
-    """The server answered with an HTTP status and nothing that the agent said.
+    """The server answered with an HTTP status, without an answer of the agent.
 
-    ``retry_after`` is in seconds, where the server gave it.
+    ``retry_after`` is in seconds, if the server gave one.
     """
 
     def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
@@ -117,8 +117,8 @@ class UnexpectedStatus(ClientError):
 
 
 class ResponseTooLarge(ClientError):
-    """The answer is larger than the client is willing to hold."""
+    """The answer is larger than the client's limit."""
 
 
 class ConnectionClosed(ClientError):
-    """The connection to the agent was closed by this side; open a new one."""
+    """The connection to the agent was closed on this side; open a new one."""

@@ -1,4 +1,4 @@
-"""What a connection does about extensions (specification §4.6)."""
+"""The extensions of one connection (specification §4.6)."""
 
 from __future__ import annotations
 
@@ -24,47 +24,44 @@ from parley.model.extensions import (
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 
-KNOWN: tuple[Extension, ...] = (
+SUPPORTED: tuple[Extension, ...] = (
     ResumableStreams(),
     IdempotentSend(),
     TaskSearch(),
     MessageTimestamps(),
 )
-"""What this client knows by itself: it does as they say where an agent requires them."""
+"""The extensions that the client supports by itself: it requests those that an agent requires."""
 
 
 class Activation(msgspec.Struct, frozen=True):
-    """The extensions of one connection: the URIs to ask for, and what they add to messages."""
+    """The extensions of one connection: the URIs to request, and what they add to messages."""
 
     uris: frozenset[str]
     profile: Profile
 
-    def ask(self, request: SendMessageRequest) -> SendMessageRequest:
-        """Return a message as it is to be sent; once for each, so that repeats are the same."""
+    def apply(self, request: SendMessageRequest) -> SendMessageRequest:
+        """Return the request to send. Call it once per message, so that repeats are the same."""
         return self.profile.ask(request)
 
 
 def activate(
-    card: AgentCard,
-    asked: Iterable[Extension | AgentExtension | str],
-    *,
-    idempotent: bool,
+    card: AgentCard, asked: Iterable[Extension | AgentExtension | str], *, idempotent: bool
 ) -> Activation:
-    """Return what a connection to an agent does about extensions.
+    """Return the extensions of a connection to an agent.
 
-    It asks for ``asked``, with what they depend on, for those that the agent requires and this
-    client knows, and for idempotent sends, if wanted, where the agent has them. Only what the
-    agent declares is at work in messages; of a URI no other version is tried.
+    It requests ``asked`` with their dependencies, those that the agent requires and the client
+    supports, and idempotent sends, if wanted and declared. Only extensions that the agent declares
+    change messages. No other version of a URI is tried.
     """
     objects = collect_extensions(asked)
     declared = {extension.uri: extension for extension in card.capabilities.extensions}
     wanted = [extension.uri for extension in objects]
     wanted += [
-        known.uri for known in KNOWN if known.uri in declared and declared[known.uri].required
+        each.uri for each in SUPPORTED if each.uri in declared and declared[each.uri].required
     ]
     if idempotent and IDEMPOTENT_SEND in declared:
         wanted.append(IDEMPOTENT_SEND)
-    known = collect_extensions([*KNOWN, *objects])
+    known = collect_extensions([*SUPPORTED, *objects])
     uris = with_dependencies(wanted, known)
     active = active_uris((extension for extension in known if extension.uri in declared), uris)
     profile = Profile(extension for extension in known if extension.uri in active)
@@ -74,7 +71,7 @@ def activate(
 async def call_method(
     service: RemoteService, method: ExtensionMethod[Q, A], request: Q, context: CallContext
 ) -> A:
-    """Return what a method of an extension answers; the extension is asked for with the call."""
+    """Call a method of an extension, requesting the extension with the call."""
     extensions = context.extensions | {method.operation.extension}
     context = msgspec.structs.replace(context, extensions=extensions)
     answer: A = await service.call(method.operation, request, context)

@@ -1,12 +1,12 @@
-"""The headers that a caller gives, beside those that the client sends by itself."""
+"""The caller's own headers: validation, and merging with those of the client."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-# What the client decides alone, and the option that says it.
-_NOT_TAKEN = {
+# Headers that only the client sets, and the option for each.
+_RESERVED = {
     "a2a-version": "say it with version=",
     "last-event-id": "say it with subscribe(task_id, after=)",
     "content-length": "the client counts the body itself",
@@ -16,15 +16,15 @@ _NOT_TAKEN = {
 }
 _EXTENSIONS = frozenset({"a2a-extensions", "x-a2a-extensions"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_INVALID_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-def taken_apart(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list[str]]:
-    """Return a caller's headers without those that name extensions, and the URIs that these name.
+def split_headers(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list[str]]:
+    """Return a caller's headers without the extensions header, and the extension URIs in it.
 
-    Either version's header is understood, in any case: which one goes out is the interface's
-    matter. Raises ``ValueError`` for a header that the client must set itself, or that no request
-    can carry, and ``TypeError`` for what is not text.
+    Accepts the header names of both versions; the interface decides which one is sent. Raises
+    ``ValueError`` for a header that the client sets itself or that no request can carry, and
+    ``TypeError`` for one that is not text.
     """
     others: dict[str, str] = {}
     uris: list[str] = []
@@ -32,12 +32,12 @@ def taken_apart(headers: Mapping[str, str] | None) -> tuple[dict[str, str], list
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"a header has a name and a value of text, unlike {name!r:.60}")
         lower = name.lower()
-        if not _NAME.fullmatch(name) or not _can_be_carried(value):
+        if not _NAME.fullmatch(name) or not _is_valid_value(value):
             raise ValueError(f"no request can carry the header {name!r:.60} with such a value")
-        if lower in _NOT_TAKEN:
-            raise ValueError(f"the header {name} cannot be given: {_NOT_TAKEN[lower]}")
+        if lower in _RESERVED:
+            raise ValueError(f"the header {name} cannot be given: {_RESERVED[lower]}")
         if lower in _EXTENSIONS:
-            uris += listed(value)
+            uris += list_items(value)
         elif any(lower == other.lower() for other in others):
             raise ValueError(f"the header {name} is given twice")
         else:
@@ -49,37 +49,37 @@ def check_secret(what: str, value: str | None) -> None:
     """Raise ``TypeError`` or ``ValueError`` for a secret that no header can carry."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{what} is a text, unlike a {type(value).__name__}")
-    if value and not _can_be_carried(value):
+    if value and not _is_valid_value(value):
         raise ValueError(
             f"no request can carry {what}: it has a control character, such as a line's end"
         )
 
 
-def _can_be_carried(value: str) -> bool:
-    """Whether a value is of characters that headers have: of no half of a surrogate pair either."""
+def _is_valid_value(value: str) -> bool:
+    """Return whether a header can carry a value without surrogates and control characters."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return False
-    return not _NO_VALUE.search(value)
+    return not _INVALID_VALUE.search(value)
 
 
-def listed(value: str) -> list[str]:
-    """Return the items of a header that is a list, each once."""
+def list_items(value: str) -> list[str]:
+    """Return the items of a list header, each once."""
     return list(dict.fromkeys(filter(None, (item.strip() for item in value.split(",")))))
 
 
-def given(headers: Mapping[str, str], name: str) -> str:
-    """Return a header's value, whatever the case of its name; empty where there is none."""
+def header_value(headers: Mapping[str, str], name: str) -> str:
+    """Return a header's value by its lower-case name; empty if it is missing."""
     return next((value for each, value in headers.items() if each.lower() == name), "")
 
 
-def with_ours(headers: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Return a caller's headers with ``ours`` in the place of those of the same names."""
+def override(headers: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return a caller's headers, overridden by ``ours``."""
     names = {name.lower() for name in ours}
     return {**{name: each for name, each in headers.items() if name.lower() not in names}, **ours}
 
 
-def joined(*lists: Iterable[str]) -> str:
-    """Return a header's value of the items of several lists, each once, in their order."""
+def join_items(*lists: Iterable[str]) -> str:
+    """Return a list header's value from several lists, each item once, in order."""
     return ", ".join(dict.fromkeys(item for each in lists for item in each if item))

@@ -1,4 +1,4 @@
-"""From what a caller has in hand to a message of the protocol."""
+"""Builds messages and requests from a caller's text, files and data."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Task
 
 Content = str | bytes | Path | Part | dict[str, Any]
-"""What becomes one part: text, a file's bytes, a file, a part as it is, or data."""
+"""The content of one part: text, bytes, a file, a ready part, or data."""
 
 Sendable = Content | Sequence[Content] | Message
-"""What can be sent: one part, several in order, or a message as it is."""
+"""The content of a message: one part, several in order, or a ready message."""
 
 Push = str | TaskPushNotificationConfig
-"""Where a task's events are to be posted: an address, or a whole configuration."""
+"""The webhook for a task's events: an address, or a whole configuration."""
 
 
 def to_part(content: object) -> Part:
     """Return ``content`` as one part.
 
-    Raises ``TypeError`` for what has no form as a part, ``OSError`` for an unreadable file.
+    Raises ``TypeError`` for any other type, ``OSError`` for an unreadable file.
     """
     if isinstance(content, Part):
         return content
@@ -51,7 +51,7 @@ def to_part(content: object) -> Part:
 
 
 def to_parts(content: Sendable | None) -> tuple[Part, ...]:
-    """Return ``content`` as parts in their order; ``None`` and nothing to say are none."""
+    """Return ``content`` as parts in order; none for ``None`` and an empty text."""
     if content is None or content == "":
         return ()
     if isinstance(content, Message):
@@ -72,12 +72,12 @@ def to_message(
     metadata: dict[str, Any] | None = None,
     references: Sequence[str | Task] = (),
 ) -> Message:
-    """Return the message to send, under a fresh id unless ``content`` is a message already.
+    """Return the message to send, with a new id unless ``content`` is a ready message.
 
     ``files`` and ``data`` follow the content as further parts; a string among the files is a path.
-    ``task`` is the task that the message belongs to: it is continued, or, when it has ended,
-    referred to from a new task in the same context. What is given beside a ready message replaces
-    what it says.
+    ``task`` is the task that the message belongs to: the message continues it, or, if it has ended,
+    refers to it from a new task in the same context. The other arguments override the members of a
+    ready message.
 
     Raises ``ValueError`` for a message without parts, and for numbers that JSON does not have.
     """
@@ -110,7 +110,7 @@ def to_message(
 
 
 def _check_numbers(values: list[Any]) -> None:
-    """Refuse what JSON has no form for, and would otherwise become null on the way."""
+    """Raise ``ValueError`` for numbers that JSON cannot express and would turn into null."""
     pending = list(values)
     while pending:
         value = pending.pop()
@@ -134,16 +134,16 @@ async def compose(
     push: Push | None = None,
     **about: Any,
 ) -> SendMessageRequest:
-    """Return the request that sends ``content``, as ``to_message`` makes a message of it.
+    """Return the request that sends ``content``, as built by ``to_message``.
 
-    Only what was asked for is configured. A slow disk does not hold up the event loop.
+    Leaves out a default configuration. Reads files in a thread, off the event loop.
     """
-    pieces = [*(content if isinstance(content, list | tuple) else [content]), *files]
-    make = partial(to_message, content, files=files, metadata=message_metadata, **about)
-    if any(isinstance(piece, Path) for piece in pieces) or any(isinstance(f, str) for f in files):
-        message = await asyncio.to_thread(make)
+    contents = [*(content if isinstance(content, list | tuple) else [content]), *files]
+    build = partial(to_message, content, files=files, metadata=message_metadata, **about)
+    if any(isinstance(each, Path) for each in contents) or any(isinstance(f, str) for f in files):
+        message = await asyncio.to_thread(build)
     else:
-        message = make()
+        message = build()
     if metadata is not None:
         _check_numbers([metadata])
     configuration = SendMessageConfiguration(
@@ -152,12 +152,12 @@ async def compose(
         return_immediately=return_immediately,
         task_push_notification_config=to_config(push) if push is not None else None,
     )
-    asked = configuration != SendMessageConfiguration()
+    is_default = configuration == SendMessageConfiguration()
     return SendMessageRequest(
-        message=message, configuration=configuration if asked else None, metadata=metadata
+        message=message, configuration=None if is_default else configuration, metadata=metadata
     )
 
 
 def to_config(push: Push) -> TaskPushNotificationConfig:
-    """Return ``push`` as a configuration; of an address alone one that says no more."""
+    """Return ``push`` as a configuration."""
     return TaskPushNotificationConfig(url=push) if isinstance(push, str) else push

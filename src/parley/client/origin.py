@@ -1,4 +1,4 @@
-"""Origins (RFC 6454): scheme, host and port, which say whom a request is for."""
+"""Origins (RFC 6454): scheme, host and port, which identify the receiver of a request."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PUBLIC_HEADERS = frozenset(
         "if-modified-since",
     }
 )
-"""The headers that any origin may have. Any other may be a credential."""
+"""The headers that any origin may get. Any other may be a credential."""
 
-# Libraries differ in what they make of these, and so in whom they take an address to name.
+# URL libraries read these characters differently, and so may disagree about the host.
 _AMBIGUOUS = re.compile(r"[\x00-\x20\x7f\\]")
 _FORM = "https://host or https://host:port"
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Scheme, host and port: the host as it is looked up (in ASCII and lower case), the port said.
+    """Scheme, host and port: the host in ASCII and lower case, the port always explicit.
 
-    ``str`` gives it as ``of`` and ``connect(trust_origins=...)`` take it.
+    ``str`` returns the form that ``of`` and ``connect(trust_origins=...)`` accept.
     """
 
     scheme: str
@@ -46,17 +46,17 @@ class Origin(msgspec.Struct, frozen=True):
         )
 
     @property
-    def is_readable(self) -> bool:
-        """Whether what is sent there can be read on its way."""
+    def is_plaintext(self) -> bool:
+        """True if the network can read what is sent there."""
         return self.scheme == "http" and not is_loopback(self.host)
 
     @classmethod
     def of(cls, url: str) -> Origin:
-        """Return the origin of an address. Raises ``ValueError`` that says what would be right."""
+        """Return the origin of an address. Raises ``ValueError`` with the expected form."""
         if _AMBIGUOUS.search(url):
             raise ValueError("an address without spaces, control characters and backslashes")
         try:
-            # At the end of a word Python has another small letter for Σ than names have (IDNA).
+            # At the end of a word Python lowers Σ to another letter than IDNA does.
             parts = urlsplit(url.replace("Σ", "σ"))
             host, port = parts.hostname, parts.port
         except ValueError:
@@ -69,7 +69,7 @@ class Origin(msgspec.Struct, frozen=True):
     def of_grpc(cls, url: str, *, insecure: bool = False, tls: bool = False) -> Origin:
         """Return the origin of a gRPC interface, which may be ``host:port``.
 
-        ``insecure`` and ``tls`` are what the connection was told (see ``is_encrypted``). Raises
+        ``insecure`` and ``tls`` are the connection's settings (see ``is_encrypted``). Raises
         ``ValueError``.
         """
         try:
@@ -81,11 +81,11 @@ class Origin(msgspec.Struct, frozen=True):
         return cls("https" if secure else "http", plain.host, plain.port)
 
     @classmethod
-    def written(cls, text: str) -> Origin:
-        """Return the origin that a person wrote down.
+    def parse(cls, text: str) -> Origin:
+        """Return the origin that a user wrote.
 
-        Without a scheme it is an encrypted one, but for this machine itself. Raises ``ValueError``
-        for what is no origin, or more than one.
+        Without a scheme it is encrypted, except on loopback. Raises ``ValueError`` for anything but
+        an origin.
         """
         text = text.strip()
         try:
@@ -100,10 +100,10 @@ class Origin(msgspec.Struct, frozen=True):
         return found
 
     def covers(self, other: Origin) -> bool:
-        """Whether what was given for this origin may go to the other.
+        """Return whether credentials for this origin may go to the other.
 
-        It may go to itself, to its own encrypted form (from HTTP on port 80 to HTTPS on port 443),
-        and from ``localhost`` to the addresses that this name stands for.
+        They may go to the same origin, to its encrypted form (from HTTP on port 80 to HTTPS on port
+        443), and from ``localhost`` to the loopback addresses of this name.
         """
         if self.host != other.host and not (
             self.host == "localhost" and other.host in ("127.0.0.1", "::1")
@@ -114,9 +114,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def is_encrypted(scheme: str, host: str, *, insecure: bool = False) -> bool:
-    """Whether gRPC uses TLS for an address: as its scheme says.
+    """Return whether gRPC uses TLS for an address: as its scheme says.
 
-    Without a scheme it does, but for this machine itself and for callers that are ``insecure``.
+    Without a scheme it does, except on loopback and for ``insecure`` callers.
     """
     return scheme == "https" or not (scheme or insecure or is_loopback(host))
 
@@ -131,5 +131,5 @@ def _host(host: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return what was written without what may be secret in it."""
+    """Return a user's text without its possible secrets."""
     return repr(text.partition("?")[0].rpartition("@")[2][:200])

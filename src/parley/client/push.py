@@ -1,4 +1,4 @@
-"""A task's push notification configurations, managed from afar (specification §3.1.7-§3.1.10)."""
+"""The push notification configurations of a remote agent's tasks (specification §3.1.7-§3.1.10)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from parley.model.requests import (
 from parley.model.service import A2AService, CallContext
 
 
-class PushConfigs:
-    """The webhooks that an agent tells of its tasks: ``agent.push``.
+class RemotePushConfigs:
+    """The webhooks of an agent's tasks: ``agent.push``.
 
-    Methods raise what those of ``RemoteAgent`` do, and ``PushNotificationNotSupportedError``,
-    before anything is asked, when the agent's card does not declare push notifications.
+    Methods raise the errors of ``RemoteAgent``, and ``PushNotificationNotSupportedError`` without a
+    call if the agent's card does not declare push notifications.
     """
 
     def __init__(self, service: A2AService, context: CallContext) -> None:
@@ -29,10 +29,10 @@ class PushConfigs:
         self._context = context
 
     async def create(self, task_id: str, config: Push) -> TaskPushNotificationConfig:
-        """Have the events of a task posted to an address; return it as the agent keeps it.
+        """Have the agent post a task's events to a webhook; return the stored configuration.
 
-        A configuration without an id gets one from the agent; one with the id of another replaces
-        that.
+        A configuration without an id gets one from the agent; one with a used id replaces the
+        other.
         """
         request = msgspec.structs.replace(to_config(config), task_id=task_id)
         return await self._service.create_task_push_notification_config(request, self._context)
@@ -60,12 +60,12 @@ class PushConfigs:
             page = await self.page(task_id, page_size=page_size, page_token=token)
             for config in page.configs:
                 yield config
-            # An agent that answers with the token it was given would be asked for ever.
+            # An agent that repeats the token it got would make this loop endless.
             if not page.next_page_token or page.next_page_token == token:
                 return
             token = page.next_page_token
 
     async def delete(self, task_id: str, id: str) -> None:
-        """Remove a configuration; that there is none is no error."""
+        """Delete a configuration; a missing one is no error."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=task_id, id=id)
         await self._service.delete_task_push_notification_config(request, self._context)

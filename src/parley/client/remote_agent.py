@@ -1,4 +1,8 @@
-"""A remote agent in the caller's hand."""
+"""The public client of one agent: one method per call.
+
+A call goes through ``RemoteService``, ``FailoverBinding`` and a binding, in this order. A stream
+goes through ``turn_events`` or ``follow`` first.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,27 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.client.bindings.http import HttpTransport
-from parley.client.calls.last_words import Looks, with_last_words
-from parley.client.calls.negotiation import Interfaces
-from parley.client.calls.question import is_settled, still_asks, task_before
+from parley.client.calls.event_stream import EventStream
+from parley.client.calls.failover import FailoverBinding
+from parley.client.calls.final_text import with_final_text
+from parley.client.calls.follow import follow
+from parley.client.calls.poll import StallDetector
+from parley.client.calls.prior_question import is_settled, shows_prior_question, snapshot_before
 from parley.client.calls.service import RemoteService
-from parley.client.calls.stream import EventStream, StreamReader, follow
-from parley.client.calls.turns import turn
+from parley.client.calls.stream_reader import StreamReader
+from parley.client.calls.turn_events import turn_events
 from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
 from parley.client.errors import ClientError, Timeout
 from parley.client.extensions import Activation, call_method
 from parley.client.message import Push, Sendable, compose
-from parley.client.push import PushConfigs
+from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
 from parley.model.backoff import Backoff
 from parley.model.cards import AgentCard, AgentInterface
@@ -48,27 +54,27 @@ from parley.wire import versions
 
 
 class RemoteAgent:
-    """An agent somewhere else. Made by ``connect``; an async context manager.
+    """A connected agent. Made by ``connect``; an async context manager.
 
-    ``service`` is the agent as an ``A2AService``, to be called with ``context``; ``push`` manages
+    ``service`` is the agent as an ``A2AService``, to be called with ``context``. ``push`` manages
     its push notification configurations.
 
-    Every method raises ``A2AError`` for what the agent refuses and ``ClientError`` when it could
-    not be asked or heard; wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable
-    file ``OSError``. Cancelling a call gives up its connection, never the task.
+    Every method raises ``A2AError`` when the agent refuses and ``ClientError`` when the call itself
+    fails. Wrong arguments raise ``TypeError`` and ``ValueError``, an unreadable file ``OSError``.
+    Cancelling a call closes its connection; it never cancels the task.
     """
 
     def __init__(
         self,
         resolved: ResolvedCard,
-        interfaces: Interfaces,
+        interfaces: FailoverBinding,
         context: CallContext,
         *,
         refetch: Callable[[], Awaitable[ResolvedCard]],
         retry: Retry,
         http: HttpTransport | None,
         activation: Activation,
-        passed_over: Sequence[AgentInterface] = (),
+        skipped_interfaces: Sequence[AgentInterface] = (),
     ) -> None:
         self.card_json: bytes = resolved.raw
         self.context = context
@@ -79,32 +85,32 @@ class RemoteAgent:
         self._retry = retry
         self._http = http
         self._activation = activation
-        self._passed_over = tuple(passed_over)
+        self._skipped_interfaces = tuple(skipped_interfaces)
 
     @property
     def card(self) -> AgentCard:
-        """The agent's card: as it was found, or the extended one once it was asked for."""
+        """The agent's card, or its extended card after ``extended_card``."""
         return self._remote.card
 
     @property
     def interface(self) -> AgentInterface:
-        """The interface that is called: the first on the card that can be, or that worked."""
+        """The interface in use: the first usable one on the card, or the one that worked last."""
         return self._interfaces.current.interface
 
     @property
-    def passed_over(self) -> tuple[AgentInterface, ...]:
-        """The interfaces that are not called, as their origins may not have the credentials."""
-        return self._passed_over
+    def skipped_interfaces(self) -> tuple[AgentInterface, ...]:
+        """The interfaces that are not called: their origins may not have the credentials."""
+        return self._skipped_interfaces
 
     @property
     def version(self) -> str:
-        """The version of the protocol that is spoken, such as 1.0."""
+        """The protocol version in use, such as 1.0."""
         return self._interfaces.current.version
 
     @property
-    def push(self) -> PushConfigs:
-        """The webhooks that are told of tasks."""
-        return PushConfigs(self.service, self.context)
+    def push(self) -> RemotePushConfigs:
+        """The push notification configurations of tasks."""
+        return RemotePushConfigs(self.service, self.context)
 
     @property
     def _streams(self) -> bool:
@@ -124,16 +130,11 @@ class RemoteAgent:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections; streams under way end with ``ConnectionClosed``. Idempotent."""
+        """Close the connections; open streams end with ``ConnectionClosed``. Idempotent."""
         try:
             await self._interfaces.aclose()
         finally:
@@ -161,14 +162,14 @@ class RemoteAgent:
         """Send a message and return the answer: a direct message, or the task when it has ended
         or waits for its caller.
 
-        ``task`` is the task that the message belongs to: it is continued, or, when it has ended,
-        referred to from a new one in the same context. ``metadata`` goes with the request, and
-        ``message_metadata`` into the message, where the task's history keeps it. ``push`` has the
-        task's events posted to an address. ``return_immediately`` takes the task as it stands at
-        the start. ``timeout`` bounds the whole wait, which is else as long as the task.
+        ``task`` is the task that the message belongs to: the message continues it, or, if it has
+        ended, starts a new task in the same context that refers to it. ``metadata`` goes into the
+        request, ``message_metadata`` into the message and so into the task's history. ``push`` is
+        where the agent posts the task's events. ``return_immediately`` returns the task as soon as
+        it exists. ``timeout`` bounds the whole wait; without it the wait is as long as the task.
 
-        A message is sent again after a broken connection when the agent answers repeats once, and
-        else only if it never left. Raises ``Timeout``, with the task's id if it is known.
+        After a broken connection the message is sent again if the agent answers repeats once,
+        otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known.
         """
         request = await compose(
             message,
@@ -185,28 +186,28 @@ class RemoteAgent:
             history_length=history_length,
             return_immediately=return_immediately,
         )
-        request = self._activation.ask(request)
-        known = request.message.task_id
+        request = self._activation.apply(request)
+        known_id = request.message.task_id
         try:
             async with asyncio.timeout(timeout):
                 before = None
-                if task is not None and task.id == known:
+                if task is not None and task.id == known_id:
                     before = task
-                elif known and not (return_immediately or self._numbered):
-                    before = await task_before(
-                        self.service, self.context, known, history_length=0, timeout=timeout
+                elif known_id and not (return_immediately or self._numbered):
+                    before = await snapshot_before(
+                        self.service, self.context, known_id, history_length=0, timeout=timeout
                     )
                 answer = await self.service.send_message(request, self.context)
                 if isinstance(answer, Message) or return_immediately:
                     return answer
-                if is_settled(answer.state) and not still_asks(before, answer):
+                if is_settled(answer.state) and not shows_prior_question(before, answer):
                     return answer
-                if not answer.id:  # it cannot be asked for
+                if not answer.id:  # it cannot be polled
                     return answer
-                known = answer.id
-                return await self._wait(known, None, history_length, before, for_ever=False)
+                known_id = answer.id
+                return await self._wait(known_id, None, history_length, before, endless=False)
         except TimeoutError:
-            raise _late(timeout, known) from None
+            raise _timeout_error(timeout, known_id) from None
 
     def stream(
         self,
@@ -224,16 +225,16 @@ class RemoteAgent:
         push: Push | None = None,
         history_length: int | None = None,
     ) -> EventStream:
-        """Send a message and iterate over what comes of it, until its turn ends.
+        """Send a message and iterate over the events of its turn.
 
         Yields a direct ``Message``, or the ``Task`` and then its status and artifact updates, each
-        once and in order. A connection that breaks is made again: agents with resumable streams
-        go on after the last event; for others the task is looked at and told as events, the steps
-        between being lost if they left no trace in it. An agent that does not stream is polled.
+        once and in order. After a broken connection an agent with resumable streams resumes after
+        the last event. For other agents the client polls the task and derives the events; steps
+        that left no trace in the task are lost. An agent that does not stream is polled.
 
-        The iterator raises ``StreamCut`` when the agent cannot be found again.
+        The iterator raises ``StreamCut`` when the agent stays unreachable.
         """
-        composed = partial(
+        compose_request = partial(
             compose,
             message,
             context_id=context_id,
@@ -249,14 +250,14 @@ class RemoteAgent:
             history_length=history_length,
         )
 
-        async def make() -> SendMessageRequest:
-            return self._activation.ask(await composed())
+        async def composed() -> SendMessageRequest:
+            return self._activation.apply(await compose_request())
 
         reader = StreamReader(numbered=self._numbered)
-        events = turn(
+        events = turn_events(
             self.service,
             self.context,
-            make,
+            composed,
             reader,
             streams=self._streams,
             repeatable=self._repeatable,
@@ -265,7 +266,7 @@ class RemoteAgent:
         return EventStream(events, reader)
 
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
-        """Return a task as it stands now, with the last ``history_length`` messages (all)."""
+        """Return the current task, with the last ``history_length`` messages (all of them)."""
         request = GetTaskRequest(id=task_id, history_length=history_length)
         return await self.service.get_task(request, self.context)
 
@@ -316,24 +317,24 @@ class RemoteAgent:
             )
             for task in page.tasks:
                 yield task
-            # An agent that answers with the token it was given would be asked for ever.
+            # An agent that repeats the token it got would make this loop endless.
             if not page.next_page_token or page.next_page_token == token:
                 return
             token = page.next_page_token
 
     async def cancel(self, task_id: str, *, metadata: dict[str, Any] | None = None) -> Task:
-        """Cancel a task and return it as it stands then."""
+        """Cancel a task and return it."""
         request = CancelTaskRequest(id=task_id, metadata=metadata)
         return await self.service.cancel_task(request, self.context)
 
     def subscribe(self, task_id: str, *, after: int | None = None) -> EventStream:
-        """Iterate over the events of a task until it ends; cut streams are taken up again.
+        """Iterate over the events of a task until it ends; a broken stream is resumed.
 
-        Starts with the ``Task``; with ``after``, which needs an agent with resumable streams, it
-        starts with the event of the next number, so 0 gives all of them. Without ``after`` a task
-        that has ended is refused (``UnsupportedOperationError``).
+        Starts with the ``Task``. With ``after``, which needs an agent with resumable streams, it
+        starts with the event of the next number, so 0 gives all events. Without ``after`` the agent
+        refuses a task that has ended (``UnsupportedOperationError``).
 
-        Raises ``ValueError`` for ``after`` where the agent does not number its events.
+        Raises ``ValueError`` for ``after`` if the agent does not number its events.
         """
         if after is not None and not self._numbered:
             raise ValueError(
@@ -367,18 +368,18 @@ class RemoteAgent:
     ) -> Task:
         """Return the task when it has ended or waits for its caller.
 
-        Follows its stream where the agent streams, and else, or when ``poll`` is given, asks again
-        and again: at first quickly, then every ``poll`` seconds (2).
+        Follows the task's stream if the agent streams. Otherwise, or with ``poll``, polls it: at
+        first quickly, then every ``poll`` seconds (2).
 
         Raises ``Timeout`` after ``timeout`` seconds; the task goes on.
         """
         try:
             async with asyncio.timeout(timeout):
                 return await self._wait(
-                    task_id, poll, history_length, None, for_ever=timeout is not None
+                    task_id, poll, history_length, None, endless=timeout is not None
                 )
         except TimeoutError:
-            raise _late(timeout, task_id) from None
+            raise _timeout_error(timeout, task_id) from None
 
     async def _wait(
         self,
@@ -387,68 +388,68 @@ class RemoteAgent:
         history_length: int | None,
         before: Task | None,
         *,
-        for_ever: bool,
+        endless: bool,
     ) -> Task:
-        """Wait for a task, which stood as in ``before`` when a message continued it.
+        """Wait for a task, which was ``before`` when a message continued it.
 
-        One that stays in an unknown state is waited for no longer, unless ``for_ever``.
+        Unless ``endless``, the wait ends too if the task stays in an unknown state.
         """
-        found = before
+        initial = before
         interval = 2.0 if poll is None else poll
         backoff = Backoff(0.25, interval, factor=1.5)
         pauses = 0
-        said: Message | None = None
-        settled = 0
-        looks = Looks()
+        last_message: Message | None = None
+        settled_polls = 0
+        stall = StallDetector()
         while True:
             task = await self.get(task_id, history_length=history_length)
             if is_settled(task.state):
-                settled += 1
-                if not still_asks(before, task, looks=settled):
-                    return with_last_words(task, said, found)
-            elif not for_ever and looks.are_enough(task):
-                return with_last_words(task, said, found)
+                settled_polls += 1
+                if not shows_prior_question(before, task, polls=settled_polls):
+                    return with_final_text(task, last_message, initial)
+            elif not endless and stall.is_stalled(task):
+                return with_final_text(task, last_message, initial)
             else:
                 before = None
-                said = task.status.message or said
+                last_message = task.status.message or last_message
                 if poll is None and self._streams:
-                    ended, heard = await self._watch(task_id)
-                    said = heard or said
-                    if ended:
+                    settled, streamed = await self._follow_until_settled(task_id)
+                    last_message = streamed or last_message
+                    if settled:
                         continue
             pauses += 1
             await asyncio.sleep(backoff.delay(pauses))
 
-    async def _watch(self, task_id: str) -> tuple[bool, Message | None]:
-        """Follow a task until it settles; whether that went well, and what was said last."""
+    async def _follow_until_settled(self, task_id: str) -> tuple[bool, Message | None]:
+        """Follow a task's stream; return whether the task settled, and its last status message."""
         stream = self.subscribe(task_id)
-        said: Message | None = None
+        last_message: Message | None = None
         try:
             async with stream:
                 async for event in stream:
                     if isinstance(event, Task | TaskStatusUpdateEvent):
-                        said = event.status.message or said
+                        last_message = event.status.message or last_message
                     if stream.is_settled:
-                        return True, said
+                        return True, last_message
         except (UnsupportedOperationError, ClientError):
-            return False, said
-        return False, said
+            return False, last_message
+        return False, last_message
 
     async def call(self, method: ExtensionMethod[Q, A], request: Q) -> A:
-        """Call a method that an extension of the agent adds, and return its answer."""
+        """Call a method that one of the agent's extensions adds, and return its answer."""
         return await call_method(self._remote, method, request, self.context)
 
     async def refresh_card(self) -> AgentCard:
-        """Return the agent's card of now, fetched again unless HTTP caching says it still holds.
+        """Return the agent's current card, fetched again unless the cached one is still fresh.
 
-        The connection goes on with the card that it has.
+        The connection keeps using the card that it has.
         """
         return (await self._refetch()).card
 
     async def extended_card(self) -> AgentCard:
-        """Return the card that the agent shows to authenticated callers, which replaces ``card``.
+        """Return the card for authenticated callers; it replaces ``card``.
 
-        What the agent can do is decided by it from then on (§3.1.11); the interface stays.
+        From then on it decides what the agent supports (§3.1.11); the interface stays the same.
         """
         card: AgentCard = await self.service.get_extended_agent_card(
             GetExtendedAgentCardRequest(), self.context
@@ -457,6 +458,6 @@ class RemoteAgent:
         return card
 
 
-def _late(timeout: float | None, task_id: str) -> Timeout:
+def _timeout_error(timeout: float | None, task_id: str) -> Timeout:
     what = f"task {task_id} did not end" if task_id else "there was no answer"
     return Timeout(f"{what} within {timeout:g} s" if timeout else what, task_id=task_id)

@@ -1,4 +1,4 @@
-"""What is tried again, how often, and after which pause."""
+"""Retries of calls: which errors, how often, and after which pause."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from parley.model.errors import A2AError, OverloadedError
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-PASSING_STATUSES = frozenset({429, 502, 503, 504})
-# A server that wants to be left alone for longer is told on to the caller instead of waited for.
+TRANSIENT_STATUSES = frozenset({429, 502, 503, 504})
+# A longer ``Retry-After`` goes to the caller as an error instead of being waited for.
 LONGEST_WAIT = 60.0
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient a connection is.
+    """The retry policy of a connection.
 
     ``calls`` is how often one call is repeated, ``streams`` how often in a row a cut stream is
     taken up again without anything new coming of it. Pauses grow from ``first`` seconds twofold
@@ -46,16 +46,16 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_worth_repeating(error: Exception, *, safe: bool) -> bool:
-    """Whether the same call may go better next time.
+    """Return whether a repetition of the call may succeed.
 
-    A call that is not ``safe`` to do twice is repeated only when it never left.
+    A call that is not ``safe`` to do twice is repeated only if it was never sent.
     """
     if isinstance(error, Unreachable):
         return not isinstance(error, Untrusted)
     if not safe:
         return False
     if isinstance(error, UnexpectedStatus):
-        return error.status in PASSING_STATUSES
+        return error.status in TRANSIENT_STATUSES
     return isinstance(error, Disconnected | OverloadedError)
 
 
@@ -65,12 +65,12 @@ async def repeat(
     *,
     safe: bool,
     name: str,
-    patient: bool = False,
+    await_restart: bool = False,
 ) -> T:
-    """Call until it goes well, ``retry`` is used up, or another try cannot help.
+    """Call until it succeeds, ``retry`` is used up, or another attempt cannot help.
 
-    A ``patient`` caller gives an agent that was reached and then lost the time to start again, as
-    streams do.
+    With ``await_restart`` an agent that was reached and then lost gets the time to restart, as in
+    streams.
     """
     nth = 0
     limit = retry.calls
@@ -78,7 +78,7 @@ async def repeat(
         try:
             return await call()
         except (A2AError, ClientError) as error:
-            if patient and not isinstance(error, Unreachable):
+            if await_restart and not isinstance(error, Unreachable):
                 limit = max(limit, retry.streams)
             wished: float | None = getattr(error, "retry_after", None)
             if (

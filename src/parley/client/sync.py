@@ -1,4 +1,4 @@
-"""The client for code that does not await: scripts, notebooks, threads."""
+"""The blocking client, for scripts, notebooks and threads: the async one on a loop of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import wraps
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
-from parley.client.calls.stream import EventStream
+from parley.client.calls.event_stream import EventStream
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
-from parley.client.push import PushConfigs
+from parley.client.push import RemotePushConfigs
 from parley.client.remote_agent import RemoteAgent
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.tasks import Event, Task, TaskState
@@ -24,15 +23,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 
-# How long a wait goes on before it looks whether it still makes sense; Windows takes Ctrl-C then.
-_GLANCE = 0.5
+# Seconds between checks of a blocked call; Windows handles Ctrl-C only between waits.
+_CHECK_INTERVAL = 0.5
 
 
 class _LoopThread:
-    """An event loop on a thread of its own, until it is closed; ``at_end`` runs last."""
+    """An event loop on its own thread, until it is closed; ``on_close`` runs last."""
 
     def __init__(self) -> None:
-        self.at_end: Callable[[], Awaitable[None]] | None = None
+        self.on_close: Callable[[], Awaitable[None]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
@@ -49,8 +48,8 @@ class _LoopThread:
         self._stop = asyncio.Event()
         self._ready.set()
         await self._stop.wait()
-        if self.at_end is not None:
-            await self.at_end()
+        if self.on_close is not None:
+            await self.on_close()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Return what ``coroutine`` returns. Interrupting the wait cancels it."""
@@ -63,7 +62,7 @@ class _LoopThread:
                 raise ConnectionClosed("this connection was closed; open a new one")
             future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            while not concurrent.futures.wait([future], timeout=_GLANCE).done:
+            while not concurrent.futures.wait([future], timeout=_CHECK_INTERVAL).done:
                 if not self._thread.is_alive():
                     raise ConnectionClosed("the connection was closed during the call")
             return future.result()
@@ -73,21 +72,21 @@ class _LoopThread:
             future.cancel()
 
     def close(self) -> None:
-        """End what is under way, the loop and its thread. Idempotent."""
+        """End pending calls, the loop and its thread. Idempotent."""
         with self._lock:
             if not self._closed and self._loop is not None and self._stop is not None:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._closed = True
-        # The garbage collector may call this on any thread, this one included.
+        # The garbage collector may call this on any thread, also on the loop's.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
 
-class _Twin(Generic[A]):
-    """Something asynchronous, and the loop that its methods are run on."""
+class _SyncProxy(Generic[A]):
+    """An async object, and the loop thread that runs its methods."""
 
-    def __init__(self, twin: A, thread: _LoopThread) -> None:
-        self._twin = twin
+    def __init__(self, target: A, thread: _LoopThread) -> None:
+        self._target = target
         self._thread = thread
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -97,7 +96,7 @@ class _Twin(Generic[A]):
 _END: Any = object()
 
 
-async def _step(items: AsyncIterator[T]) -> T:
+async def _next_or_end(items: AsyncIterator[T]) -> T:
     try:
         return await anext(items)
     except StopAsyncIteration:
@@ -105,17 +104,17 @@ async def _step(items: AsyncIterator[T]) -> T:
 
 
 class SyncIterator(Generic[T]):
-    """Items that come from a remote agent, for a ``for`` loop. Close it if you leave early."""
+    """Items from a remote agent, for a ``for`` loop. Close it if you leave early."""
 
-    def __init__(self, owner: _Twin[Any], items: AsyncIterator[T]) -> None:
-        self._owner = owner  # which must not be collected before
+    def __init__(self, owner: _SyncProxy[Any], items: AsyncIterator[T]) -> None:
+        self._owner = owner  # keeps it from being collected first
         self._items = items
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        item = self._owner._run(_step(self._items))
+        item = self._owner._run(_next_or_end(self._items))
         if item is _END:
             raise StopIteration
         return item
@@ -123,12 +122,7 @@ class SyncIterator(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -140,7 +134,7 @@ class SyncIterator(Generic[T]):
 class SyncEventStream(SyncIterator[Event]):
     """The events of a message or a task, for a ``for`` loop: see ``EventStream``."""
 
-    def __init__(self, owner: _Twin[Any], items: EventStream) -> None:
+    def __init__(self, owner: _SyncProxy[Any], items: EventStream) -> None:
         super().__init__(owner, items)
         self._stream = items
 
@@ -156,79 +150,79 @@ class SyncEventStream(SyncIterator[Event]):
 
     @property
     def state(self) -> TaskState | None:
-        """The state that the task was last seen in."""
+        """The last known state of the task."""
         return self._stream.state
 
     @property
     def seq(self) -> int | None:
-        """The number of the last event, where the agent numbers them."""
+        """The number of the last event, if the agent numbers them."""
         return self._stream.seq
 
     @property
     def is_settled(self) -> bool:
-        """Whether the task has ended or waits for its caller, by the events that came so far."""
+        """True if the task has ended or waits for its caller, by the events so far."""
         return self._stream.is_settled
 
     @property
     def before(self) -> Task | None:
-        """The task as it stood when a message continued it, once the stream has begun."""
+        """The task as it was when a message continued it, once the stream has begun."""
         return self._stream.before
 
 
 def _call(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Twin[A], P], T]:
+) -> Callable[Concatenate[_SyncProxy[A], P], T]:
     @wraps(method)
-    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._twin, *args, **kwargs))
+    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._target, *args, **kwargs))
 
     return call
 
 
 def _stream(
     method: Callable[Concatenate[A, P], EventStream],
-) -> Callable[Concatenate[_Twin[A], P], SyncEventStream]:
+) -> Callable[Concatenate[_SyncProxy[A], P], SyncEventStream]:
     @wraps(method)
-    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
-        return SyncEventStream(self, method(self._twin, *args, **kwargs))
+    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
+        return SyncEventStream(self, method(self._target, *args, **kwargs))
 
     return call
 
 
 def _iterate(
     method: Callable[Concatenate[A, P], AsyncIterator[T]],
-) -> Callable[Concatenate[_Twin[A], P], SyncIterator[T]]:
+) -> Callable[Concatenate[_SyncProxy[A], P], SyncIterator[T]]:
     @wraps(method)
-    def call(self: _Twin[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
-        return SyncIterator(self, method(self._twin, *args, **kwargs))
+    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncIterator[T]:
+        return SyncIterator(self, method(self._target, *args, **kwargs))
 
     return call
 
 
-class SyncPushConfigs(_Twin[PushConfigs]):
-    """``PushConfigs`` with blocking methods."""
+class SyncRemotePushConfigs(_SyncProxy[RemotePushConfigs]):
+    """``RemotePushConfigs`` with blocking methods."""
 
     def __init__(self, agent: SyncRemoteAgent) -> None:
-        super().__init__(agent._twin.push, agent._thread)
-        self._agent = agent  # which must not be collected before
+        super().__init__(agent._target.push, agent._thread)
+        self._agent = agent  # keeps it from being collected first
 
-    create = _call(PushConfigs.create)
-    get = _call(PushConfigs.get)
-    page = _call(PushConfigs.page)
-    list = _iterate(PushConfigs.list)
-    delete = _call(PushConfigs.delete)
+    create = _call(RemotePushConfigs.create)
+    get = _call(RemotePushConfigs.get)
+    page = _call(RemotePushConfigs.page)
+    list = _iterate(RemotePushConfigs.list)
+    delete = _call(RemotePushConfigs.delete)
 
 
-class SyncRemoteAgent(_Twin[RemoteAgent]):
+class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     """``RemoteAgent`` with blocking methods; made by ``connect_sync``. Use it from any thread.
 
-    The methods take and return what those of ``RemoteAgent`` do; streams are iterators.
+    The methods have the signatures of those of ``RemoteAgent``; streams are iterators.
     """
 
     def __init__(self, thread: _LoopThread, agent: RemoteAgent) -> None:
         super().__init__(agent, thread)
-        thread.at_end = agent.aclose
-        # Also when it is forgotten, as in a notebook, and at the end of the program.
+        thread.on_close = agent.aclose
+        # Also closes a connection that is never closed, as in a notebook, and at interpreter exit.
         self._close = weakref.finalize(self, thread.close)
 
     send = _call(RemoteAgent.send)
@@ -244,44 +238,39 @@ class SyncRemoteAgent(_Twin[RemoteAgent]):
     extended_card = _call(RemoteAgent.extended_card)
 
     @property
-    def push(self) -> SyncPushConfigs:
-        """The webhooks that are told of tasks."""
-        return SyncPushConfigs(self)
+    def push(self) -> SyncRemotePushConfigs:
+        """The push notification configurations of tasks."""
+        return SyncRemotePushConfigs(self)
 
     @property
     def card(self) -> AgentCard:
-        """The agent's card: as it was found, or the extended one once it was asked for."""
-        return self._twin.card
+        """The agent's card, or its extended card after ``extended_card``."""
+        return self._target.card
 
     @property
     def card_json(self) -> bytes:
-        """The card as it was found."""
-        return self._twin.card_json
+        """The card's JSON."""
+        return self._target.card_json
 
     @property
     def interface(self) -> AgentInterface:
-        """The interface that is called."""
-        return self._twin.interface
+        """The interface in use."""
+        return self._target.interface
 
     @property
-    def passed_over(self) -> tuple[AgentInterface, ...]:
-        """The interfaces that are not called, as their origins may not have the credentials."""
-        return self._twin.passed_over
+    def skipped_interfaces(self) -> tuple[AgentInterface, ...]:
+        """The interfaces that are not called: their origins may not have the credentials."""
+        return self._target.skipped_interfaces
 
     @property
     def version(self) -> str:
-        """The version of the protocol that is spoken."""
-        return self._twin.version
+        """The protocol version in use."""
+        return self._target.version
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -292,17 +281,17 @@ class SyncRemoteAgent(_Twin[RemoteAgent]):
 def _connect(*args: Any, **options: Any) -> SyncRemoteAgent:
     thread = _LoopThread()
 
-    async def open_it() -> RemoteAgent:
+    async def opened() -> RemoteAgent:
         return await connect(*args, **options)
 
     try:
-        return SyncRemoteAgent(thread, thread.run(open_it()))
+        return SyncRemoteAgent(thread, thread.run(opened()))
     except BaseException:
         thread.close()
         raise
 
 
-def _like(
+def _with_signature_of(
     function: Callable[P, Any], run: Callable[..., SyncRemoteAgent]
 ) -> Callable[P, SyncRemoteAgent]:
     @wraps(function)
@@ -317,4 +306,4 @@ def _like(
     return call
 
 
-connect_sync = _like(connect, _connect)
+connect_sync = _with_signature_of(connect, _connect)

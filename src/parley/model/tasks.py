@@ -84,11 +84,11 @@ class Task(A2AStruct, frozen=True, kw_only=True):
         text = "\n".join([text_of(a.parts) for a in self.artifacts])
         if not text.strip() and self.status.message is not None:
             text = self.status.message.text
-        last = None if text.strip() else self.last_words
+        last = None if text.strip() else self.final_message
         return last.text if last is not None else text
 
     @property
-    def last_words(self) -> Message | None:
+    def final_message(self) -> Message | None:
         """The agent's last message in the turn that ended the task without a status message."""
         if not self.state.is_terminal or self.status.message is not None:
             return None

@@ -16,7 +16,7 @@ import pytest
 from parley.cli.output.failures import UsageFailure
 from parley.cli.store import transfer
 from parley.cli.store.prune import parse_age
-from parley.cli.store.status import age_in_words, size_in_words
+from parley.cli.store.status import format_age, format_size
 from parley.model.tasks import TaskState
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import Receipt, Scope
@@ -330,13 +330,13 @@ def test_ages_and_sizes_are_said_as_people_say_them():
     ]
     with pytest.raises(UsageFailure, match="--ended-before"):
         parse_age("-1d")
-    assert [age_in_words(ms) for ms in (-5, 999, 61_000, 90_061_000)] == [
+    assert [format_age(ms) for ms in (-5, 999, 61_000, 90_061_000)] == [
         "0s",
         "0s",
         "1m 1s",
         "1d 1h",
     ]
-    assert [size_in_words(n) for n in (0, 999, 1500, 2_340_000, 5e12)] == [
+    assert [format_size(n) for n in (0, 999, 1500, 2_340_000, 5e12)] == [
         "0 bytes",
         "999 bytes",
         "1.5 KB",

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from parley.client import RemoteAgent, connect
-from parley.client.bindings.grpc import GrpcBinding, GrpcTarget
+from parley.client.bindings.grpc import GrpcClientBinding, GrpcTarget
 from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import (
@@ -83,7 +83,7 @@ async def talk(
 
 
 @asynccontextmanager
-async def binding(url: str, **options: Any) -> AsyncIterator[GrpcBinding]:
+async def binding(url: str, **options: Any) -> AsyncIterator[GrpcClientBinding]:
     given = {name: options.pop(name) for name in ("insecure", "grpc_tls", "tls") if name in options}
     if "max_response" in options:
         given["max_response"] = options.pop("max_response")
@@ -96,7 +96,7 @@ async def binding(url: str, **options: Any) -> AsyncIterator[GrpcBinding]:
             "numbered": False,
             **options,
         }
-        made = GrpcBinding(http, url, **wanted)
+        made = GrpcClientBinding(http, url, **wanted)
         try:
             yield made
         finally:
@@ -104,7 +104,7 @@ async def binding(url: str, **options: Any) -> AsyncIterator[GrpcBinding]:
 
 
 @asynccontextmanager
-async def answering(answer: Any, **options: Any) -> AsyncIterator[GrpcBinding]:
+async def answering(answer: Any, **options: Any) -> AsyncIterator[GrpcClientBinding]:
     """A server of another make, whose GetTask and SubscribeToTask do what a test says."""
     server = grpc.aio.server()
     handlers = {
@@ -131,7 +131,7 @@ def ending(status: grpc.StatusCode, words: str, *trailing: tuple[str, str | byte
     return answer
 
 
-async def events(made: GrpcBinding) -> list[StreamItem]:
+async def events(made: GrpcClientBinding) -> list[StreamItem]:
     request, operation = SUBSCRIBE
     return [item async for item in made.stream(operation, request, CallContext())]
 

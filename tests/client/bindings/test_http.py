@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from parley.client import connect
-from parley.client.bindings.http import HttpTransport, place
+from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Untrusted
 from parley.client.retry import Retry, is_worth_repeating
 from parley.model.retry_after import seconds_of
@@ -131,12 +131,12 @@ async def test_connections_can_be_shared_between_agents() -> None:
 
 
 def test_places_show_neither_queries_nor_credentials() -> None:
-    assert place("https://me:secret@host:1/p/q?key=secret") == "https://host:1/p/q"
-    assert place("http://[broken?key=secret") == "http://[broken"
-    assert place("me:secret@agents.example:50051?key=a/b") == "agents.example:50051"
-    assert place("agents.example:50051") == "agents.example:50051"
-    assert place("//me:secret@host/p") == "host/p"
-    assert place("/p?key=secret") == "/p"
+    assert redacted("https://me:secret@host:1/p/q?key=secret") == "https://host:1/p/q"
+    assert redacted("http://[broken?key=secret") == "http://[broken"
+    assert redacted("me:secret@agents.example:50051?key=a/b") == "agents.example:50051"
+    assert redacted("agents.example:50051") == "agents.example:50051"
+    assert redacted("//me:secret@host/p") == "host/p"
+    assert redacted("/p?key=secret") == "/p"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from parley.client import connect
 from parley.client.bindings.http import HttpTransport
-from parley.client.bindings.http_json import HttpJsonBinding
+from parley.client.bindings.http_json import HttpJsonClientBinding
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.model.errors import (
     InvalidAgentResponseError,
@@ -65,9 +65,9 @@ def refusal(status: int, name: str, reason: str = "", message: str = "no", **mor
 @asynccontextmanager
 async def bound(
     handler: Any, *, path: str = "", version: str = "1.0", headers: Mapping[str, str] = {}
-) -> AsyncIterator[tuple[HttpJsonBinding, ScriptedServer]]:
+) -> AsyncIterator[tuple[HttpJsonClientBinding, ScriptedServer]]:
     async with scripted(handler) as server, HttpTransport() as http:
-        binding = HttpJsonBinding(
+        binding = HttpJsonClientBinding(
             http,
             server.url + path,
             dialect=versions.dialect(version),
@@ -324,7 +324,7 @@ async def test_an_answer_that_is_wrong_is_told_as_such() -> None:
 # Streams
 
 
-async def events(binding: HttpJsonBinding, name: str, request: Any) -> list[Any]:
+async def events(binding: HttpJsonClientBinding, name: str, request: Any) -> list[Any]:
     return [item async for item in binding.stream(BY_NAME[name], request, CONTEXT)]
 
 

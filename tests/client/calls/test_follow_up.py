@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from parley.client import connect
-from parley.client.calls.difference import news
+from parley.client.calls.diff import new_output
 from parley.client.retry import Retry
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Artifact, Message, Part, Role
@@ -281,7 +281,7 @@ async def test_an_answer_that_still_asks_is_not_the_answer(
         which = {"task": BEFORE} if known == "task" else {"task_id": "t-1"}
         answer = await remote.send("Rome", **which)
     assert answer.status == end.status
-    assert news(BEFORE, answer).text == "piece. "
+    assert new_output(BEFORE, answer).text == "piece. "
     asked_before = agent.calls[: agent.calls.index("SendMessage")]
     assert asked_before == ([] if known == "task" else ["GetTask"])
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, Turn, connect
-from parley.client.bindings.binding import BINDINGS, is_spoken
+from parley.client.bindings.binding import BINDINGS, is_supported
 from parley.model.errors import (
     A2AError,
     PushNotificationNotSupportedError,
@@ -70,7 +70,7 @@ WAYS = [(binding, version) for version in ("1.0", "0.3") for binding in BINDINGS
 
 @pytest.fixture(scope="module")
 async def address() -> AsyncIterator[str]:
-    grpc = GrpcOptions(port=0) if is_spoken("GRPC") else None
+    grpc = GrpcOptions(port=0) if is_supported("GRPC") else None
     async with serving(parley.asgi(served, store="memory:"), grpc=grpc) as address:
         yield address
 
@@ -78,7 +78,7 @@ async def address() -> AsyncIterator[str]:
 @pytest.fixture(params=WAYS, ids=lambda way: " ".join(way))
 async def remote(request: pytest.FixtureRequest, address: str) -> AsyncIterator[RemoteAgent]:
     binding, version = request.param
-    if not is_spoken(binding):
+    if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
     async with asyncio.timeout(30):
         async with connect(address, binding=binding, version=version) as agent:
@@ -186,7 +186,7 @@ async def test_what_the_card_does_not_declare_is_refused_here(remote: RemoteAgen
 async def test_a_stream_that_is_cut_loses_nothing(
     address: str, binding: str, version: str, numbered: bool
 ) -> None:
-    if not is_spoken(binding):
+    if not is_supported(binding):
         pytest.skip(f"{binding} is not installed")
     async with asyncio.timeout(30), connect(address, binding=binding, version=version) as direct:
         card, there = direct.card, direct.interface

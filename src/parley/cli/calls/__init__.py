@@ -1,1 +1,1 @@
-"""Calling an agent from a command, and reporting the result."""
+"""Calls of an agent from a command, and the report of the result."""

@@ -8,11 +8,11 @@ import typer
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
-from parley.cli.settings.table import Settings
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
 EXAMPLES = """\b
 Examples:
@@ -27,9 +27,11 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="card", help="Look at agent cards.")
 
-    @settings_command(group, "get", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EXITS}\n\n{SOURCES}")
+    @settings_command(
+        group, "get", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}"
+    )
     def get(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         extended: bool = typer.Option(
             False,
@@ -50,14 +52,14 @@ def register(app: typer.Typer) -> None:
 
         "Selected" is the interface that parley would call.
         """
-        from parley.cli.calls.calling import AgentCall
+        from parley.cli.calls.agent_call import AgentCall
 
         call = AgentCall(settings, output)
         return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
 
 
 async def _get(call: AgentCall, *, validate: bool) -> None:
-    from parley.cli.calls.calling import PATIENCE
+    from parley.cli.calls.agent_call import RETRY
     from parley.cli.output.card_text import write_card
     from parley.client.card.interface import choose
     from parley.client.card.resolver import CardResolver
@@ -66,7 +68,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
 
     settings, output = call.settings, call.output
     try:
-        reference, credentials = Credentials.given(
+        reference, credentials = Credentials.from_reference(
             settings.agent_card,
             headers=call.headers,
             bearer=settings.bearer,
@@ -77,10 +79,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
         raise UsageFailure(str(error)) from None
     async with call.http() as http:
         resolver = CardResolver(
-            http,
-            credentials=credentials,
-            timeout=call.answer_time,
-            retry=PATIENCE,
+            http, credentials=credentials, timeout=call.response_timeout, retry=RETRY
         )
         resolved = await resolver.resolve(reference)
     if validate:
@@ -101,7 +100,7 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
     except (NoCommonInterface, CardInvalid) as error:
         output.warn(str(error))
     if output.is_json:
-        output.json(resolved.raw)  # as the agent wrote it: nothing is added, nothing left out
+        output.json(resolved.raw)  # exactly as the agent sent it
     else:
         write_card(output.text, resolved.card, selected, verbose=settings.verbose)
 
@@ -124,7 +123,7 @@ async def _get_extended(call: AgentCall) -> None:
     output = call.output
     async with call.agent() as agent:
         BY_NAME["GetExtendedAgentCard"].check(agent.card.capabilities)
-        call.insist_on_scheme(agent.card)
+        call.require_scheme(agent.card)
         card = await agent.extended_card()
         if output.is_json:
             output.document(card)

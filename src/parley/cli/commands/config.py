@@ -1,4 +1,4 @@
-"""``parley config show``: the settings in force, and where each one comes from."""
+"""``parley config show``: the effective settings, each with its source."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import typer
 
 from parley.cli.output.streams import Output
 from parley.cli.settings import dotenv
-from parley.cli.settings.options import SOURCES, found_sources, settings_command, shown
-from parley.cli.settings.table import BY_FIELD, SETTINGS, Settings
+from parley.cli.settings.options import SOURCES_HELP, display_value, load_sources, settings_command
+from parley.cli.settings.table import BY_FIELD, SETTINGS, CommandSettings
 
 
 def register(app: typer.Typer) -> None:
@@ -15,14 +15,17 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(rich_markup_mode=None)
     app.add_typer(group, name="config", help="Look at the configuration.")
 
-    @settings_command(group, "show", *ALL, epilog=SOURCES)
-    def show(settings: Settings, output: Output) -> None:
+    @settings_command(group, "show", *ALL, epilog=SOURCES_HELP)
+    def show(settings: CommandSettings, output: Output) -> None:
         """Show every setting in force, and the source that it comes from.
 
         Nothing is ever written: set variables, or edit the .env files, to change them.
         Credentials are only said to be set.
         """
-        rows = [(setting, shown(setting, settings) or setting.shown) for setting in SETTINGS]
+        rows = [
+            (setting, display_value(setting, settings) or setting.default_text)
+            for setting in SETTINGS
+        ]
         sources = settings.sources
         if settings.is_json:
             output.document(
@@ -39,8 +42,8 @@ def register(app: typer.Typer) -> None:
             output.text.field(setting.name, f"{value or 'none'} ({sources[setting.field]})")
         for path in _files(settings):
             output.text.field("File", path)
-        if settings.misdirection is not None:
-            output.warn(f"{settings.misdirection}; {settings.misdirection.way_out}")
+        if settings.credential_redirect is not None:
+            output.warn(f"{settings.credential_redirect}; {settings.credential_redirect.remedy}")
         for name in _unknown(settings):
             output.warn(f"{name} is set, but there is no such setting")
 
@@ -48,11 +51,11 @@ def register(app: typer.Typer) -> None:
 ALL = tuple(BY_FIELD)
 
 
-def _files(settings: Settings) -> list[str]:
-    return [str(source.path) for source in found_sources(settings.config) if source.path]
+def _files(settings: CommandSettings) -> list[str]:
+    return [str(source.path) for source in load_sources(settings.config) if source.path]
 
 
-def _unknown(settings: Settings) -> list[str]:
+def _unknown(settings: CommandSettings) -> list[str]:
     known = {setting.variable for setting in SETTINGS if not setting.local}
-    given = {name for source in found_sources(settings.config) for name in source.values}
+    given = {name for source in load_sources(settings.config) for name in source.values}
     return sorted(name for name in given if name.startswith(dotenv.PREFIX) and name not in known)

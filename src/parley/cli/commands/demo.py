@@ -1,4 +1,4 @@
-"""``parley demo``: five agents served for real, called for real, and shown."""
+"""``parley demo``: serves five example agents, calls them, and shows the calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from parley.cli.boundary import conclude
+from parley.cli.boundary import exit_status_of
 from parley.cli.output.failures import INTERRUPTED
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import GroupedCommand
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from parley import Agent
-    from parley.cli.demo.stage import Stage
+    from parley.cli.demo.view import DemoView
     from parley.server.app import App
 
 PORT = 9999
@@ -56,13 +56,13 @@ def register(app: typer.Typer) -> None:
         task that streams, one that asks a question, and a picture. Then prints commands
         to try, and serves until Ctrl-C. Their tasks are kept in a temporary folder.
         """
-        status = conclude(Output(is_json=False, debug=debug), lambda: _demo(port, once=once))
+        status = exit_status_of(Output(is_json=False, debug=debug), lambda: _demo(port, once=once))
         if status:
             raise typer.Exit(status)
 
 
 def folder() -> Path:
-    """Return where the example agents are: in the package, or beside it in its repository."""
+    """Return the folder of the example agents: in the package, or in its repository."""
     shipped = Path(__file__).parents[1] / "demo_agents"
     return shipped if shipped.is_dir() else Path(__file__).parents[4] / "examples"
 
@@ -93,31 +93,31 @@ async def _run(app: App, agents: Mapping[str, Agent], port: int, *, once: bool) 
             address = await stack.enter_async_context(serving(app, port=port))
         except ListenError:
             address = await stack.enter_async_context(serving(app, port=0))
-        await _show(_stage(), agents, address, once=once)
+        await _show(_view(), agents, address, once=once)
 
 
-def _stage() -> Stage:
+def _view() -> DemoView:
     if sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        from parley.cli.demo.stage_rich import RichStage
+        from parley.cli.demo.rich_view import RichView
 
-        return RichStage()
-    from parley.cli.demo.stage import PlainStage
+        return RichView()
+    from parley.cli.demo.view import PlainView
 
-    return PlainStage()
+    return PlainView()
 
 
-async def _show(stage: Stage, agents: Mapping[str, Agent], address: str, *, once: bool) -> None:
+async def _show(view: DemoView, agents: Mapping[str, Agent], address: str, *, once: bool) -> None:
     import asyncio
 
     from parley.cli.commands.serve import try_command
-    from parley.cli.demo.scenes import SCENES
+    from parley.cli.demo.steps import STEPS
 
-    stage.begin(address, list(agents))
-    for scene in SCENES:
-        await scene(stage, address)
-        await stage.pause()
+    view.begin(address, list(agents))
+    for step in STEPS:
+        await step(view, address)
+        await view.pause()
     commands = [try_command(agent, address + path) for path, agent in agents.items()]
     port = urlsplit(address).port
-    stage.end(commands, serving=not once, options=() if port == PORT else ("--port", str(port)))
+    view.end(commands, serving=not once, options=() if port == PORT else ("--port", str(port)))
     if not once:
         await asyncio.Event().wait()

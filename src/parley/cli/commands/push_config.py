@@ -1,4 +1,4 @@
-"""``parley task push-config``: the webhooks that an agent tells of a task."""
+"""``parley task push-config``: the webhooks of a task."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
-from parley.cli.settings.table import Settings
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
     from parley.cli.output.text import TextWriter
     from parley.model.push import TaskPushNotificationConfig
 
@@ -21,7 +21,7 @@ EXAMPLES = """\b
 Examples:
   parley task push-config create 0193... https://hooks.example.com/parley
   parley task push-config list 0193..."""
-EPILOG = f"{EXITS}\n\n{SOURCES}"
+EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 PANEL = "Webhook"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
 CONFIG = typer.Argument(metavar="ID", help="The configuration's id.", show_default=False)
@@ -35,13 +35,13 @@ def _option(flag: str, metavar: str, text: str) -> str:
 
 
 def register(task: typer.Typer) -> None:
-    """Add the command group to that of tasks."""
+    """Add the command group to ``parley task``."""
     group = typer.Typer(rich_markup_mode=None)
     task.add_typer(group, name="push-config", help="Have a webhook told of a task's events.")
 
-    @settings_command(group, "create", *EVERYWHERE, epilog=f"{EXAMPLES}\n\n{EPILOG}")
+    @settings_command(group, "create", *CLIENT_OPTIONS, epilog=f"{EXAMPLES}\n\n{EPILOG}")
     def create(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         task_id: str = TASK,
         url: str = typer.Argument(
@@ -71,18 +71,20 @@ def register(task: typer.Typer) -> None:
             if scheme
             else None,
         )
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _create(call, config))
 
-    @settings_command(group, "get", *EVERYWHERE, epilog=EPILOG)
-    def get(settings: Settings, output: Output, task_id: str = TASK, id: str = CONFIG) -> int:
+    @settings_command(group, "get", *CLIENT_OPTIONS, epilog=EPILOG)
+    def get(
+        settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
+    ) -> int:
         """Show one webhook of a task."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, id))
 
-    @settings_command(group, "list", *EVERYWHERE, epilog=EPILOG)
+    @settings_command(group, "list", *CLIENT_OPTIONS, epilog=EPILOG)
     def list_configs(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         task_id: str = TASK,
         page_size: int = typer.Option(
@@ -97,18 +99,21 @@ def register(task: typer.Typer) -> None:
         page_token: str = _option("--page-token", "TOKEN", "The page to show."),
     ) -> int:
         """List the webhooks of a task, page by page."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _list(call, page_size, page_token))
 
-    @settings_command(group, "delete", *EVERYWHERE, epilog=EPILOG)
-    def delete(settings: Settings, output: Output, task_id: str = TASK, id: str = CONFIG) -> int:
+    @settings_command(group, "delete", *CLIENT_OPTIONS, epilog=EPILOG)
+    def delete(
+        settings: CommandSettings, output: Output, task_id: str = TASK, id: str = CONFIG
+    ) -> int:
         """Remove a webhook from a task. That there is none is no error."""
-        call = _call(settings, output, task_id)
+        call = call_for_task(settings, output, task_id)
         return call.run(lambda: _delete(call, id))
 
 
-def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
-    from parley.cli.calls.calling import AgentCall
+def call_for_task(settings: CommandSettings, output: Output, task_id: str) -> AgentCall:
+    """Return a call that is about a task."""
+    from parley.cli.calls.agent_call import AgentCall
 
     call = AgentCall(settings, output)
     call.task_id = task_id
@@ -159,7 +164,7 @@ def _show(call: AgentCall, config: TaskPushNotificationConfig) -> None:
 
 
 def _write(write: TextWriter, config: TaskPushNotificationConfig) -> None:
-    """Write a configuration. Its secrets are only said to be there."""
+    """Write a configuration without its secrets."""
     write.field("Task", config.task_id)
     write.field("Push config", config.id)
     write.field("URL", config.url)

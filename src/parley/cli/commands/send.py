@@ -10,17 +10,17 @@ from parley.cli.messages import build_message
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
-    EVERYWHERE,
-    EXITS,
-    SECRETS,
-    SOURCES,
+    CLIENT_OPTIONS,
+    EXIT_HELP,
+    SECRETS_HELP,
+    SOURCES_HELP,
+    part_flags,
     settings_command,
-    written_parts,
 )
-from parley.cli.settings.table import Settings
+from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
     from parley.model.parts import Message
 
 EXAMPLES = """\b
@@ -43,15 +43,15 @@ def register(app: typer.Typer) -> None:
         "task_id",
         "metadata",
         "history",
-        *EVERYWHERE,
+        *CLIENT_OPTIONS,
         "async",
         "wait",
         "poll_interval",
         parts=True,
-        epilog="\n\n".join((EXAMPLES, EXITS, SOURCES, SECRETS)),
+        epilog="\n\n".join((EXAMPLES, EXIT_HELP, SOURCES_HELP, SECRETS_HELP)),
     )
     def send(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         context: typer.Context,
         message: str = typer.Argument(
@@ -68,30 +68,30 @@ def register(app: typer.Typer) -> None:
         if settings.stream and settings.async_ and settings.is_flag("async"):
             raise UsageFailure("--stream and --async contradict each other; give one of them")
         built = build_message(
-            written_parts(context),
+            part_flags(context),
             text=message,
             context_id=settings.context_id,
             task_id=settings.task_id,
         )
 
-        from parley.cli.calls.calling import AgentCall
+        from parley.cli.calls.agent_call import AgentCall
 
         call = AgentCall(settings, output)
         return call.run(lambda: _send(call, built))
 
 
 async def _send(call: AgentCall, message: Message) -> None:
-    from parley.cli.calls.following import look_before, send_and_follow, send_and_wait
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.follow import note_before, send_and_follow, send_and_wait
+    from parley.cli.calls.report import Report
 
     settings, report = call.settings, Report(call)
     report.sent(message)
     async with call.agent() as agent:
         if settings.stream:
-            report.go_on(await send_and_follow(call, agent, message, report.event))
+            report.next_step(await send_and_follow(call, agent, message, report.event))
             return
         if settings.async_:
-            await look_before(call, agent, message)
+            await note_before(call, agent, message)
             answer = await agent.send(
                 message,
                 metadata=settings.metadata,

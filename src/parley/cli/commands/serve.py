@@ -1,4 +1,4 @@
-"""``parley serve``: agents from files or modules, on a server of their own."""
+"""``parley serve``: serves agents from files or modules."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parley.cli.boundary import conclude
+from parley.cli.boundary import exit_status_of
 from parley.cli.output.failures import CommandFailure, UsageFailure
-from parley.cli.output.streams import Output, log_to_stderr, say
+from parley.cli.output.streams import Output, log_to_stderr, print_line
 from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
 from parley.cli.settings.durations import parse_duration
@@ -162,8 +162,7 @@ def register(app: typer.Typer) -> None:
             ),
         ] = "",
         grpc_key: Annotated[
-            str,
-            typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False),
+            str, typer.Option(help="Its private key (PEM).", metavar="FILE", show_default=False)
         ] = "",
         grpc_client_ca: Annotated[
             str,
@@ -207,24 +206,24 @@ def register(app: typer.Typer) -> None:
         output = Output(is_json=False, debug=debug)
         targets, tenants = targets or [], tenant or []
         if reload:
-            again = [*targets, *(f"--tenant={each}" for each in tenants)]
-            again += ["--host", host, "--port", str(port), "--role", role]
-            again += ["--no-migrate"] if no_migrate else []
-            again += ["--lease", lease] if lease else []
-            again += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
-            again += [f"--allowed-host={each}" for each in allowed_host or []]
-            again += ["--allow-private-webhooks"] if allow_private_webhooks else []
-            again += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
-            again += ["--grpc-cert", grpc_cert] if grpc_cert else []
-            again += ["--grpc-key", grpc_key] if grpc_key else []
-            again += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
-            again += ["--no-grpc-on-card"] if no_grpc_on_card else []
-            # What may hold a password does not go through the process table.
+            child = [*targets, *(f"--tenant={each}" for each in tenants)]
+            child += ["--host", host, "--port", str(port), "--role", role]
+            child += ["--no-migrate"] if no_migrate else []
+            child += ["--lease", lease] if lease else []
+            child += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
+            child += [f"--allowed-host={each}" for each in allowed_host or []]
+            child += ["--allow-private-webhooks"] if allow_private_webhooks else []
+            child += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
+            child += ["--grpc-cert", grpc_cert] if grpc_cert else []
+            child += ["--grpc-key", grpc_key] if grpc_key else []
+            child += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
+            child += ["--no-grpc-on-card"] if no_grpc_on_card else []
+            # URLs with passwords must not appear in the process table.
             os.environ[STORE_VARIABLE] = store
             os.environ[BUS_VARIABLE] = bus
-            status = conclude(output, lambda: _reload(targets, tenants, again))
+            status = exit_status_of(output, lambda: _reload(targets, tenants, child))
         else:
-            status = conclude(
+            status = exit_status_of(
                 output,
                 lambda: _serve(
                     targets,
@@ -234,7 +233,7 @@ def register(app: typer.Typer) -> None:
                     store,
                     url,
                     log_level.lower(),
-                    sharing=lambda: _sharing(bus, role, lease, migrate=not no_migrate),
+                    sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
@@ -298,8 +297,8 @@ def _serve(
         )
     except ValueError as error:
         raise UsageFailure(str(error)) from error
-    place = shown(store)
-    is_postgres = place.startswith("postgres")
+    location = shown(store)
+    is_postgres = location.startswith("postgres")
     try:
         run(
             app,
@@ -307,11 +306,11 @@ def _serve(
             port=port,
             access_log=log_level == "debug",
             grpc=grpc,
-            on_listening=lambda address: say(
+            on_listening=lambda address: print_line(
                 banner(
                     agents,
                     url or address,
-                    place,
+                    location,
                     tenants,
                     role=shared["role"],
                     grpc=app.grpc.beside(url or address) if grpc is not None else "",
@@ -327,22 +326,22 @@ def _serve(
             "PARLEY_ERR_STORE",
             f"the store cannot be used: {error}"
             if is_postgres
-            else f"the store {place} cannot be used: {error}",
+            else f"the store {location} cannot be used: {error}",
             hint=None
             if is_postgres
             else "name another with --store, such as --store sqlite:///other.db",
         ) from error
 
 
-def _sharing(bus: str, role: str, lease: str, *, migrate: bool) -> dict[str, Any]:
-    """Return the options for processes that share a store. Raises ``UsageFailure``."""
+def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, Any]:
+    """Return the options of processes that share a store. Raises ``UsageFailure``."""
     if role not in ROLES:
         raise UsageFailure(f"--role: {role!r} is not one of {', '.join(ROLES)}")
     try:
         seconds = parse_duration(lease) if lease else None
     except ValueError as error:
         raise UsageFailure(f"--lease: {error}") from None
-    return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrate}
+    return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrates}
 
 
 def banner(
@@ -354,17 +353,19 @@ def banner(
     grpc: str = "",
     role: str = "both",
 ) -> str:
-    """Return what is said when the server is up: who is where, and what to try."""
-    kept = "gone when the server stops" if store.startswith("memory:") else "kept between runs"
-    last = f"Tasks are {kept} ({store}). Ctrl-C stops the server."
+    """Return the text for a started server: the agents' addresses, and commands to try."""
+    durability = (
+        "gone when the server stops" if store.startswith("memory:") else "kept between runs"
+    )
+    last = f"Tasks are {durability} ({store}). Ctrl-C stops the server."
     lines: list[str] = []
     if role == "worker":
         names = {agent.key: agent.name for agent in (*agents.values(), *tenants.values())}
         lines = [f"{name}: turns are run here" for name in names.values()]
         return "\n".join([*lines, f"  health   {address.rstrip('/')}/health/ready", "", last])
-    named = [(path, agent, agent.name) for path, agent in agents.items()]
-    named += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
-    for path, agent, title in named:
+    titled = [(path, agent, agent.name) for path, agent in agents.items()]
+    titled += [(f"/{name}", agent, f"{agent.name} for {name}") for name, agent in tenants.items()]
+    for path, agent, title in titled:
         base = address.rstrip("/") + path
         lines += [
             title,
@@ -381,11 +382,11 @@ def banner(
 
 
 def try_command(agent: Agent, base: str) -> str:
-    """Return a command that sends the agent something it is made for; on one line if possible."""
+    """Return a command that sends the agent one of its examples; on one line if possible."""
     examples = [example for skill in agent.skills.values() for example in skill.examples]
-    place = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
+    location = "" if base == BY_FIELD["agent_card"].default else f"-a {base} "
     begin = shell_words(invocation())
-    commands = [f"{begin} send {place}{_quoted(text)}" for text in examples or ["Hello"]]
+    commands = [f"{begin} send {location}{_quoted(text)}" for text in examples or ["Hello"]]
     return next((command for command in commands if len(command) < 78), commands[0])
 
 
@@ -397,5 +398,5 @@ def _reload(targets: list[str], tenants: list[str], arguments: list[str]) -> int
     from parley.cli.loading import folders, parse_tenant
     from parley.cli.reload import serve_and_watch
 
-    places = [parse_tenant(each)[1].place for each in tenants]
-    return serve_and_watch(["serve", *arguments], folders([*targets, *places]))
+    locations = [parse_tenant(each)[1].location for each in tenants]
+    return serve_and_watch(["serve", *arguments], folders([*targets, *locations]))

@@ -1,4 +1,4 @@
-"""``parley store``: look at a store, bring it up to date, move it, and make room in it."""
+"""``parley store``: shows, migrates, moves and prunes a store, and resumes its webhooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from parley.cli.commands.serve import STORE, STORE_VARIABLE
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.options import settings_command
-from parley.cli.settings.table import Settings
+from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.store.admin.admin import StoreAdmin
@@ -49,18 +49,18 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="store", help="Look after a store: migrate, move, prune, resume.")
 
     @settings_command(group, "status", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def status(settings: Settings, output: Output, store: str = _store()) -> None:
+    def status(settings: CommandSettings, output: Output, store: str = _store()) -> None:
         """Show how a store stands: its tasks, the work that waits, who uses it, its size.
 
         Works while the store is in use, and changes nothing.
         """
         from parley.cli.store.status import show
 
-        _guarded(store, lambda upkeep: show(output, upkeep))
+        _with_admin(store, lambda admin: show(output, admin))
 
     @settings_command(group, "migrate", "output", "debug", epilog=f"{CHECKED}\n\n{PASSWORDS}")
     def migrate(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         store: str = _store(),
         check: bool = typer.Option(
@@ -102,13 +102,13 @@ def register(app: typer.Typer) -> None:
         from parley.cli.store.status import migrate
 
         owners = owners_of(issuer, agent=agent, tenant=tenant)
-        return _guarded(
-            store, lambda upkeep: migrate(output, upkeep, only_checks=check, owners=owners)
+        return _with_admin(
+            store, lambda admin: migrate(output, admin, check_only=check, owners=owners)
         )
 
     @settings_command(group, "export", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
     def export(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         file: str = typer.Argument(
             "-", metavar="FILE", help="A new file, or - for standard output."
@@ -129,11 +129,11 @@ def register(app: typer.Typer) -> None:
         """
         from parley.cli.store.transfer import export
 
-        _guarded(store, lambda upkeep: export(output, upkeep, file, agent=agent, tenant=tenant))
+        _with_admin(store, lambda admin: export(output, admin, file, agent=agent, tenant=tenant))
 
     @settings_command(group, "import", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
     def import_(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         file: str = typer.Argument(
             metavar="FILE", help="A file that export wrote, or - for standard input."
@@ -149,11 +149,11 @@ def register(app: typer.Typer) -> None:
         """
         from parley.cli.store.transfer import import_from
 
-        _guarded(store, lambda upkeep: import_from(output, upkeep, file))
+        _with_admin(store, lambda admin: import_from(output, admin, file))
 
     @settings_command(group, "prune", "output", "debug", epilog=EXITS)
     def prune(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         ended_before: str = typer.Option(
             "",
@@ -189,10 +189,10 @@ def register(app: typer.Typer) -> None:
         from parley.cli.store.prune import parse_age, prune
 
         age = parse_age(ended_before)
-        _guarded(
+        _with_admin(
             store,
-            lambda upkeep: prune(
-                output, upkeep, store, age=age, agent=agent, only_says=dry_run, rate=rate
+            lambda admin: prune(
+                output, admin, store, age=age, agent=agent, dry_run=dry_run, rate=rate
             ),
         )
 
@@ -200,18 +200,18 @@ def register(app: typer.Typer) -> None:
 
 
 def _register_webhooks(store_group: typer.Typer) -> None:
-    """Add what is about webhooks."""
+    """Add the commands for webhooks."""
     group = typer.Typer(rich_markup_mode=None)
     store_group.add_typer(group, name="webhooks", help="Show and resume suspended webhooks.")
 
     @settings_command(group, "list", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
     def list_(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         id: str = _push_id(),
-        task: str = _of("--task", "ID", "Only those of this task."),
-        agent: str = _of("--agent", "KEY", "Only those of this agent, by its key."),
-        tenant: str = _of("--tenant", "NAME", "Only those of this tenant."),
+        task: str = _filter("--task", "ID", "Only those of this task."),
+        agent: str = _filter("--agent", "KEY", "Only those of this agent, by its key."),
+        tenant: str = _filter("--tenant", "NAME", "Only those of this tenant."),
         store: str = _store(),
     ) -> None:
         """Show which webhooks are suspended, how far behind they are, and why.
@@ -223,16 +223,16 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         from parley.store.admin.admin import Which
 
         which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
-        _guarded(store, lambda upkeep: list_suspended(output, upkeep, which))
+        _with_admin(store, lambda admin: list_suspended(output, admin, which))
 
     @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
     def resume_(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         id: str = _push_id(),
-        task: str = _of("--task", "ID", "Those of this task."),
-        agent: str = _of("--agent", "KEY", "Those of this agent, by its key."),
-        tenant: str = _of("--tenant", "NAME", "Those of this tenant."),
+        task: str = _filter("--task", "ID", "Those of this task."),
+        agent: str = _filter("--agent", "KEY", "Those of this agent, by its key."),
+        tenant: str = _filter("--tenant", "NAME", "Those of this tenant."),
         all: bool = typer.Option(False, "--all", help="All that are suspended."),
         store: str = _store(),
     ) -> None:
@@ -244,7 +244,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         from parley.store.admin.admin import Which
 
         which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
-        _guarded(store, lambda upkeep: resume(output, upkeep, which, all=all))
+        _with_admin(store, lambda admin: resume(output, admin, which, all=all))
 
 
 def _push_id() -> str:
@@ -254,21 +254,21 @@ def _push_id() -> str:
     return argument
 
 
-def _of(name: str, metavar: str, text: str) -> str:
+def _filter(name: str, metavar: str, text: str) -> str:
     option: str = typer.Option("", name, metavar=metavar, help=text, show_default=False)
     return option
 
 
-def _guarded(url: str, action: Callable[[StoreAdmin], T]) -> T:
-    """Return what ``action`` returns for a store; what is wrong with that becomes a failure."""
+def _with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
+    """Return the result of ``action`` on a store; a store error becomes a ``CommandFailure``."""
     from parley.host.store_urls import open_admin
     from parley.store.task_store import StoreError
 
     try:
-        upkeep = open_admin(url)
+        admin = open_admin(url)
     except ValueError as error:
         raise UsageFailure(f"--store: {error}") from error
     try:
-        return action(upkeep)
+        return action(admin)
     except StoreError as error:
         raise CommandFailure("PARLEY_ERR_STORE", str(error)) from error

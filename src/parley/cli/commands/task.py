@@ -1,4 +1,4 @@
-"""``parley task``: look at tasks, wait for them, follow them, cancel them."""
+"""``parley task``: shows, waits for, follows and cancels tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 from parley.cli.commands import push_config
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import EVERYWHERE, EXITS, SOURCES, settings_command
-from parley.cli.settings.table import Settings
+from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.table import CommandSettings
 from parley.model.tasks import TaskState
 
 if TYPE_CHECKING:
-    from parley.cli.calls.calling import AgentCall
+    from parley.cli.calls.agent_call import AgentCall
 
-EPILOG = f"{EXITS}\n\n{SOURCES}"
+EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
 
 
@@ -26,18 +26,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="task", help="Look at tasks, wait for them, follow, cancel.")
     push_config.register(group)
 
-    @settings_command(group, "get", "history", *EVERYWHERE, "wait", "poll_interval", epilog=EPILOG)
-    def get(settings: Settings, output: Output, task_id: str = TASK) -> int:
+    @settings_command(
+        group, "get", "history", *CLIENT_OPTIONS, "wait", "poll_interval", epilog=EPILOG
+    )
+    def get(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Show a task: its state and its artifacts.
 
         Once, or with --wait again and again until it ends or asks for something.
         """
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _get(call, task_id))
 
-    @settings_command(group, "list", "context_id", "history", *EVERYWHERE, epilog=EPILOG)
+    @settings_command(group, "list", "context_id", "history", *CLIENT_OPTIONS, epilog=EPILOG)
     def list_tasks(
-        settings: Settings,
+        settings: CommandSettings,
         output: Output,
         state: str = typer.Option(
             "",
@@ -76,55 +78,49 @@ def register(app: typer.Typer) -> None:
     ) -> int:
         """List your tasks, the last updated first, page by page."""
         wanted = parse_state(state)
-        call = _call(settings, output, "")
+        call = push_config.call_for_task(settings, output, "")
         return call.run(lambda: _list(call, wanted, page_size, page_token, artifacts))
 
-    @settings_command(group, "cancel", "metadata", *EVERYWHERE, epilog=EPILOG)
-    def cancel(settings: Settings, output: Output, task_id: str = TASK) -> int:
+    @settings_command(group, "cancel", "metadata", *CLIENT_OPTIONS, epilog=EPILOG)
+    def cancel(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Cancel a task, and show the state that it is in then."""
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _cancel(call, task_id))
 
-    @settings_command(group, "subscribe", "history", *EVERYWHERE, "poll_interval", epilog=EPILOG)
-    def subscribe(settings: Settings, output: Output, task_id: str = TASK) -> int:
+    @settings_command(
+        group, "subscribe", "history", *CLIENT_OPTIONS, "poll_interval", epilog=EPILOG
+    )
+    def subscribe(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
         """Follow a task's events until it ends or asks for something.
 
         With --stream every event is shown as it comes; without, the task as it stands
         at the end. A stream that breaks is taken up again, or polled.
         """
-        call = _call(settings, output, task_id)
+        call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _subscribe(call, task_id))
 
 
-def _call(settings: Settings, output: Output, task_id: str) -> AgentCall:
-    from parley.cli.calls.calling import AgentCall
+def parse_state(text: str) -> TaskState:
+    """Return the state named ``working``, ``INPUT_REQUIRED`` or ``TASK_STATE_FAILED``.
 
-    call = AgentCall(settings, output)
-    call.task_id = task_id
-    return call
-
-
-def parse_state(written: str) -> TaskState:
-    """Return the state that is meant by ``working``, ``INPUT_REQUIRED``, ``TASK_STATE_FAILED``.
-
-    The one that English spells in two ways may be spelled in both.
+    Accepts both spellings of ``canceled``.
     """
-    if not written:
+    if not text:
         return TaskState.UNSPECIFIED
-    name = written.upper().replace("-", "_").removeprefix("TASK_STATE_")
+    name = text.upper().replace("-", "_").removeprefix("TASK_STATE_")
     try:
         return TaskState["CANCELED" if name == "CANCELLED" else name]
     except KeyError:
         known = ", ".join(state.name.lower().replace("_", "-") for state in TaskState)
-        raise UsageFailure(f"--state: {written!r} is no state; there are {known}") from None
+        raise UsageFailure(f"--state: {text!r} is no state; there are {known}") from None
 
 
 async def _get(call: AgentCall, task_id: str) -> None:
     import asyncio
 
-    from parley.cli.calls.following import poll
-    from parley.cli.calls.reporting import Report
-    from parley.client.calls.question import is_settled
+    from parley.cli.calls.follow import poll
+    from parley.cli.calls.report import Report
+    from parley.client.calls.prior_question import is_settled
 
     async with call.agent() as agent:
         task = await agent.get(task_id, history_length=call.settings.history)
@@ -137,7 +133,7 @@ async def _get(call: AgentCall, task_id: str) -> None:
 async def _list(
     call: AgentCall, state: TaskState, page_size: int | None, page_token: str, artifacts: bool
 ) -> None:
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.report import Report
 
     async with call.agent() as agent:
         page = await agent.list(
@@ -156,7 +152,7 @@ async def _list(
 
 
 async def _cancel(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.report import Report
 
     async with call.agent() as agent:
         task = await agent.cancel(task_id, metadata=call.settings.metadata)
@@ -164,8 +160,8 @@ async def _cancel(call: AgentCall, task_id: str) -> None:
 
 
 async def _subscribe(call: AgentCall, task_id: str) -> None:
-    from parley.cli.calls.following import follow, ignore
-    from parley.cli.calls.reporting import Report
+    from parley.cli.calls.follow import follow, ignore
+    from parley.cli.calls.report import Report
     from parley.model.operations import BY_NAME
     from parley.model.tasks import Task
 
@@ -173,9 +169,9 @@ async def _subscribe(call: AgentCall, task_id: str) -> None:
     async with call.agent() as agent:
         BY_NAME["SubscribeToTask"].check(agent.card.capabilities)
         stream = agent.subscribe(task_id)
-        seen = await follow(call, agent, stream, report.event if streams else ignore)
-        assert isinstance(seen, Task)  # a task's stream has no direct messages
+        task = await follow(call, agent, stream, report.event if streams else ignore)
+        assert isinstance(task, Task)  # a task's stream has no direct messages
         if streams:
-            report.go_on(seen)
+            report.next_step(task)
         else:
             report.task(await agent.get(task_id, history_length=call.settings.history))

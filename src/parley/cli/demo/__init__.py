@@ -1,1 +1,1 @@
-"""``parley demo``: its scenes, and the stage that shows them."""
+"""``parley demo``: its steps, and the views that show them."""

@@ -1,4 +1,4 @@
-"""A small picture on a terminal: two pixels to a character, an upper and a lower half block."""
+"""A small picture on a terminal: two pixels per character, as upper and lower half blocks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import zlib
 
 from rich.text import Text
 
-LARGEST = 1_000_000  # pixels; what is larger is not for a terminal
+MAX_PIXELS = 1_000_000  # more is not for a terminal
 
 
 def half_blocks(png: bytes, columns: int, rows: int) -> Text | None:
-    """Return a PNG at ``columns`` x ``rows`` characters, or ``None`` for one that is not plain.
+    """Return a PNG at ``columns`` x ``rows`` characters; ``None`` for an unsupported form.
 
-    Plain is: eight bits, a palette, no interlacing, unfiltered lines.
+    Supported: eight bits, a palette, no interlacing, unfiltered lines.
     """
-    read = _read(png)
-    if read is None:
+    decoded = _decode(png)
+    if decoded is None:
         return None
-    width, height, lines, palette = read
+    width, height, lines, palette = decoded
     picture = Text()
     for row in range(rows):
         for column in range(columns):
@@ -33,8 +33,8 @@ def half_blocks(png: bytes, columns: int, rows: int) -> Text | None:
     return picture
 
 
-def _span(place: int, places: int, size: int) -> range:
-    return range(place * size // places, (place + 1) * size // places)
+def _span(index: int, count: int, size: int) -> range:
+    return range(index * size // count, (index + 1) * size // count)
 
 
 def _mean(
@@ -45,20 +45,18 @@ def _mean(
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _read(
-    png: bytes,
-) -> tuple[int, int, list[bytes], list[tuple[int, int, int]]] | None:
+def _decode(png: bytes) -> tuple[int, int, list[bytes], list[tuple[int, int, int]]] | None:
     if not png.startswith(b"\x89PNG\r\n\x1a\n"):
         return None
     chunks: dict[bytes, bytes] = {}
-    place = 8
-    while place + 12 <= len(png):
-        size, kind = struct.unpack(">I4s", png[place : place + 8])
-        chunks[kind] = chunks.get(kind, b"") + png[place + 8 : place + 8 + size]
-        place += size + 12
+    offset = 8
+    while offset + 12 <= len(png):
+        size, kind = struct.unpack(">I4s", png[offset : offset + 8])
+        chunks[kind] = chunks.get(kind, b"") + png[offset + 8 : offset + 8 + size]
+        offset += size + 12
     try:
         width, height, *form = struct.unpack(">2I5B", chunks[b"IHDR"])
-        if form != [8, 3, 0, 0, 0] or min(width, height) < 64 or width * height > LARGEST:
+        if form != [8, 3, 0, 0, 0] or min(width, height) < 64 or width * height > MAX_PIXELS:
             return None
         pixels = zlib.decompressobj().decompress(chunks[b"IDAT"], (width + 1) * height)
         colours = chunks[b"PLTE"]

@@ -1,1 +1,1 @@
-"""What a command prints: text, errors, redaction."""
+"""The output of a command: text, JSON, errors, redaction."""

@@ -70,7 +70,7 @@ def describe_interface(interface: AgentInterface) -> str:
 
 
 def describe_scheme(scheme: SecurityScheme) -> str:
-    """Return what a caller has to bring, on one line."""
+    """Return the required credential, on one line."""
     if (key := scheme.api_key_security_scheme) is not None:
         return f"API key in {key.location} {key.name}"
     if (http := scheme.http_auth_security_scheme) is not None:
@@ -83,12 +83,12 @@ def describe_scheme(scheme: SecurityScheme) -> str:
 
 
 def describe_requirement(requirement: SecurityRequirement) -> str:
-    """Return the schemes of one requirement, which are needed together, with their scopes."""
-    named = [
+    """Return the schemes of one requirement, all needed together, with their scopes."""
+    schemes = [
         name + (f" ({' '.join(scopes.list)})" if scopes.list else "")
         for name, scopes in requirement.schemes.items()
     ]
-    return " and ".join(named) or "none"
+    return " and ".join(schemes) or "none"
 
 
 def _yes(value: bool | None) -> str:

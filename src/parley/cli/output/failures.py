@@ -1,8 +1,8 @@
-"""What goes wrong in the command itself, and the exit status that says so.
+"""The failures of a command, and their exit statuses.
 
-A failure that the protocol names keeps the protocol's name; what happens before or outside a
-request has a code of its own (command-line specification, Appendix D). The exit status says only
-whether the command did its job, never how the task turned out (§6.6, §11.6).
+An error of the protocol keeps its name; one before or outside a request has its own code
+(command-line specification, Appendix D). The exit status shows only whether the command worked,
+never the outcome of the task (§6.6, §11.6).
 """
 
 from __future__ import annotations
@@ -30,15 +30,10 @@ EXIT_STATUSES: dict[str, int] = {
 
 
 class CommandFailure(Exception):
-    """A command that could not do its job. ``code`` decides the exit status."""
+    """A failed command. ``code`` decides the exit status."""
 
     def __init__(
-        self,
-        code: str,
-        message: str,
-        *,
-        hint: str | None = None,
-        a2a_code: int | str | None = None,
+        self, code: str, message: str, *, hint: str | None = None, a2a_code: int | str | None = None
     ) -> None:
         self.code = code
         self.message = message
@@ -48,28 +43,23 @@ class CommandFailure(Exception):
 
     @property
     def exit_status(self) -> int:
-        """What the process ends with: 1 for the errors that the protocol names."""
+        """The exit status of the process: 1 for the protocol's errors."""
         return EXIT_STATUSES.get(self.code, FAILED)
 
     def envelope(self, message: str, hint: str | None) -> dict[str, dict[str, str | int | None]]:
-        """Return the error object (Appendix B), with its words as they may be shown."""
+        """Return the error object (Appendix B), with a redacted message and hint."""
         return {
-            "error": {
-                "code": self.code,
-                "message": message,
-                "hint": hint,
-                "a2aCode": self.a2a_code,
-            }
+            "error": {"code": self.code, "message": message, "hint": hint, "a2aCode": self.a2a_code}
         }
 
 
 class UsageFailure(CommandFailure):
-    """The command line, or a configured value, is not right."""
+    """An invalid command line or configured value."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__("A2ACLI_ERR_USAGE", message, hint=hint)
 
 
 def protocol_failure(error: A2AError, *, hint: str | None = None) -> CommandFailure:
-    """Return ``error`` under the name and the code that the protocol gives it (§11.4)."""
+    """Return ``error`` with the protocol's name and code for it (§11.4)."""
     return CommandFailure(type(error).__name__, error.message, hint=hint, a2a_code=error.code)

@@ -1,6 +1,6 @@
-"""Keeping credentials out of everything that is not the agent's own answer.
+"""Redaction of credentials in everything but the agent's own answer.
 
-Nothing turns this off: neither --debug nor --verbose (command-line specification, §12.1).
+Nothing turns it off: neither --debug nor --verbose (command-line specification, §12.1).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 
 HIDDEN = "[redacted]"
 
-# What the protocol itself sends is no secret, and worth reading in a log.
+# Headers of the protocol itself are no secret, and useful in a log.
 _PUBLIC_HEADERS = frozenset(
     {
         "a2a-version",
@@ -33,12 +33,12 @@ _PUBLIC_HEADERS = frozenset(
     }
 )
 _USER_INFO = re.compile(r"(?<=://)[^/\s@'\"]+@")
-# A parameter such as "x-debug: 1" would blot out every 1; what is this short guards nothing.
-_SHORTEST = 4
+# A shorter secret protects nothing: that of "x-debug: 1" would hide every 1.
+_MIN_SECRET = 4
 
 
 class Redactor:
-    """Replaces known secrets, however they are written, in any text."""
+    """Replaces known secrets in any text, also in their quoted forms."""
 
     def __init__(
         self, credentials: Iterable[str | None] = (), parameters: Iterable[str] = ()
@@ -46,10 +46,10 @@ class Redactor:
         values = {value for value in credentials if value}
         for parameter in parameters:
             value = parameter.partition(":")[2].strip()
-            pieces = {value, *value.split(" ")}
-            values |= {piece for piece in pieces if len(piece) >= _SHORTEST}
+            words = {value, *value.split(" ")}
+            values |= {word for word in words if len(word) >= _MIN_SECRET}
         forms = {form for value in values for form in _forms(value)}
-        # The longest first, so that no secret is left half shown by a shorter one inside it.
+        # The longest first: a shorter secret inside must not leave the rest visible.
         pattern = "|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True))
         self._secrets = re.compile(pattern) if pattern else None
 
@@ -60,12 +60,12 @@ class Redactor:
         return _USER_INFO.sub(f"{HIDDEN}@", text)
 
     def header(self, name: str, value: str) -> str:
-        """Return a header as it may be shown: only the protocol's own have their value shown."""
+        """Return a header for display; only the protocol's own headers show their value."""
         return f"{name}: {self(value) if name.lower() in _PUBLIC_HEADERS else HIDDEN}"
 
 
 def without_user(address: str) -> str:
-    """Return an address without a user and a password in it."""
+    """Return an address without its user and password."""
     return _USER_INFO.sub("", address)
 
 

@@ -1,4 +1,4 @@
-"""What the agent said, as labelled text. Every part is shown in some form; none is dropped."""
+"""The agent's messages, tasks and events as labelled text. Every part appears in some form."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import UNSET
 
 from parley.cli.output.text import TextWriter, json_text
-from parley.client.calls.difference import news
-from parley.client.calls.question import reopens
+from parley.client.calls.diff import new_output
+from parley.client.calls.prior_question import restates_prior_question
 from parley.model.parts import Artifact, Message, Part, text_of
 from parley.model.requests import ListTasksResponse
 from parley.model.tasks import (
@@ -25,20 +25,20 @@ TEXT, DATA, FILE = "Text", "Data", "File"
 
 
 def write_task(write: TextWriter, task: Task, *, verbose: bool) -> None:
-    """Write a task: its ids and state, what it says, what it made."""
+    """Write a task: its ids, state, status message and artifacts."""
     write.field("Task", task.id)
     write.field("Context", task.context_id)
     write_status(write, task.status, verbose=verbose)
     for artifact in task.artifacts:
         write_artifact(write, artifact, verbose=verbose)
-    if task.last_words is not None and not any(artifact.text for artifact in task.artifacts):
-        write_parts(write, task.last_words.parts, verbose=verbose)
+    if task.final_message is not None and not any(artifact.text for artifact in task.artifacts):
+        write_parts(write, task.final_message.parts, verbose=verbose)
     if verbose:
         write_metadata(write, task.metadata)
 
 
 def write_status(write: TextWriter, status: TaskStatus, *, verbose: bool) -> None:
-    """Write a state, exactly as it was received, and what the agent said about it."""
+    """Write a state exactly as received, and the status message."""
     write.field("State", status.state.value)
     if verbose and status.timestamp is not None:
         write.field("Since", status.timestamp)
@@ -77,15 +77,17 @@ def write_history(write: TextWriter, history: Sequence[Message], *, verbose: boo
 
 
 def write_artifact(write: TextWriter, artifact: Artifact, *, verbose: bool) -> None:
-    """Write an artifact: what it is, then its parts."""
+    """Write an artifact: its head, then its parts."""
     write_artifact_head(write, artifact, verbose=verbose)
-    write_parts(write, artifact.parts if verbose else joined(artifact.parts), verbose=verbose)
+    write_parts(
+        write, artifact.parts if verbose else with_joined_text(artifact.parts), verbose=verbose
+    )
     if verbose:
         write_metadata(write, artifact.metadata)
 
 
 def write_artifact_head(write: TextWriter, artifact: Artifact, *, verbose: bool) -> None:
-    """Write which artifact the parts that follow belong to."""
+    """Write the id, name and description of an artifact, before its parts."""
     write.field("Artifact", artifact.artifact_id)
     if artifact.name:
         write.field("Name", artifact.name)
@@ -99,7 +101,7 @@ def write_artifact_head(write: TextWriter, artifact: Artifact, *, verbose: bool)
 def write_parts(
     write: TextWriter, parts: Sequence[Part], *, verbose: bool, label: str = TEXT
 ) -> None:
-    """Write parts: text as it reads, data as formatted JSON, files by name, type and size."""
+    """Write parts: text as it is, data as formatted JSON, files by name, type and size."""
     for part in parts:
         if part.text is not None:
             write.content(label, part.text)
@@ -115,14 +117,14 @@ def write_parts(
             write_metadata(write, part.metadata)
 
 
-def joined(parts: Sequence[Part]) -> list[Part]:
-    """Return an artifact's parts with its text in one piece where it was streamed in many."""
+def with_joined_text(parts: Sequence[Part]) -> list[Part]:
+    """Return an artifact's parts with adjacent text parts joined."""
     whole: list[Part] = []
-    for kind, run in groupby(parts, lambda part: (part.text is not None, part.media_type)):
+    for kind, group in groupby(parts, lambda part: (part.text is not None, part.media_type)):
         if kind[0]:
-            whole.append(Part(text=text_of(tuple(run)), media_type=kind[1]))
+            whole.append(Part(text=text_of(tuple(group)), media_type=kind[1]))
         else:
-            whole.extend(run)
+            whole.extend(group)
     return whole
 
 
@@ -133,7 +135,7 @@ def write_metadata(write: TextWriter, metadata: dict[str, Any] | None) -> None:
 
 
 def write_page(write: TextWriter, page: ListTasksResponse, *, verbose: bool) -> None:
-    """Write a page of tasks, then how many there are and where the next page begins."""
+    """Write a page of tasks, then the total and the token of the next page."""
     for task in page.tasks:
         write_task(write, task, verbose=verbose)
         write.gap()
@@ -145,15 +147,15 @@ def write_page(write: TextWriter, page: ListTasksResponse, *, verbose: bool) -> 
 def file_line(part: Part, name: str = "") -> str:
     """Return a file's name, media type and size (or address), on one line.
 
-    ``name`` is for files that have none themselves.
+    ``name`` is for a file without a name.
     """
     kind = part.media_type or "unknown type"
-    place = f"{len(part.raw):,} bytes" if part.raw is not None else part.url
-    return f"{part.filename or name or 'unnamed'} ({kind}, {place})"
+    size_or_url = f"{len(part.raw):,} bytes" if part.raw is not None else part.url
+    return f"{part.filename or name or 'unnamed'} ({kind}, {size_or_url})"
 
 
 class EventWriter:
-    """Writes the events of a stream as they come; a text that grows stays one block."""
+    """Writes the events of a stream as they come; a growing text stays one block."""
 
     def __init__(self, write: TextWriter, flush: Callable[[], None], *, verbose: bool) -> None:
         self._write = write
@@ -161,9 +163,9 @@ class EventWriter:
         self._verbose = verbose
 
     def event(self, event: Event, *, before: Task | None = None) -> None:
-        """Write one event, at once.
+        """Write one event and flush.
 
-        Of a task that a message continues there is only what it did not have ``before``.
+        Of a continued task only what is new since ``before`` is written.
         """
         write, verbose = self._write, self._verbose
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -185,9 +187,9 @@ class EventWriter:
             return
         self._write.field("Task", task.id)
         self._write.field("Context", task.context_id)
-        if not reopens(before, task):
+        if not restates_prior_question(before, task):
             write_status(self._write, task.status, verbose=self._verbose)
-        for artifact in news(before, task).artifacts:
+        for artifact in new_output(before, task).artifacts:
             write_artifact(self._write, artifact, verbose=self._verbose)
         if self._verbose:
             write_metadata(self._write, task.metadata)
@@ -196,9 +198,9 @@ class EventWriter:
         write, artifact = self._write, event.artifact
         key = f"text of {artifact.artifact_id}"
         for number, part in enumerate(artifact.parts):
-            goes_on = event.append and write.open_block == key
+            continues = event.append and write.open_block == key
             if part.text is not None:
-                if not goes_on:
+                if not continues:
                     if number == 0:
                         write_artifact_head(write, artifact, verbose=self._verbose)
                     write.begin(TEXT, key)

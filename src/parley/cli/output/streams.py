@@ -1,8 +1,8 @@
 """The two streams: the payload goes to stdout, everything about the command to stderr.
 
-No credential passes to stderr or into an error, whatever was said (``redaction``). Nothing passes
-to either that a terminal would obey (``text``): whatever the command prints or logs goes through
-here, except for what ``demo`` draws on a terminal and the lines of ``store export``.
+No credential gets to stderr or into an error (``redaction``), and no control character to either
+stream (``text``). All output and logs go through here, except what ``demo`` draws on a terminal and
+the lines of ``store export``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from parley.model.encoding import encode
 
 
 class Output:
-    """Writes results and diagnostics in the format that was asked for.
+    """Writes results and diagnostics in the chosen format.
 
     A result is one JSON document, or one JSON object a line when streaming, or labelled text.
     """
@@ -47,7 +47,7 @@ class Output:
         self.json(encode(value))
 
     def json(self, encoded: bytes) -> None:
-        """Write JSON that is encoded already: formatted, or on a line of its own."""
+        """Write encoded JSON: formatted, or on a line of its own."""
         encoded = msgspec.json.format(encoded, indent=-1 if self.is_stream else 2)
         sys.stdout.write(visible_json(encoded.decode()) + "\n")
         sys.stdout.flush()
@@ -61,53 +61,53 @@ class Output:
         self.text.close()
         sys.stdout.flush()
         code = failure.code if failure.a2a_code is None else f"{failure.code} ({failure.a2a_code})"
-        self._say("error", f"{failure.message} [{code}]")
+        self._print("error", f"{failure.message} [{code}]")
         if failure.hint:
-            self._say("hint", failure.hint)
+            self._print("hint", failure.hint)
 
     def warn(self, text: str) -> None:
-        """Say something that the user should know."""
-        self._say("warning", text)
+        """Print a warning."""
+        self._print("warning", text)
 
     def note(self, text: str) -> None:
-        """Say something that helps to go on."""
-        self._say("note", text)
+        """Print a note."""
+        self._print("note", text)
 
     def debug(self, text: str) -> None:
-        """Say how the command works, if that was asked for."""
+        """Print a debug line, if --debug is on."""
         if self.is_debug:
-            self._say("debug", text)
+            self._print("debug", text)
 
-    def _say(self, kind: str, text: str) -> None:
+    def _print(self, kind: str, text: str) -> None:
         lines = visible(self.redact(text)).splitlines() or [""]
-        say("\n".join(f"{kind}: {line}" for line in lines), aside=True)
+        print_line("\n".join(f"{kind}: {line}" for line in lines), err=True)
 
 
-def say(text: str, *, aside: bool = False) -> None:
-    """Print lines at once, on stdout or ``aside`` on stderr."""
-    stream = sys.stderr if aside else sys.stdout
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print lines and flush, on stdout or (``err``) on stderr."""
+    stream = sys.stderr if err else sys.stdout
     stream.write(f"{visible(text)}\n")
     stream.flush()
 
 
 class LogFormatter(logging.Formatter):
-    """One line for each record; what has more goes on further in, and looks like no other."""
+    """One line per record; further lines are indented, so that none can pass for a record."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line, and those that its message has beyond it."""
+        """Return the line of a record and the indented rest of its message."""
         return visible(super().formatMessage(record)).replace("\n", "\n  ")
 
     def formatException(self, ei: Any) -> str:
-        """Return a traceback."""
+        """Return an indented traceback."""
         return textwrap.indent(visible(super().formatException(ei)), "  ")
 
     def formatStack(self, stack_info: str) -> str:
-        """Return where a record was made."""
+        """Return the indented stack of a record."""
         return textwrap.indent(visible(super().formatStack(stack_info)), "  ")
 
 
 def log_to_stderr(level: str) -> None:
-    """Have everything that the server and its agents say logged, one line each."""
+    """Log everything of the server and its agents to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         LogFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
@@ -116,28 +116,28 @@ def log_to_stderr(level: str) -> None:
 
 
 def prepare_streams() -> None:
-    """Make both streams write UTF-8 everywhere, and never fail on a character."""
+    """Make both streams write UTF-8 on every platform, and never fail on a character."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    if logging.lastResort is not None:  # what is logged where nobody listens, by any library
+    if logging.lastResort is not None:  # for libraries that log without a handler
         logging.lastResort.setFormatter(LogFormatter())
 
 
-def listen_to_python() -> None:
-    """Have logged what Python itself says beside the program: warnings, and what nobody caught."""
+def log_python_errors() -> None:
+    """Log Python's own output: warnings, and uncaught exceptions."""
     log = logging.getLogger("parley")
 
-    def told(what: str, kind: Any, error: Any, trace: Any) -> None:
-        if kind is not SystemExit:  # with which a thread ends itself
-            log.error(what, exc_info=(kind, error, trace))
+    def log_error(text: str, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not SystemExit:  # the normal end of a thread
+            log.error(text, exc_info=(kind, error, trace))
 
     logging.captureWarnings(True)
-    sys.excepthook = lambda kind, error, trace: told("parley failed", kind, error, trace)
-    threading.excepthook = lambda args: told(
+    sys.excepthook = lambda kind, error, trace: log_error("parley failed", kind, error, trace)
+    threading.excepthook = lambda args: log_error(
         "a thread failed", args.exc_type, args.exc_value, args.exc_traceback
     )
-    sys.unraisablehook = lambda args: told(
+    sys.unraisablehook = lambda args: log_error(
         args.err_msg or "an exception was passed over",
         args.exc_type,
         args.exc_value,

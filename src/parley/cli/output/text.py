@@ -1,10 +1,10 @@
 """The ``text`` format: ``Label: value`` lines and blocks, safe to read, to pipe and to parse.
 
-A field is one line. What does not fit on a line is a block: its label alone on a line, the
-content, and an empty line that closes it; an empty line inside the content is written as one
-space, so that a reader can skip a block whole. Nothing that others say can move the cursor or turn
-the order of what is read: such characters are shown, not sent (command-line specification, §11.2).
-This module decides which those are, for text and for JSON; ``output`` writes nothing without it.
+A field is one line. Longer content is a block: its label alone on a line, the content, and an empty
+line that closes it. An empty line inside the content becomes one space, so that a reader can skip a
+whole block. Text of others cannot move the cursor or change the reading order: such characters are
+escaped (command-line specification, §11.2). This module decides which those are, for text and for
+JSON; ``streams`` writes nothing without it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-# Written as they are: the joiners, which emoji and the scripts of India are spelled with, and what
-# only says where a line may end. Written out: all that a terminal obeys, and what makes a text read
-# other than it is: in another order, on another line, or with a part that nobody sees.
+# Escaped: everything that a terminal obeys, and what makes a text look different from what it is:
+# in another order, on another line, or with an invisible part. Not escaped: joiners, which emoji
+# and Indic scripts need, and line-break hints.
 _UNSAFE = re.compile(
     "["
     r"\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and line feed, DEL, C1
@@ -33,14 +33,14 @@ _LINE_ENDS = re.compile(r"\r\n?")
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with unsafe characters written out; tabs and line ends stay.
+    """Return ``text`` with unsafe characters escaped; tabs and line ends stay. Idempotent.
 
-    A carriage return is a line end, with or without a line feed. Doing it twice changes nothing.
+    A carriage return is a line end, with or without a line feed.
     """
-    return _UNSAFE.sub(_written_out, _LINE_ENDS.sub("\n", text))
+    return _UNSAFE.sub(_escaped, _LINE_ENDS.sub("\n", text))
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     number = ord(match.group())
     if number > 0xFFFF:
         return f"\\U{number:08x}"
@@ -50,21 +50,21 @@ def _written_out(match: re.Match[str]) -> str:
 def visible_json(document: str) -> str:
     """Return a JSON document with unsafe characters as JSON escapes; its value is the same.
 
-    JSON has them inside strings only, and never behind a backslash.
+    JSON has such characters only inside strings, and never after a backslash.
     """
     return _UNSAFE.sub(lambda match: json.dumps(match.group())[1:-1], document)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """Return ``value`` as JSON that a person can read; however deep, if it could be received."""
+    """Return ``value`` as readable JSON, at any depth that could be received."""
     encoded = msgspec.json.encode(value)
     return visible_json(msgspec.json.format(encoded, indent=indent or 0).decode())
 
 
 def shell_words(words: list[str]) -> str:
-    """Return a command line that can be copied: its words quoted, each on the one line.
+    """Return a command line to copy: its words quoted, on one line.
 
-    A word with characters that cannot stand there is in the shells' ``$'...'``.
+    A word with unprintable characters is in the shells' ``$'...'``.
     """
     return " ".join(map(_shell_word, words))
 
@@ -82,7 +82,7 @@ def one_line(text: str) -> str:
 
 
 class TextWriter:
-    """Writes fields and blocks. A block may stay open and grow; anything else closes it."""
+    """Writes fields and blocks. An open block may grow; anything else closes it."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -92,7 +92,7 @@ class TextWriter:
 
     @property
     def open_block(self) -> str:
-        """The key of the block that is open, or nothing."""
+        """The key of the open block, or an empty string."""
         return self._open
 
     def field(self, label: str, value: object) -> None:
@@ -101,7 +101,7 @@ class TextWriter:
         self._write(f"{one_line(label)}: {one_line(str(value))}\n")
 
     def content(self, label: str, text: str) -> None:
-        """Write a field where the text is one line, else a block."""
+        """Write a field for a text of one line, else a block."""
         line = text.removesuffix("\n")
         if line and "\n" not in line and "\r" not in line:
             self.close()
@@ -116,14 +116,14 @@ class TextWriter:
         self.close()
 
     def begin(self, label: str, key: str = "block") -> None:
-        """Open a block that ``more`` can add to."""
+        """Open a block for ``more``."""
         self.close()
         self._write(f"{label}:\n")
         self._open, self._at_line_start = key, True
 
     def more(self, text: str) -> None:
-        """Add to the open block, as far as it goes; lines need not be whole."""
-        if self._pending_return:  # a line end may be cut in two by a chunk's end
+        """Add text to the open block; lines may be incomplete."""
+        if self._pending_return:  # a chunk may end inside a line end
             text, self._pending_return = "\r" + text, False
         if text.endswith("\r"):
             text, self._pending_return = text[:-1], True

@@ -1,1 +1,1 @@
-"""The settings of the commands, and where their values come from."""
+"""The settings of the client commands, and the sources of their values."""

@@ -1,6 +1,6 @@
 """The ``.env`` files that hold settings: ``A2ACLI_<OPTION>=value``, one a line.
 
-A project's ``.env`` may hold anything for anyone, so lines that are not ours are passed over.
+A project's ``.env`` may serve any program, so other lines are ignored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from parley.cli.output.failures import UsageFailure
 
 PREFIX = "A2ACLI_"
 MAX_SIZE = 1024 * 1024
-"""What a ``.env`` file may hold, in bytes: a file of another kind is not read into memory."""
+"""The size limit of a ``.env`` file, in bytes."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return our settings in ``text``. The last of several lines for one name counts."""
+    """Return the command's settings in ``text``. The last line for a name counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
@@ -45,7 +45,7 @@ def _unquote(value: str) -> str:
 
 
 def global_file() -> Path:
-    """Return where a user's own settings are kept."""
+    """Return the path of the user's own settings."""
     return Path.home() / ".config" / "a2a-cli" / ".env"
 
 
@@ -58,7 +58,7 @@ def local_file(start: Path) -> Path | None:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return our settings in the file. Raises ``UsageFailure`` when it cannot be read."""
+    """Return the command's settings in a file. Raises ``UsageFailure`` if it is unreadable."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_SIZE + 1)
@@ -77,7 +77,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether other users of this machine may read the file (where the platform can say)."""
+    """Return whether other users of this machine can read the file (on POSIX)."""
     if os.name != "posix":
         return False
     try:

@@ -1,26 +1,26 @@
-"""Durations as people write them: 2s, 500ms, 1m, 1m30s."""
+"""Durations in text: 2s, 500ms, 1m, 1m30s."""
 
 from __future__ import annotations
 
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PIECE = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_TERM = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration(text: str) -> float:
     """Return ``text`` in seconds; a plain number is in seconds. Raises ``ValueError``."""
-    written = text.strip().lower()
-    if _PLAIN.fullmatch(written):
-        return float(written)
-    if not written or _PIECE.sub("", written):
+    normal = text.strip().lower()
+    if _PLAIN.fullmatch(normal):
+        return float(normal)
+    if not normal or _TERM.sub("", normal):
         raise ValueError(f"{text!r} is not a duration such as 2s, 500ms, 1m or 1m30s")
-    return sum(float(number) * _UNITS[unit] for number, unit in _PIECE.findall(written))
+    return sum(float(number) * _UNITS[unit] for number, unit in _TERM.findall(normal))
 
 
 def format_duration(seconds: float) -> str:
-    """Return ``seconds`` in the form that ``parse_duration`` reads."""
+    """Return ``seconds`` in a form for ``parse_duration``."""
     if seconds < 1:
         return f"{seconds * 1000:g}ms"
     for unit in ("h", "m"):

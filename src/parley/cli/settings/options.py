@@ -1,8 +1,8 @@
-"""From the table of settings to the options of a command, and to its help.
+"""Options and help of the client commands, generated from the table of settings.
 
-Every client command takes its settings as one ``Settings`` value; what the command line does not
-say comes from the environment and the ``.env`` files. The order in which the parts of a message
-were written is read here too, because the parser sorts options by name.
+A command gets its settings as one ``CommandSettings`` value. What the command line leaves out comes
+from the environment and the ``.env`` files. The order of message parts is kept here too, because
+the parser groups options by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from parley.cli.boundary import conclude
+from parley.cli.boundary import exit_status_of
 from parley.cli.messages import Flag
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.redaction import Redactor, without_user
@@ -27,9 +27,9 @@ from parley.cli.output.text import visible
 from parley.cli.settings.dotenv import is_open_to_others
 from parley.cli.settings.durations import format_duration
 from parley.cli.settings.sources import SettingSource, resolve, sources
-from parley.cli.settings.table import BY_FIELD, DEFAULT, Setting, Settings
+from parley.cli.settings.table import BY_FIELD, DEFAULT, CommandSettings, Setting
 
-AGENT = (
+AGENT_OPTIONS = (
     "agent_card",
     "transport",
     "a2a_version",
@@ -39,13 +39,13 @@ AGENT = (
     "api_key",
     "trust_origin",
 )
-OUTPUT = ("output", "stream", "verbose", "debug", "config")
-EVERYWHERE = (*AGENT, "timeout", *OUTPUT)
+OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
+CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)
 
-PARTS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
+PART_FLAGS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
 _PARTS_KEY = "parley.parts"
 
-EXITS = """\b
+EXIT_HELP = """\b
 Exit status:
   0  done: the agent was asked and its answer reported, whatever the answer
   1  failed          2  wrong usage
@@ -53,7 +53,7 @@ Exit status:
   4  credentials missing or refused
   5  --timeout ran out"""
 
-SOURCES = """\b
+SOURCES_HELP = """\b
 Every option but --stream can be set in the environment, or (but for --config)
 in a .env file:
   --agent-card is A2ACLI_AGENT_CARD, --api-key is A2ACLI_API_KEY, ...
@@ -61,30 +61,30 @@ in a .env file:
   above), that before ~/.config/a2a-cli/.env. See: parley config show
   A ./.env (or one above) says where the credentials in it go, never others."""
 
-SECRETS = """\b
+SECRETS_HELP = """\b
 A credential given as a flag can be seen by others in the process table and
 stays in the shell's history. A2ACLI_BEARER and A2ACLI_API_KEY do not."""
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options in groups, and which keeps the order of parts."""
+    """A command with grouped options in its help, which keeps the order of message parts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as usual, and remember the part flags as they were written."""
+        """Parse as usual, and keep the part flags in their order."""
         if any(parameter.name == "media_type" for parameter in self.params):
             given, _, order = self.make_parser(ctx).parse_args(args=list(args))
-            ctx.meta[_PARTS_KEY] = _in_order(given, order)
+            ctx.meta[_PARTS_KEY] = _ordered_parts(given, order)
         return super().parse_args(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
-        """Return the help, which shows what others may have written into a ``.env`` file."""
+        """Return the help, escaped because defaults may come from a ``.env`` file."""
         return visible(super().get_help(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, group by group."""
+        """Write the options by group."""
         try:
-            found = found_sources(None)
-        except UsageFailure:  # help has to work when the configuration does not
+            found = load_sources(None)
+        except UsageFailure:  # help must work without a valid configuration
             found = []
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -97,15 +97,15 @@ class GroupedCommand(TyperCommand):
                 group = getattr(parameter, "rich_help_panel", None) or "Options"
             setting = BY_FIELD.get(str(parameter.name).removesuffix("_"))
             if setting is not None:
-                record = record[0], f"{setting.help}{_shown_default(setting, found)}"
+                record = record[0], f"{setting.help}{_default_text(setting, found)}"
             groups.setdefault(group, []).append(record)
         for group, records in groups.items():
             with formatter.section(group):
                 formatter.write_dl(records)
 
 
-def _in_order(given: dict[str, Any], order: Sequence[Any]) -> list[Flag]:
-    values = {name: iter(given.get(name) or ()) for name in PARTS}
+def _ordered_parts(given: dict[str, Any], order: Sequence[Any]) -> list[Flag]:
+    values = {name: iter(given.get(name) or ()) for name in PART_FLAGS}
     return [
         Flag(parameter.name, next(values[parameter.name]))
         for parameter in order
@@ -113,16 +113,16 @@ def _in_order(given: dict[str, Any], order: Sequence[Any]) -> list[Flag]:
     ]
 
 
-def written_parts(context: typer.Context) -> list[Flag]:
-    """Return the part flags of the command line, in the order in which they stand there."""
+def part_flags(context: typer.Context) -> list[Flag]:
+    """Return the part flags in the order of the command line."""
     return list(context.meta.get(_PARTS_KEY, ()))
 
 
-def found_sources(config: str | None) -> list[SettingSource]:
-    """Return where settings come from in this process. Raises ``UsageFailure``."""
+def load_sources(config: str | None) -> list[SettingSource]:
+    """Return the sources of settings of this process. Raises ``UsageFailure``."""
     try:
         folder: Path | None = Path.cwd()
-    except OSError:  # the folder is gone
+    except OSError:  # the folder was deleted
         folder = None
     return sources(os.environ, folder, config or os.environ.get("A2ACLI_CONFIG"))
 
@@ -130,20 +130,20 @@ def found_sources(config: str | None) -> list[SettingSource]:
 def settings_command(
     app: typer.Typer, name: str, *fields: str, epilog: str = "", parts: bool = False
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Register a command that takes its settings, the ``fields``, and the output to write to.
+    """Register a command that gets its settings (the ``fields``) and the output.
 
-    Its other parameters are its own arguments and options. ``parts`` adds the flags that make a
-    message; the command reads them with ``written_parts``.
+    Its other parameters are its own arguments and options. ``parts`` adds the flags for message
+    parts; the command reads them with ``part_flags``.
     """
-    asked = [BY_FIELD[field] for field in fields]
+    chosen = [BY_FIELD[field] for field in fields]
 
     def register(function: Callable[..., int | None]) -> Callable[..., int | None]:
         @wraps(function)
         def run(**given: Any) -> None:
-            flags = {s.field: given.pop(f"{s.field}_") for s in asked}
-            for name in PARTS if parts else ():
+            flags = {s.field: given.pop(f"{s.field}_") for s in chosen}
+            for name in PART_FLAGS if parts else ():
                 given.pop(name)
-            found = found_sources(flags.get("config"))
+            found = load_sources(flags.get("config"))
             settings = resolve(flags, found)
             output = Output(
                 is_json=settings.is_json,
@@ -152,13 +152,13 @@ def settings_command(
                 redact=Redactor((settings.bearer, settings.api_key), settings.svc_param),
             )
             _warn_about_open_files(output, found)
-            status = conclude(output, lambda: function(settings, output, **given))
+            status = exit_status_of(output, lambda: function(settings, output, **given))
             if status:
                 raise typer.Exit(status)
 
         own = list(inspect.signature(function, eval_str=True).parameters.values())[2:]
-        options = [_parameter(setting, asked) for setting in asked]
-        flags = [_part_option(name) for name in PARTS] if parts else []
+        options = [_parameter(setting, chosen) for setting in chosen]
+        flags = [_part_option(name) for name in PART_FLAGS] if parts else []
         run.__signature__ = inspect.Signature([*own, *flags, *options])  # type: ignore[attr-defined]
         run.__annotations__ = {}
         del run.__wrapped__
@@ -179,21 +179,21 @@ def _warn_about_open_files(output: Output, found: Sequence[SettingSource]) -> No
             )
 
 
-def _parameter(setting: Setting, asked: Sequence[Setting]) -> inspect.Parameter:
+def _parameter(setting: Setting, chosen: Sequence[Setting]) -> inspect.Parameter:
     kind: Any = {"list": list[str] | None, "flag": bool | None}.get(setting.kind, str | None)
     option = typer.Option(
         None,
-        *_declarations(setting, asked),
+        *_declarations(setting, chosen),
         metavar=setting.metavar or None,
         rich_help_panel=setting.panel,
         show_default=False,
     )
-    name = f"{setting.field}_"  # async is a word of the language
+    name = f"{setting.field}_"  # async is a keyword
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=option)
 
 
-def _declarations(setting: Setting, asked: Sequence[Setting]) -> list[str]:
-    taken = {flag for other in asked if other is not setting for flag in other.spellings}
+def _declarations(setting: Setting, chosen: Sequence[Setting]) -> list[str]:
+    taken = {flag for other in chosen if other is not setting for flag in other.spellings}
     off = [flag for flag in setting.off if flag not in taken]
     first, *rest = setting.spellings
     return ["/".join([first, *off]), *rest]
@@ -202,7 +202,7 @@ def _declarations(setting: Setting, asked: Sequence[Setting]) -> list[str]:
 def _part_option(name: str) -> inspect.Parameter:
     option = typer.Option(
         None,
-        PARTS[name],
+        PART_FLAGS[name],
         help=_PART_HELP[name],
         metavar=_PART_METAVARS[name],
         rich_help_panel="Message",
@@ -222,21 +222,21 @@ _PART_HELP = {
 }
 
 
-def _shown_default(setting: Setting, found: Sequence[SettingSource]) -> str:
-    """Return the default in force, and where it comes from if it was configured."""
+def _default_text(setting: Setting, found: Sequence[SettingSource]) -> str:
+    """Return the effective default, with its source if it is configured."""
     try:
         settings = resolve({}, found)
     except UsageFailure:
         settings = resolve({}, ())
     origin = settings.sources[setting.field]
     if origin != DEFAULT:
-        return f"  [default: {shown(setting, settings)}, from {origin}]"
-    text = setting.shown or shown(setting, settings)
+        return f"  [default: {display_value(setting, settings)}, from {origin}]"
+    text = setting.default_text or display_value(setting, settings)
     return f"  [default: {text}]" if text else ""
 
 
-def shown(setting: Setting, settings: Settings) -> str:
-    """Return a setting's value as it may be seen: never a credential's."""
+def display_value(setting: Setting, settings: CommandSettings) -> str:
+    """Return a setting's value for display; never a credential."""
     value = getattr(settings, "async_" if setting.field == "async" else setting.field)
     if value is None or value == ():
         return "none" if setting.kind == "limit" else ""

@@ -1,11 +1,11 @@
-"""Where the value of a setting comes from.
+"""Resolution of settings from their sources.
 
-The order is fixed (command-line specification, §8.3), the first that says something counts: a
-flag, an environment variable, a local ``.env`` (or the one given by ``--config``), the user's
-``~/.config/a2a-cli/.env``, the built-in default. Nothing is ever written.
+The first source with a value wins (command-line specification, §8.3): a flag, an environment
+variable, a local ``.env`` (or the one of ``--config``), the user's ``~/.config/a2a-cli/.env``, the
+built-in default. Nothing is ever written.
 
-A local ``.env`` that nobody named may have come with somebody's folder. It may say where the
-credentials in it go, and never where others go.
+A discovered local ``.env`` may come with a foreign project. It may decide where its own credentials
+go, but never where others go.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from parley.cli.settings.table import (
     DEFAULT,
     FLAG,
     SETTINGS,
-    Misdirection,
+    CommandSettings,
+    CredentialRedirect,
     Setting,
-    Settings,
 )
 from parley.wire.versions import SUPPORTED_VERSIONS
 
-SHORTEST_POLL = 0.01
+MIN_DURATION = 0.01
 
 
 class SettingSource(msgspec.Struct, frozen=True):
-    """One place that settings come from, other than flags: its name, and what it says.
+    """One source of settings other than flags: its name and its values.
 
-    ``found``: it is a file that was looked for, and neither named nor the user's own.
+    ``discovered``: it is a file that the user neither named nor owns as the global one.
     """
 
     name: str
     values: Mapping[str, str]
     path: Path | None = None
-    found: bool = False
+    discovered: bool = False
 
 
 def sources(
     environment: Mapping[str, str], folder: Path | None, config: str | None
 ) -> list[SettingSource]:
-    """Return the environment and the ``.env`` files that exist, the strongest first.
+    """Return the environment and the existing ``.env`` files, in order of precedence.
 
     Raises ``UsageFailure`` when a file cannot be read.
     """
@@ -58,20 +58,20 @@ def sources(
     local = Path(config) if config else (dotenv.local_file(folder) if folder else None)
     try:
         own: Path | None = dotenv.global_file()
-    except RuntimeError:  # this user has no home
+    except RuntimeError:  # the user has no home folder
         own = None
     if local is not None:
-        is_found = not config and local != own
-        found.append(SettingSource(str(local), dotenv.read(local), local, found=is_found))
+        is_discovered = not config and local != own
+        found.append(SettingSource(str(local), dotenv.read(local), local, discovered=is_discovered))
     if own is not None and own.is_file() and own != local:
         found.append(SettingSource(str(own), dotenv.read(own), own))
     return found
 
 
-def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Settings:
-    """Return the settings in force. ``flags`` holds what the command line says, by field.
+def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> CommandSettings:
+    """Return the effective settings. ``flags`` has the command line's values by field.
 
-    Raises ``UsageFailure`` for a value that makes no sense, naming the place where it stands.
+    Raises ``UsageFailure`` for an invalid value, naming its source.
     """
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
@@ -84,42 +84,47 @@ def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Setting
         if ranks["wait"] == ranks["async"]:
             raise UsageFailure("--wait and --async contradict each other; give one of them")
         values["async" if ranks["wait"] < ranks["async"] else "wait"] = False
-    misdirection = _misdirected(values, ranks, origin, found)
-    return Settings(async_=values.pop("async"), **values, sources=origin, misdirection=misdirection)
+    credential_redirect = _find_redirect(values, ranks, origin, found)
+    return CommandSettings(
+        async_=values.pop("async"),
+        **values,
+        sources=origin,
+        credential_redirect=credential_redirect,
+    )
 
 
-def _misdirected(
+def _find_redirect(
     values: Mapping[str, Any],
     ranks: Mapping[str, int],
     origin: Mapping[str, str],
     found: Sequence[SettingSource],
-) -> Misdirection | None:
-    """Return what a file that was found decides about credentials that are not in it."""
+) -> CredentialRedirect | None:
+    """Return the discovered file that decides where foreign credentials go, if there is one."""
     for rank, source in enumerate(found, 1):
-        if not source.found or source.path is None:
+        if not source.discovered or source.path is None:
             continue
-        steering = [
+        routing = [
             setting
             for setting in SETTINGS
-            if ranks[setting.field] == rank and _steers(setting, values[setting.field])
+            if ranks[setting.field] == rank and _routes_credentials(setting, values[setting.field])
         ]
         others = [field for field in _credentials_in(values) if ranks[field] != rank]
-        if steering and others:
-            return Misdirection(
+        if routing and others:
+            return CredentialRedirect(
                 file=str(source.path),
-                variable=steering[0].variable,
-                flag=f"--{steering[0].name}",
+                variable=routing[0].variable,
+                flag=f"--{routing[0].name}",
                 credential=_CREDENTIALS[others[0]],
-                origin=_said(origin[others[0]], BY_FIELD[others[0]]),
+                origin=_source_name(origin[others[0]], BY_FIELD[others[0]]),
             )
     return None
 
 
-def _steers(setting: Setting, value: Any) -> bool:
-    """Whether a value decides where credentials go. A host's name does: one server has many."""
+def _routes_credentials(setting: Setting, value: Any) -> bool:
+    """Return whether a value decides where credentials go, as also the Host header does."""
     if setting.name == "svc-param":
         return any(item.partition(":")[0].strip().lower() == "host" for item in value)
-    return setting.steers and value != setting.default
+    return setting.routes_credentials and value != setting.default
 
 
 _CREDENTIALS = {
@@ -131,20 +136,20 @@ _CREDENTIALS = {
 
 
 def _credentials_in(values: Mapping[str, Any]) -> list[str]:
-    """Return the settings that hold something which not everybody may have."""
-    held = [field for field in ("bearer", "api_key") if values[field]]
+    """Return the settings that contain a secret."""
+    fields = [field for field in ("bearer", "api_key") if values[field]]
     if values["svc_param"]:
-        from parley.client.origin import PUBLIC_HEADERS  # pulls in much, and help does without
+        from parley.client.origin import PUBLIC_HEADERS  # a large import, not needed for help
 
         names = [item.partition(":")[0].strip().lower() for item in values["svc_param"]]
         if not PUBLIC_HEADERS.issuperset(names):
-            held.append("svc_param")
+            fields.append("svc_param")
     if re.match(r"https?://[^/?#]*@", values["agent_card"], re.IGNORECASE):
-        held.append("agent_card")
-    return held
+        fields.append("agent_card")
+    return fields
 
 
-def _said(origin: str, setting: Setting) -> str:
+def _source_name(origin: str, setting: Setting) -> str:
     return f"--{setting.name}" if origin == FLAG else origin
 
 
@@ -154,79 +159,77 @@ def _resolve_one(
     if flag is not None and flag != [] and flag != ():
         return _read(setting, flag, f"--{setting.name}"), FLAG, 0
     for rank, source in enumerate(() if setting.local else found, 1):
-        written = source.values.get(setting.variable, "")
-        if written:
+        raw = source.values.get(setting.variable, "")
+        if raw:
             if setting.name == "config" and source.path:
                 raise UsageFailure(
                     f"{source.path} sets {setting.variable}, but one .env file cannot name another",
                     hint="give the file with --config, or set the variable in the environment",
                 )
             where = setting.variable + (f" in {source.name}" if source.path else "")
-            lines = written.splitlines() if setting.kind == "list" else written
+            lines = raw.splitlines() if setting.kind == "list" else raw
             return _read(setting, lines, where), where, rank
     return setting.default, DEFAULT, len(found) + 1
 
 
-def _read(setting: Setting, written: Any, where: str) -> Any:
+def _read(setting: Setting, raw: Any, where: str) -> Any:
     try:
-        return _READERS[setting.kind](setting, written)
+        return _READERS[setting.kind](setting, raw)
     except ValueError as error:
         raise UsageFailure(f"{where}: {error}") from None
 
 
-def _read_text(setting: Setting, written: str) -> str:
+def _read_text(setting: Setting, raw: str) -> str:
     if setting.name == "a2a-version":
-        return _version(written)
-    return written
+        return _version(raw)
+    return raw
 
 
-def _version(written: str) -> str:
-    numbers = written.strip().split(".")
+def _version(raw: str) -> str:
+    numbers = raw.strip().split(".")
     known = ".".join([*numbers, "0"][:2])
     if (
         known not in SUPPORTED_VERSIONS
         or len(numbers) > 3
         or not all(n.isdecimal() for n in numbers)
     ):
-        raise ValueError(
-            f"{written!r} is not spoken here; there are {', '.join(SUPPORTED_VERSIONS)}"
-        )
+        raise ValueError(f"{raw!r} is not spoken here; there are {', '.join(SUPPORTED_VERSIONS)}")
     return known
 
 
-def _read_choice(setting: Setting, written: str) -> str:
-    if written not in setting.choices:
-        raise ValueError(f"{written!r} is not one of {', '.join(setting.choices)}")
-    return written
+def _read_choice(setting: Setting, raw: str) -> str:
+    if raw not in setting.choices:
+        raise ValueError(f"{raw!r} is not one of {', '.join(setting.choices)}")
+    return raw
 
 
-def _read_flag(setting: Setting, written: Any) -> bool:
-    if isinstance(written, bool):
-        return written
-    lowered = written.strip().lower()
+def _read_flag(setting: Setting, raw: Any) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    lowered = raw.strip().lower()
     if lowered in {"1", "true", "yes", "on"}:
         return True
     if lowered in {"0", "false", "no", "off"}:
         return False
-    raise ValueError(f"{written!r} is neither true nor false")
+    raise ValueError(f"{raw!r} is neither true nor false")
 
 
-def _read_list(setting: Setting, written: Sequence[str]) -> tuple[str, ...]:
+def _read_list(setting: Setting, raw: Sequence[str]) -> tuple[str, ...]:
     items: list[str] = []
-    for line in written:
-        # Bindings are names, so a list of them in one value is plain; a parameter may hold commas.
+    for line in raw:
+        # One value may list several bindings or origins; a service parameter may contain commas.
         items += line.split(",") if setting.name in ("transport", "trust-origin") else [line]
-    kept = tuple(item.strip() for item in items if item.strip())
+    values = tuple(item.strip() for item in items if item.strip())
     if setting.name == "svc-param":
-        for item in kept:
+        for item in values:
             _check_parameter(item)
-        _check_together(kept)
-    if setting.name == "trust-origin" and kept:
+        _check_together(values)
+    if setting.name == "trust-origin" and values:
         from parley.client.origin import Origin
 
-        for item in kept:
-            Origin.written(item)
-    return kept
+        for item in values:
+            Origin.parse(item)
+    return values
 
 
 def _check_parameter(item: str) -> None:
@@ -238,43 +241,43 @@ def _check_parameter(item: str) -> None:
 
 
 def _check_together(items: Sequence[str]) -> None:
-    """Refuse what the client sets by itself, and what is given twice without being a list."""
-    from parley.client.headers import taken_apart
+    """Raise ``ValueError`` for headers of the client, and for repeated ones that are no lists."""
+    from parley.client.headers import split_headers
 
     seen: set[str] = set()
     for item in items:
         name, _, value = (each.strip() for each in item.partition(":"))
-        others, _ = taken_apart({name: value})
+        others, _ = split_headers({name: value})
         if others and name.lower() in seen:
             raise ValueError(f"the service parameter {name} is given twice")
         seen.add(name.lower())
 
 
-def _read_duration(setting: Setting, written: str) -> float:
-    seconds = parse_duration(written)
-    if seconds < SHORTEST_POLL:
-        raise ValueError(f"{written!r} is too short; the shortest interval is 10ms")
+def _read_duration(setting: Setting, raw: str) -> float:
+    seconds = parse_duration(raw)
+    if seconds < MIN_DURATION:
+        raise ValueError(f"{raw!r} is too short; the shortest interval is 10ms")
     return seconds
 
 
-def _read_limit(setting: Setting, written: str) -> float | None:
-    if written.strip().lower() == "none":
+def _read_limit(setting: Setting, raw: str) -> float | None:
+    if raw.strip().lower() == "none":
         return None
-    seconds = parse_duration(written)
+    seconds = parse_duration(raw)
     if seconds == 0:
         raise ValueError("a limit of no time at all; give a duration such as 30s, or none")
     return seconds
 
 
-def _read_number(setting: Setting, written: str) -> int:
-    if not written.strip().isdecimal():
-        raise ValueError(f"{written!r} is not a whole number from 0 up")
-    return int(written)
+def _read_number(setting: Setting, raw: str) -> int:
+    if not raw.strip().isdecimal():
+        raise ValueError(f"{raw!r} is not a whole number from 0 up")
+    return int(raw)
 
 
-def _read_object(setting: Setting, written: str) -> dict[str, Any]:
+def _read_object(setting: Setting, raw: str) -> dict[str, Any]:
     try:
-        value = json.loads(written, parse_constant=_no_constant)
+        value = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(value, dict):

@@ -13,11 +13,11 @@ Kind = Literal["text", "choice", "flag", "list", "duration", "limit", "number", 
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: its canonical flag without dashes, and all that help has to say about it.
+    """One setting: its canonical flag without dashes, and its help.
 
-    ``flags`` are all spellings; ``off`` the spellings that say no. ``local`` settings are only
-    taken from the command line. One that ``steers`` decides where credentials go, or how the
-    connection is protected that they go over.
+    ``flags`` are all spellings; ``off`` the negative ones. A ``local`` setting comes only from the
+    command line. One that ``routes_credentials`` decides where credentials go, or how their
+    connection is protected.
     """
 
     name: str
@@ -26,13 +26,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     off: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     default: Any = None
-    shown: str = ""
+    default_text: str = ""
     metavar: str = ""
     panel: str = ""
     help: str
     secret: bool = False
     local: bool = False
-    steers: bool = False
+    routes_credentials: bool = False
 
     @property
     def field(self) -> str:
@@ -58,30 +58,30 @@ SETTINGS: tuple[Setting, ...] = (
         metavar="REF",
         panel="Agent",
         help="The agent: a host, an address, the URL of a card, or a card file.",
-        steers=True,
+        routes_credentials=True,
     ),
     Setting(
         name="trust-origin",
         kind="list",
         default=(),
-        shown="the agent's own",
+        default_text="the agent's own",
         metavar="ORIGIN",
         panel="Agent",
         help="Another origin that may have the credentials, such as https://host:8443; repeatable.",
-        steers=True,
+        routes_credentials=True,
     ),
     Setting(
         name="transport",
         kind="list",
         default=(),
-        shown="the card's own order",
+        default_text="the card's own order",
         metavar="BINDING",
         panel="Agent",
         help="Preferred binding; repeat it, best first. Those not on the card are skipped.",
     ),
     Setting(
         name="a2a-version",
-        shown="1.0",
+        default_text="1.0",
         metavar="1.0|0.3",
         panel="Agent",
         help="Protocol version to speak. Older ones than 1.0 are spoken only if named here.",
@@ -100,10 +100,10 @@ SETTINGS: tuple[Setting, ...] = (
         kind="flag",
         off=("--no-insecure",),
         default=False,
-        shown="certificates are checked",
+        default_text="certificates are checked",
         panel="Agent",
         help="Do not check the server's certificate. For development only.",
-        steers=True,
+        routes_credentials=True,
     ),
     Setting(
         name="bearer",
@@ -141,7 +141,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="history",
         kind="number",
-        shown="as the agent sees fit",
+        default_text="as the agent sees fit",
         metavar="N",
         panel="Interaction",
         help="How many messages of a task's history to ask for.",
@@ -151,7 +151,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="flag",
         flags=("--async", "--no-wait", "--return-immediately"),
         default=False,
-        shown="wait for the task",
+        default_text="wait for the task",
         panel="Waiting",
         help="Do not wait; report the task's ids at once.",
     ),
@@ -167,7 +167,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="poll-interval",
         kind="duration",
         default=2.0,
-        shown="2s",
+        default_text="2s",
         metavar="TIME",
         panel="Waiting",
         help="How often to ask for the task's state where the agent cannot stream.",
@@ -175,7 +175,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="timeout",
         kind="limit",
-        shown="none",
+        default_text="none",
         metavar="TIME",
         panel="Waiting",
         help="Give up after this time (500ms, 2s, 1m; 'none' for no limit).",
@@ -203,7 +203,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="flag",
         off=("--no-verbose",),
         default=False,
-        shown="concise",
+        default_text="concise",
         panel="Output",
         help="Show everything that was exchanged with the agent.",
     ),
@@ -226,11 +226,11 @@ SETTINGS: tuple[Setting, ...] = (
 BY_FIELD: dict[str, Setting] = {setting.field: setting for setting in SETTINGS}
 
 
-class Misdirection(msgspec.Struct, frozen=True):
-    """A file that nobody named decides where credentials go that are not its own.
+class CredentialRedirect(msgspec.Struct, frozen=True):
+    """A discovered file decides where credentials go that are not its own.
 
-    ``variable`` is what it sets, ``flag`` the option that would say the same, ``credential`` what
-    would go there, and ``origin`` where that comes from.
+    ``variable`` is the variable that it sets, ``flag`` the same as an option, ``credential`` what
+    would go there, and ``origin`` the credential's source.
     """
 
     file: str
@@ -247,18 +247,18 @@ class Misdirection(msgspec.Struct, frozen=True):
         )
 
     @property
-    def way_out(self) -> str:
-        """What to do about it."""
+    def remedy(self) -> str:
+        """The ways to allow or avoid it."""
         return (
             f"say it yourself with {self.flag}, or say that you trust the file with "
             f"--config {shell_words([self.file])}; or keep the credentials in the file"
         )
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in force for one run. ``sources`` says where each came from.
+class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The effective settings of one command, with their ``sources`` by field.
 
-    ``misdirection`` says why the credentials among them may not be sent where they say.
+    ``credential_redirect`` is the reason why their credentials must not be sent, if any.
     """
 
     agent_card: str
@@ -283,15 +283,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool
     config: str | None
     sources: dict[str, str]
-    misdirection: Misdirection | None = None
+    credential_redirect: CredentialRedirect | None = None
 
     @property
     def is_json(self) -> bool:
-        """Whether results are to be JSON."""
+        """True if results are JSON."""
         return self.output == "json"
 
     def is_flag(self, field: str) -> bool:
-        """Whether the setting was given on this command line."""
+        """Return whether the setting is on this command line."""
         return self.sources[field] == FLAG
 
 

@@ -1,4 +1,4 @@
-"""Whose things are given an issuer, as it is asked for and told."""
+"""The ``--issuer`` option of ``store migrate``: its owners, and its report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTHING = Owned(tasks=0, contexts=0, receipts=0)
 
 
 def owners_of(issuer: str, *, agent: str, tenant: str) -> Owners | None:
-    """Return whose things are given an issuer, if any are. Raises ``UsageFailure``."""
+    """Return the owners to assign to an issuer, if any. Raises ``UsageFailure``."""
     if not issuer:
         for option, value in (("--agent", agent), ("--tenant", tenant)):
             if value:
@@ -23,7 +23,7 @@ def owners_of(issuer: str, *, agent: str, tenant: str) -> Owners | None:
     return Owners(issuer=issuer, agent=agent, tenant=tenant)
 
 
-def owned_in_words(owned: Owned) -> str:
-    """Return how much it is: 2 tasks, 1 context, 0 receipts."""
+def format_owned(owned: Owned) -> str:
+    """Return the counts in words: 2 tasks, 1 context, 0 receipts."""
     parts = (("task", owned.tasks), ("context", owned.contexts), ("receipt", owned.receipts))
     return ", ".join([f"{n} {what}{'' if n == 1 else 's'}" for what, n in parts])

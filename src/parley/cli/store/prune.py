@@ -1,4 +1,4 @@
-"""Removing what ended long ago, a little at a time."""
+"""``parley store prune``: removes tasks that ended long ago, in batches."""
 
 from __future__ import annotations
 
@@ -9,52 +9,45 @@ import time
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_duration
-from parley.cli.store.status import require_agent, require_current
+from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.task_store import PrunedElsewhere, TaskStore
 
-PIECE = 200
-"""How many tasks are removed at once."""
+BATCH_SIZE = 200
+"""The most tasks of one batch."""
 
-TURN_SECONDS = 60.0
-"""How long to wait for replicas that remove what is old themselves."""
+LOCK_TIMEOUT = 60.0
+"""Seconds to wait for replicas that prune at the same time."""
 
 
-def parse_age(written: str) -> float:
+def parse_age(text: str) -> float:
     """Return an age in seconds: 30d, 12h, 1h30m. Raises ``UsageFailure``."""
-    if not written:
+    if not text:
         raise UsageFailure("--ended-before: say how old, such as 30d")
     try:
-        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", written.strip().lower())
-        return float(days[1]) * 86_400 if days else parse_duration(written)
+        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", text.strip().lower())
+        return float(days[1]) * 86_400 if days else parse_duration(text)
     except ValueError:
         raise UsageFailure(
-            f"--ended-before: {written!r} is not an age such as 30d, 12h or 90m"
+            f"--ended-before: {text!r} is not an age such as 30d, 12h or 90m"
         ) from None
 
 
 def prune(
-    output: Output,
-    upkeep: StoreAdmin,
-    url: str,
-    *,
-    age: float,
-    agent: str,
-    only_says: bool,
-    rate: int,
+    output: Output, admin: StoreAdmin, url: str, *, age: float, agent: str, dry_run: bool, rate: int
 ) -> None:
-    """Remove what ended before so many seconds ago, or only say what that is."""
-    require_current(upkeep)
+    """Remove tasks that ended more than ``age`` seconds ago, or only report them."""
+    require_current(admin)
     if agent:
-        require_agent(upkeep, agent)
-    before = upkeep.now() - round(age * 1000)
-    old = {each: upkeep.old(each, before) for each in ([agent] if agent else upkeep.agents())}
-    removed = {} if only_says else asyncio.run(_remove(url, list(old), before, rate))
+        require_agent(admin, agent)
+    before = admin.now() - round(age * 1000)
+    old = {each: admin.old(each, before) for each in ([agent] if agent else admin.agents())}
+    removed = {} if dry_run else asyncio.run(_remove(url, list(old), before, rate))
     if output.is_json:
         output.document(
             {
-                "store": upkeep.name,
-                "dryRun": only_says,
+                "store": admin.name,
+                "dryRun": dry_run,
                 "agents": {
                     each: {"tasks": removed.get(each, found.tasks), "receipts": found.receipts}
                     for each, found in old.items()
@@ -62,30 +55,30 @@ def prune(
             }
         )
         return
-    output.text.field("Store", upkeep.name)
+    output.text.field("Store", admin.name)
     for each, found in old.items():
         words = [
             _count(removed.get(each, found.tasks), "task"),
             _count(found.events, "event"),
             _count(found.receipts, "receipt"),
         ]
-        label = "Would remove" if only_says else "Removed"
+        label = "Would remove" if dry_run else "Removed"
         output.text.field(label, f"{', '.join(words)} of {each}")
     if not old:
         output.text.field("Removed", "nothing")
 
 
 async def _remove(url: str, agents: list[str], before: int, rate: int) -> dict[str, int]:
-    """Remove old tasks of agents; return how many of each."""
+    """Remove old tasks of agents; return the counts by agent."""
     from parley.host.store_urls import open_store
 
     store = open_store(url)
     await store.open(lambda records: None)
     try:
         removed = dict.fromkeys(agents, 0)
-        piece = min(PIECE, rate)
+        batch = min(BATCH_SIZE, rate)
         for agent in agents:
-            while count := await _remove_piece(store, agent, before, piece):
+            while count := await _remove_batch(store, agent, before, batch):
                 removed[agent] += count
                 await asyncio.sleep(count / rate)
         return removed
@@ -93,15 +86,15 @@ async def _remove(url: str, agents: list[str], before: int, rate: int) -> dict[s
         await store.close()
 
 
-async def _remove_piece(store: TaskStore, agent: str, before: int, piece: int) -> int:
-    """Remove a few tasks, when it is this process's turn to: a replica may be at it too.
+async def _remove_batch(store: TaskStore, agent: str, before: int, batch: int) -> int:
+    """Remove a batch of tasks, once no replica prunes.
 
-    Raises ``PrunedElsewhere`` when that takes too long.
+    Raises ``PrunedElsewhere`` if that takes too long.
     """
-    until = time.monotonic() + TURN_SECONDS
+    until = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            return await store.prune(agent, before, piece)
+            return await store.prune(agent, before, batch)
         except PrunedElsewhere:
             if time.monotonic() > until:
                 raise

@@ -1,4 +1,4 @@
-"""Export and import, with files."""
+"""``parley store export`` and ``import``: an export as a file or a stream."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ import msgspec
 from parley import __version__
 from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.store.status import require_agent, require_current
+from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import Counts, ExportSource, TransferError, export_to
 from parley.store.admin.import_check import checked, lines_in
 from parley.store.admin.importer import Imported, import_into
 
-SAID_EVERY = 5.0
-"""Seconds between two words on how far an import is."""
+PROGRESS_INTERVAL = 5.0
+"""Seconds between two progress notes of an import."""
 
 
 def export(
-    output: Output, upkeep: StoreAdmin, file: str, *, agent: str = "", tenant: str = ""
+    output: Output, admin: StoreAdmin, file: str, *, agent: str = "", tenant: str = ""
 ) -> None:
-    """Write all that a store keeps to a new file, or to standard output.
+    """Write a store's contents to a new file, or to standard output.
 
-    ``agent`` and ``tenant`` say of whom, if not of all.
+    ``agent`` and ``tenant`` restrict the export.
     """
-    require_current(upkeep)
+    require_current(admin)
     if agent:
-        require_agent(upkeep, agent)
+        require_agent(admin, agent)
 
     def write(source: ExportSource, put: Callable[[bytes], object]) -> Counts:
         return export_to(source, put, by=__version__, agent=agent, tenant=tenant)
@@ -53,7 +53,7 @@ def export(
                 hint="parley store export tasks.jsonl",
             )
         try:
-            with upkeep.reading() as source:
+            with admin.reading() as source:
                 counts = write(source, sys.stdout.buffer.write)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
@@ -62,26 +62,26 @@ def export(
             raise CommandFailure(
                 "PARLEY_ERR_FILE", f"the export is not whole ({error.strerror}); do it again"
             ) from error
-        output.note(f"exported {in_words(counts)}")
+        output.note(f"exported {format_counts(counts)}")
         return
-    with _new_file(Path(file)) as stream, upkeep.reading() as source:
+    with _new_file(Path(file)) as stream, admin.reading() as source:
         counts = write(source, stream.write)
     if output.is_json:
-        output.document({"store": upkeep.name, "file": file, "exported": _plain(counts)})
+        output.document({"store": admin.name, "file": file, "exported": _plain(counts)})
         return
     output.text.field("File", file)
-    output.text.field("Exported", in_words(counts))
+    output.text.field("Exported", format_counts(counts))
 
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file for its owner's eyes, which is there only once it is whole and durable.
+    """Write a file that only its owner can read, and that appears only when complete and durable.
 
-    It takes no other file's place, nor is it written through somebody's link.
+    Replaces no other file, and writes through no link.
     """
-    there = UsageFailure(f"{path} is there already; name a new file, or remove it")
+    exists = UsageFailure(f"{path} is there already; name a new file, or remove it")
     if os.path.lexists(path):
-        raise there
+        raise exists
     try:
         descriptor, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
         if hasattr(os, "fchmod"):
@@ -99,7 +99,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         try:
             os.link(part, path)
         except FileExistsError:
-            raise there from None
+            raise exists from None
         except OSError:  # not every file system has links
             part.rename(path)
     except OSError as error:
@@ -111,8 +111,8 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
             part.unlink()
 
 
-def import_from(output: Output, upkeep: StoreAdmin, file: str) -> None:
-    """Add what a file holds to a store, once all of it was checked."""
+def import_from(output: Output, admin: StoreAdmin, file: str) -> None:
+    """Add an export to a store, after checking all of it."""
     with _rewindable(file) as stream:
         try:
             deque(checked(lines_in(stream)), maxlen=0)
@@ -122,21 +122,21 @@ def import_from(output: Output, upkeep: StoreAdmin, file: str) -> None:
                 "PARLEY_ERR_FILE", f"{name}: {error}", hint="nothing was imported"
             ) from error
         stream.seek(0)
-        with upkeep.writing() as target:
-            done = import_into(target, lines_in(stream), _teller(output))
+        with admin.writing() as target:
+            done = import_into(target, lines_in(stream), _progress_reporter(output))
     if output.is_json:
         document = {"imported": _plain(done.added), "thereAlready": _plain(done.skipped)}
-        output.document({"store": upkeep.name, **document})
+        output.document({"store": admin.name, **document})
         return
-    output.text.field("Store", upkeep.name)
-    output.text.field("Imported", in_words(done.added))
+    output.text.field("Store", admin.name)
+    output.text.field("Imported", format_counts(done.added))
     if any(_plain(done.skipped).values()):
-        output.text.field("There already", in_words(done.skipped))
+        output.text.field("There already", format_counts(done.skipped))
 
 
 @contextmanager
 def _rewindable(file: str) -> Iterator[IO[bytes]]:
-    """Open a file that is read twice: what comes through a pipe is put aside on disk."""
+    """Open a file to be read twice; a pipe is copied to a temporary file."""
     name = "standard input" if file == "-" else file
     try:
         with open(file, "rb") if file != "-" else tempfile.TemporaryFile() as stream:
@@ -152,20 +152,20 @@ def _rewindable(file: str) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def _teller(output: Output) -> Callable[[Imported], None]:
+def _progress_reporter(output: Output) -> Callable[[Imported], None]:
     last = time.monotonic()
 
-    def tell(done: Imported) -> None:
+    def report(done: Imported) -> None:
         nonlocal last
-        if time.monotonic() - last > SAID_EVERY:
+        if time.monotonic() - last > PROGRESS_INTERVAL:
             last = time.monotonic()
-            output.note(f"imported {in_words(done.added)} so far")
+            output.note(f"imported {format_counts(done.added)} so far")
 
-    return tell
+    return report
 
 
-def in_words(counts: Counts) -> str:
-    """Return counts as people say them."""
+def format_counts(counts: Counts) -> str:
+    """Return counts in words."""
     words = [f"{n} {name[:-1] if n == 1 else name}" for name, n in _plain(counts).items() if n]
     return ", ".join(words) or "nothing"
 

@@ -1,1 +1,1 @@
-"""The bindings, calling: bytes out, answers in."""
+"""The client bindings: requests out, answers in. They decide nothing."""

@@ -1,4 +1,4 @@
-"""The bindings that the client speaks: what one is, which there are, and how one is made."""
+"""The client's bindings: their interface, their names on cards, and their classes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from parley.model.operations import Operation
+from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 
 
 class Binding(Protocol):
-    """How requests get to the agent and answers back. One file each.
+    """Sends requests to one interface of an agent and returns the answers. One file each.
 
-    A binding is made with the shared ``HttpTransport`` and the address of one interface, and with
-    ``dialect``, ``headers`` (credentials among them), ``timeout``, ``idle``, ``numbered`` and
-    ``peer`` (what the server of the agent's card calls itself) by name. Making one does no I/O.
+    The constructor takes the shared ``HttpTransport`` and the address of the interface, and the
+    keywords ``dialect``, ``headers`` (with credentials), ``timeout``, ``idle``, ``numbered`` and
+    ``peer`` (the ``Server`` header of the agent's card). It does no I/O.
     """
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
@@ -31,18 +32,18 @@ class Binding(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Give up what the binding holds beside the shared transport. Idempotent."""
+        """Close what the binding has beside the shared transport. Idempotent."""
         ...
 
 
 BINDINGS: dict[str, tuple[str, str]] = {
-    "JSONRPC": ("parley.client.bindings.jsonrpc", "JsonRpcBinding"),
-    "HTTP+JSON": ("parley.client.bindings.http_json", "HttpJsonBinding"),
-    "GRPC": ("parley.client.bindings.grpc", "GrpcBinding"),
+    "JSONRPC": ("parley.client.bindings.jsonrpc", "JsonRpcClientBinding"),
+    "HTTP+JSON": ("parley.client.bindings.http_json", "HttpJsonClientBinding"),
+    "GRPC": ("parley.client.bindings.grpc", "GrpcClientBinding"),
 }
-"""The bindings by the names that cards give them (§4.4.6), and where each is; loaded when used."""
+"""Module and class of each binding by its name on cards (§4.4.6); imported when used."""
 
-# What has to be installed beside Parley itself.
+# Modules to be installed beside Parley itself.
 _NEEDS = {"GRPC": ("grpc", "google.protobuf")}
 
 _ALIASES = {
@@ -55,25 +56,32 @@ _ALIASES = {
 
 
 def canonical(name: str) -> str:
-    """Return a binding's name as cards spell it; case and usual other names do not matter."""
+    """Return a binding's name as cards spell it, from any case and any usual alias."""
     upper = name.strip().upper()
     return _ALIASES.get(upper, upper)
 
 
-def is_spoken(name: str) -> bool:
-    """Whether a binding, by its name on a card, can be called from here."""
+def is_supported(name: str) -> bool:
+    """Return whether this client can call a binding, given its name on a card."""
     return name in BINDINGS and all(_is_installed(module) for module in _NEEDS.get(name, ()))
 
 
-def home(name: str) -> type[Any]:
-    """Return the class of a binding that is spoken."""
+def binding_class(name: str) -> type[Any]:
+    """Return the class of a supported binding."""
     module, kind = BINDINGS[name]
     found: type[Any] = getattr(import_module(module), kind)
     return found
 
 
+def waits_for_task(request: A2AStruct) -> bool:
+    """Return whether the agent may answer only when a task has ended."""
+    if not isinstance(request, SendMessageRequest):
+        return False
+    return request.configuration is None or not request.configuration.return_immediately
+
+
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in is not there
+    except ModuleNotFoundError:  # its package is not installed
         return False

@@ -1,4 +1,4 @@
-"""The gRPC binding, calling (specification §10)."""
+"""The client side of the gRPC binding (specification §10)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
-from parley.client.bindings.http import HttpTransport, place
+from parley.client.bindings.binding import waits_for_task
+from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -26,7 +27,7 @@ from parley.client.errors import (
     Unreachable,
     Untrusted,
 )
-from parley.client.headers import joined
+from parley.client.headers import join_items
 from parley.client.origin import Origin
 from parley.extensions.resumable_streams import number_of
 from parley.model.distribution import install_command
@@ -34,7 +35,6 @@ from parley.model.errors import InvalidRequestError, UnsupportedOperationError
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation
 from parley.model.parts import Message
-from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
@@ -49,9 +49,9 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-# Servers of others may take clients that ask more often whether they are there for a nuisance.
-_POLITE_PING = 300.0
-_SOONEST_PING = 10.0
+# Seconds between keepalive pings. Other implementations may drop clients that ping more often.
+_MIN_PING_UNKNOWN_AGENT = 300.0
+_MIN_PING = 10.0
 
 _NO_SUCH_SERVICE = re.compile(r"method not found|unknown (?:service|method)", re.IGNORECASE)
 _BROKEN = re.compile(r"received rst_stream|stream removed|socket closed|goaway", re.IGNORECASE)
@@ -64,7 +64,7 @@ _State = grpc.ChannelConnectivity
 
 
 class GrpcTarget(NamedTuple):
-    """Where to call: ``host:port``, with TLS or without, and what goes with every call."""
+    """The address of an interface (``host:port``), with or without TLS, and its query."""
 
     address: str
     secure: bool
@@ -72,35 +72,36 @@ class GrpcTarget(NamedTuple):
 
     @classmethod
     def of(cls, url: str, *, insecure: bool = False) -> GrpcTarget:
-        """Return what a URL means: ``host:port``, or one with http or https.
+        """Return the target of a URL: ``host:port``, or one with http or https.
 
-        The scheme says whether there is TLS. Without one there is, but for this machine itself and
-        for callers that are ``insecure``. Raises ``ClientError`` for what is no address.
+        The scheme decides about TLS. Without a scheme TLS is on, except for loopback addresses and
+        for ``insecure`` callers. Raises ``ClientError`` for an invalid address.
         """
         try:
             origin = Origin.of_grpc(url, insecure=insecure)
         except ValueError:
-            raise ClientError(f"{place(url)!r} is not an address of the form host:port") from None
-        named = f"[{origin.host}]" if ":" in origin.host else origin.host
+            raise ClientError(
+                f"{redacted(url)!r} is not an address of the form host:port"
+            ) from None
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
         query = urlsplit(url if "://" in url else f"//{url}").query
-        return cls(f"{named}:{origin.port}", origin.scheme == "https", tuple(parse_qsl(query)))
+        return cls(f"{host}:{origin.port}", origin.scheme == "https", tuple(parse_qsl(query)))
 
     @property
     def name(self) -> str:
-        """The address as gRPC takes it: a host for DNS, whatever schemes gRPC has besides."""
+        """The address for gRPC: always a DNS name, never another scheme of gRPC."""
         return f"dns:///{quote(self.address, safe='[]:')}"
 
 
-class GrpcBinding:
+class GrpcClientBinding:
     """Calls one address over gRPC.
 
     ``headers`` (with credentials) go with every call, as metadata. ``timeout`` bounds calls that
-    the agent answers at once; a message that waits for its task is bounded by its caller alone.
-    ``idle`` is the silence after which the other side is asked whether it is there; agents that
-    are not known to take that well are asked every five minutes at most. ``numbered``: the agent
-    numbers the events of streams for those who ask for it.
+    the agent answers at once; only the caller bounds a message that waits for its task. ``idle`` is
+    the silence after which the client sends a keepalive ping; agents that may not tolerate pings
+    get one every five minutes at most. ``numbered``: the agent numbers stream events on request.
 
-    The channel is made by the first call, and belongs to its event loop.
+    The first call opens the channel, which belongs to its event loop.
     """
 
     def __init__(
@@ -121,8 +122,8 @@ class GrpcBinding:
             self._target = self._target._replace(secure=True)
         self._dialect = dialect
         self._codec = dialect.grpc().for_peer(peer)
-        given = {**headers, **dict(self._target.query)}
-        self._metadata = tuple(_metadatum(name.lower(), value) for name, value in given.items())
+        entries = {**headers, **dict(self._target.query)}.items()
+        self._metadata = tuple(_metadata_entry(name.lower(), value) for name, value in entries)
         self._timeout = timeout
         self._idle = idle
         self._numbered = numbered
@@ -132,8 +133,8 @@ class GrpcBinding:
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Return what the operation answers."""
         path, data = self._path(operation), self._codec.write_request(operation, request)
-        metadata = self._parameters(context)
-        timeout = None if _waits(request) else self._timeout
+        metadata = self._call_metadata(context)
+        timeout = None if waits_for_task(request) else self._timeout
         rpc = (await self._connected()).unary_unary(path)
         logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
         try:
@@ -141,7 +142,7 @@ class GrpcBinding:
         except grpc.aio.AioRpcError as error:
             raise self._translate(error) from error
         except asyncio.CancelledError:
-            raise self._given_up() from None
+            raise self._cancelled_error() from None
         logger.debug("< %s (%d bytes)", path, len(answer))
         return self._codec.read_result(operation, answer)
 
@@ -153,7 +154,7 @@ class GrpcBinding:
         if self._numbered:
             extensions = context.extensions | {RESUMABLE_STREAMS}
             context = msgspec.structs.replace(context, extensions=extensions)
-        metadata = self._parameters(context)
+        metadata = self._call_metadata(context)
         rpc = (await self._connected()).unary_stream(path)
         logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
         call = rpc(data, metadata=metadata)
@@ -167,7 +168,7 @@ class GrpcBinding:
         except grpc.aio.AioRpcError as error:
             raise self._translate(error) from error
         except asyncio.CancelledError:
-            raise self._given_up() from None
+            raise self._cancelled_error() from None
         finally:
             call.cancel()
 
@@ -183,7 +184,7 @@ class GrpcBinding:
     async def _connected(self) -> Any:
         """Return the channel when it is connected.
 
-        Whether a call has left is certain only for one that was made on a connection.
+        Only a call on an established connection shows for certain whether it was sent.
         Raises ``Unreachable`` and ``ConnectionClosed``.
         """
         if self._closed or self._http.closed:
@@ -194,26 +195,26 @@ class GrpcBinding:
         state = channel.get_state(try_to_connect=True)
         if state is _State.READY:
             return channel
-        patience = self._http.connect_timeout
+        timeout = self._http.connect_timeout
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 while state in (_State.IDLE, _State.CONNECTING):
                     await channel.wait_for_state_change(state)
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             raise Unreachable(
-                f"no connection to {self._target.address} within {patience:g} s"
+                f"no connection to {self._target.address} within {timeout:g} s"
             ) from None
         except (asyncio.CancelledError, grpc.aio.UsageError):
-            raise self._given_up() from None
+            raise self._cancelled_error() from None
         if state is _State.TRANSIENT_FAILURE:
-            await self._find_out_why(channel)
+            await self._raise_connection_error(channel)
         return channel
 
-    async def _find_out_why(self, channel: Any) -> None:
-        """Raise ``Unreachable`` with the reason why there is no connection, unless there is one.
+    async def _raise_connection_error(self, channel: Any) -> None:
+        """Raise ``Unreachable`` with the reason for the missing connection, unless there is one.
 
-        Only a call is told the reason, so one is made that changes nothing.
+        gRPC reports the reason only to a call, so this makes one that changes nothing.
         """
         try:
             await channel.unary_unary(_PROBE)(b"", timeout=self._http.connect_timeout)
@@ -226,21 +227,21 @@ class GrpcBinding:
                 raise Untrusted(f"the certificate of {address} is not trusted") from None
             raise Unreachable(f"cannot connect to {address}: {words}") from None
         except asyncio.CancelledError:
-            raise self._given_up() from None
+            raise self._cancelled_error() from None
 
     def _open(self) -> Any:
         options = [
             ("grpc.max_receive_message_length", self._http.max_response),
             ("grpc.max_send_message_length", -1),
             ("grpc.enable_http_proxy", int(self._http.trust_env)),
-            # A server that is back is found as soon as repeated calls would find it.
+            # gRPC reconnects as fast as repeated calls would.
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.primary_user_agent", "parley"),
         ]
         if self._idle is not None:
-            ping = max(self._idle, _SOONEST_PING if self._numbered else _POLITE_PING)
+            ping = max(self._idle, _MIN_PING if self._numbered else _MIN_PING_UNKNOWN_AGENT)
             options += [
                 ("grpc.keepalive_time_ms", int(ping * 1000)),
                 ("grpc.keepalive_timeout_ms", 20_000),
@@ -263,10 +264,10 @@ class GrpcBinding:
             )
         return f"/{self._codec.service}/{name}"
 
-    def _parameters(self, context: CallContext) -> tuple[tuple[str, str | bytes], ...]:
+    def _call_metadata(self, context: CallContext) -> tuple[tuple[str, str | bytes], ...]:
         ours = {"a2a-version": self._dialect.version}
         if context.extensions:
-            ours[self._dialect.extensions_header] = joined(sorted(context.extensions))
+            ours[self._dialect.extensions_header] = join_items(sorted(context.extensions))
         if context.last_event_id is not None:
             ours["last-event-id"] = context.last_event_id
         if context.traceparent:
@@ -274,7 +275,7 @@ class GrpcBinding:
         return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
 
     def _item(self, event: Event) -> StreamItem:
-        """Return an event with its number, which the agent put into its metadata."""
+        """Return an event with its number, which is in the event's metadata."""
         if not self._numbered or isinstance(event, Message) or event.metadata is None:
             return StreamItem(event)
         seq = number_of(event)
@@ -283,15 +284,15 @@ class GrpcBinding:
         }
         return StreamItem(msgspec.structs.replace(event, metadata=metadata or None), seq)
 
-    def _given_up(self) -> BaseException:
-        """Return what it means that a call was cancelled on this side."""
+    def _cancelled_error(self) -> BaseException:
+        """Return the error for a call that was cancelled on this side."""
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             return asyncio.CancelledError()
         return ConnectionClosed("the connection was closed during the call")
 
     def _translate(self, error: grpc.aio.AioRpcError) -> Exception:
-        """Return what the end of a call means to a caller."""
+        """Return the error for a failed call."""
         status, words = error.code().name, error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
         details = trailing.get(STATUS_KEY)
@@ -329,8 +330,8 @@ class GrpcBinding:
         return read_status(status, words, details)
 
 
-def _metadatum(name: str, value: str) -> tuple[str, str | bytes]:
-    """Return a header as metadata. Raises ``ClientError`` for one that gRPC does not carry."""
+def _metadata_entry(name: str, value: str) -> tuple[str, str | bytes]:
+    """Return a header as metadata. Raises ``ClientError`` for one that gRPC cannot carry."""
     if name.endswith("-bin"):
         return name, value.encode()
     if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
@@ -341,17 +342,10 @@ def _metadatum(name: str, value: str) -> tuple[str, str | bytes]:
     return name, value
 
 
-def _waits(request: A2AStruct) -> bool:
-    """Whether the agent may answer only when a task has come to its end."""
-    if not isinstance(request, SendMessageRequest):
-        return False
-    return request.configuration is None or not request.configuration.return_immediately
-
-
 def _credentials(http: HttpTransport) -> Any:
-    """Return credentials that trust whom HTTP trusts, unless files say otherwise.
+    """Return channel credentials with the authorities that HTTP trusts, unless files name others.
 
-    Raises ``ClientError`` where that cannot be found out: nobody else is trusted instead.
+    Raises ``ClientError`` if those authorities cannot be read: no others are trusted instead.
     """
     files = http.grpc_tls
     if files is not None and files.ca is not None:

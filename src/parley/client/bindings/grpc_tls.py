@@ -1,4 +1,4 @@
-"""Whom to trust over gRPC, and as whom to appear. Nothing here needs gRPC to be installed."""
+"""The TLS certificates for gRPC. Importable without gRPC."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 class GrpcTls(msgspec.Struct, frozen=True, kw_only=True):
     """Certificates for gRPC, as PEM files.
 
-    ``ca`` are the authorities to trust in place of the system's; ``cert`` and ``key`` this side's
-    own certificate, for servers that ask for one. Where this is given TLS is always used.
+    ``ca`` are the authorities to trust in place of the system's; ``cert`` and ``key`` the client's
+    own certificate, for servers that require one. With a ``GrpcTls`` every connection uses TLS.
 
     Raises ``ValueError`` for a certificate without its key.
     """

@@ -1,6 +1,6 @@
-"""HTTP as the bindings see it: bytes go out, a status, headers and bytes come back.
+"""The HTTP transport: sends bytes, returns a status, headers and bytes.
 
-The one file that knows which HTTP library is underneath; it is imported when it is first used.
+The only file of the client that knows the HTTP library, which it imports at the first request.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
@@ -40,13 +39,13 @@ logger = logging.getLogger(__name__)
 MAX_RESPONSE = 64 * 1024 * 1024
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# A little under the five seconds after which common servers close an idle connection, so that a
-# request is not sent into a connection that is being closed.
+# Less than the five seconds after which common servers close an idle connection: a request must not
+# go into a closing one.
 KEEP_ALIVE = 4.0
 
 
 class Reply(NamedTuple):
-    """A whole answer. Header names are in lower case; ``url`` is where it came from in the end."""
+    """A complete response. Header names are in lower case; ``url`` is that after redirects."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,8 +53,8 @@ class Reply(NamedTuple):
     url: str
 
 
-class Answer:
-    """An answer whose body is still to come. It is read once, with ``read`` or ``chunks``."""
+class OpenResponse:
+    """A response whose body is not read yet. Read it once, with ``read`` or ``chunks``."""
 
     def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
         self._response = response
@@ -70,8 +69,8 @@ class Answer:
     async def read(self, limit: int | None = None) -> bytes:
         """Return the whole body.
 
-        Raises ``ResponseTooLarge`` as soon as it is known to exceed ``limit``, and what
-        ``HttpTransport`` raises.
+        Raises ``ResponseTooLarge`` as soon as the body exceeds ``limit``, and the errors of
+        ``HttpTransport``.
         """
         limit = self._http.max_response if limit is None else limit
         announced = self._response.content_length
@@ -87,7 +86,7 @@ class Answer:
         return b"".join(pieces)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes in; a body that breaks off raises ``Disconnected``."""
+        """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
         import aiohttp
 
         content = self._response.content
@@ -104,14 +103,13 @@ class Answer:
 class HttpTransport:
     """Connections to HTTP servers: pooled, verified, bounded. An async context manager.
 
-    ``connect_timeout`` bounds the making of a connection, TLS included. ``max_response`` bounds
-    what is held of an answer, in bytes. ``tls`` is for authorities or client certificates of one's
-    own, and ``grpc_tls`` the same for gRPC, which cannot use an ``SSLContext``'s certificates;
-    ``insecure`` switches verification off. ``trust_env`` takes proxies from the environment, and
-    nothing else: no password from ``~/.netrc``.
-    Redirects are followed by ``get`` only, three at most, and never from an encrypted address to
-    one that is not; another server gets none of the headers that may be secret. No cookies are
-    kept.
+    ``connect_timeout`` bounds connecting, including TLS. ``max_response`` is the largest response
+    to hold, in bytes. ``tls`` has your own authorities or client certificates, and ``grpc_tls`` the
+    same for gRPC, which cannot use an ``SSLContext``'s certificates; ``insecure`` switches
+    verification off. ``trust_env`` takes proxies from the environment, and nothing else: no
+    password from ``~/.netrc``.
+    Only ``get`` follows redirects, at most three, and never from an encrypted address to an
+    unencrypted one; another server gets no header that may be secret. Cookies are not stored.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -146,12 +144,7 @@ class HttpTransport:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -160,7 +153,7 @@ class HttpTransport:
         session, self._session = self._session, None
         if session is None:
             return
-        # Closing the session would leave those who wait for a piece of a body waiting for ever.
+        # Closing the session alone would leave pending body reads blocked for ever.
         for response in self._responses:
             response.content.set_exception(ConnectionResetError("closed by this side"))
         await session.close()
@@ -176,25 +169,27 @@ class HttpTransport:
     ) -> Reply:
         """Fetch ``url``, following redirects, all within ``timeout``.
 
-        ``headers`` are for the server of ``url``. ``attach`` gives what goes along to an address,
-        and is asked for each that a redirect leads to until there is one that gets nothing.
+        ``headers`` are for the server of ``url``. ``attach`` returns the credentials for an
+        address; it is called for every redirect until one gets none.
         """
         clock = asyncio.get_running_loop().time
         end = None if timeout is None else clock() + timeout
-        here, more = url, attach(url) if attach is not None else {}
+        current, extra = url, attach(url) if attach is not None else {}
         for _ in range(MAX_REDIRECTS + 1):
             left = None if end is None else max(end - clock(), 0.001)
-            async with self.open("GET", here, {**headers, **more}, None, timeout=left) as answer:
-                status, there = answer.status, answer.headers.get("location")
-                if status not in REDIRECTS or there is None:
-                    return Reply(status, answer.headers, await answer.read(limit), answer.url)
-            target = _target(answer.url, there, status)
-            if not is_same_server(answer.url, target):
+            async with self.open(
+                "GET", current, {**headers, **extra}, None, timeout=left
+            ) as opened:
+                status, location = opened.status, opened.headers.get("location")
+                if status not in REDIRECTS or location is None:
+                    return Reply(status, opened.headers, await opened.read(limit), opened.url)
+            target = _redirect_target(opened.url, location, status)
+            if not is_same_server(opened.url, target):
                 headers = {n: v for n, v in headers.items() if n.lower() in PUBLIC_HEADERS}
-            # Who was led away may be led back with a purpose: nothing goes along any more.
-            here, more = target, attach(target) if attach is not None and more else {}
+            # A redirect back may be an attack: after a foreign server no credentials are sent.
+            current, extra = target, attach(target) if attach is not None and extra else {}
         raise UnexpectedStatus(
-            f"{place(url)} redirects more than {MAX_REDIRECTS} times", status=status
+            f"{redacted(url)} redirects more than {MAX_REDIRECTS} times", status=status
         )
 
     async def send(
@@ -206,7 +201,7 @@ class HttpTransport:
         *,
         timeout: float | None = None,
     ) -> Reply:
-        """Send a request and return its whole answer; ``timeout`` bounds the exchange."""
+        """Send a request and return the complete response, all within ``timeout``."""
         async with self.open(method, url, headers, body, timeout=timeout) as answer:
             return Reply(answer.status, answer.headers, await answer.read(), answer.url)
 
@@ -220,12 +215,11 @@ class HttpTransport:
         *,
         timeout: float | None = None,
         idle: float | None = None,
-    ) -> AsyncIterator[Answer]:
-        """Send a request and give its answer as soon as the headers are there.
+    ) -> AsyncIterator[OpenResponse]:
+        """Send a request and yield the response as soon as its headers are there.
 
-        ``idle`` bounds the time in which nothing at all arrives (``Disconnected``), ``timeout``
-        the whole (``Timeout``). Redirects are not followed. The connection is given up when the
-        block is left early.
+        ``idle`` bounds the time without a byte (``Disconnected``), ``timeout`` the whole call
+        (``Timeout``). Redirects are not followed. Leaving the block early closes the connection.
         """
         if self.closed:
             raise ConnectionClosed("this connection was closed; open a new one")
@@ -247,10 +241,10 @@ class HttpTransport:
             raise self.translate(error, url) from error
         self._responses.add(response)
         try:
-            yield Answer(response, self)
+            yield OpenResponse(response, self)
         finally:
             self._responses.discard(response)
-            # An answer that was not read to its end takes its connection with it.
+            # Closes the connection of a response that was not read to its end.
             response.release()
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -262,24 +256,24 @@ class HttpTransport:
                     limit=self._max_connections,
                     keepalive_timeout=KEEP_ALIVE,
                     ssl=self._ssl,
-                    socket_factory=_socket,
+                    socket_factory=_keepalive_socket,
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"parley/{VERSION}"},
-                # Otherwise passwords from ~/.netrc would go to any port of their hosts too.
+                # Otherwise passwords from ~/.netrc would go to any port of their hosts.
                 trust_env=False,
             )
         return self._session
 
     def translate(self, error: Exception, url: str) -> ClientError:
-        """Return what ``error`` of the HTTP library means to a caller."""
+        """Return the ``ClientError`` for an error of the HTTP library."""
         if self.closed:
             return ConnectionClosed("the connection was closed during the call")
         if isinstance(error, ClientError):
             return error
         import aiohttp
 
-        where = place(url)
+        where = redacted(url)
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return Unreachable(f"no connection to {where} within {self.connect_timeout:g} s")
@@ -311,15 +305,15 @@ class HttpTransport:
                 return ClientError(f"the call to {where} failed: {_reason(error)}")
 
 
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Return a socket on which the system looks every minute whether the other side is there.
+def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket with TCP keepalive every minute.
 
-    A call may wait for hours on a silent connection; the default is to look after two of them.
+    A call may wait for hours on a silent connection; the default interval is two hours.
     """
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Systems differ in which of these they have, and macOS in the name of the first.
+    # Not every system has all of these, and macOS names the first one differently.
     for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
         option = getattr(socket, name, None)
         if option is None and name == "TCP_KEEPIDLE":
@@ -330,8 +324,8 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
 
 
 def _proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for an address."""
-    from urllib.request import getproxies, proxy_bypass  # pulls in much, and is seldom needed
+    """Return the environment's proxy for an address."""
+    from urllib.request import getproxies, proxy_bypass  # a large import, seldom needed
 
     parts = urlsplit(url)
     if proxy_bypass(parts.hostname or ""):
@@ -339,10 +333,10 @@ def _proxy_for(url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-def place(url: str) -> str:
-    """Return ``url`` without its query and credentials, which may be secret.
+def redacted(url: str) -> str:
+    """Return ``url`` without query and credentials, which may be secret.
 
-    It may be ``host:port`` alone, as gRPC has it.
+    ``url`` may be ``host:port``, as for gRPC.
     """
     try:
         parts = urlsplit(url if "://" in url or url.startswith("/") else f"//{url}")
@@ -354,30 +348,31 @@ def place(url: str) -> str:
     return f"{scheme}{host}{parts.path}" if host else parts.path
 
 
-def _target(url: str, location: str, status: int) -> str:
-    """Return where a redirect leads. Raises ``UnexpectedStatus`` for where none is followed to."""
+def _redirect_target(url: str, location: str, status: int) -> str:
+    """Return the address of a redirect. Raises ``UnexpectedStatus`` for one not to be followed."""
     try:
         target = urljoin(url, location)
         parts = urlsplit(target)
-        # Asking for a port that is none raises.
+        # An invalid port raises here.
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
         raise UnexpectedStatus(
-            f"{place(url)} redirects to {location[:200]!r}, which is no address of the form "
+            f"{redacted(url)} redirects to {location[:200]!r}, which is no address of the form "
             "https://host/path",
             status=status,
         )
     if parts.scheme == "http" and urlsplit(url).scheme == "https":
         raise UnexpectedStatus(
-            f"{place(url)} redirects to {place(target)}, which is not encrypted", status=status
+            f"{redacted(url)} redirects to {redacted(target)}, which is not encrypted",
+            status=status,
         )
     return target
 
 
 def is_same_server(url: str, target: str) -> bool:
-    """Whether a redirect stays with whom the headers are for: also from HTTP to its HTTPS."""
+    """Return whether a redirect stays on the server, also from HTTP to its HTTPS."""
     try:
         return Origin.of(url).covers(Origin.of(target))
     except ValueError:
@@ -393,4 +388,4 @@ def _reason(error: BaseException) -> str:
 
 
 def _too_large(url: str, limit: int) -> ResponseTooLarge:
-    return ResponseTooLarge(f"the answer of {place(url)} is larger than {limit:,} bytes")
+    return ResponseTooLarge(f"the answer of {redacted(url)} is larger than {limit:,} bytes")

@@ -1,4 +1,4 @@
-"""The HTTP+JSON binding, calling (specification §11)."""
+"""The client side of the HTTP+JSON binding (specification §11)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import aclosing
 from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
-from parley.client.bindings.exchange import HttpBinding, Written, media_type_of
 from parley.client.bindings.http import Reply
+from parley.client.bindings.http_binding import HttpClientBinding, HttpRequest, media_type_of
 from parley.client.errors import UnexpectedStatus
 from parley.model.errors import A2AError, InvalidAgentResponseError, MethodNotFoundError
 from parley.model.operations import Operation
@@ -17,16 +17,16 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
 from parley.wire.dialect import HttpJsonCodec
 
-# How servers say that nothing takes this verb at this path.
-_NOT_THERE = frozenset({404, 405, 501})
-_OTHER = {"POST": "GET", "GET": "POST"}
+# Statuses of servers that have no route for this verb and path.
+_NOT_ROUTED = frozenset({404, 405, 501})
+_OTHER_VERB = {"POST": "GET", "GET": "POST"}
 
 
-class HttpJsonBinding(HttpBinding):
-    """Calls the paths below one address; a query of the address goes with every request.
+class HttpJsonClientBinding(HttpClientBinding):
+    """Calls the paths below one address; the address's query goes with every request.
 
-    Servers differ in the verb of SubscribeToTask, as texts of the specification do: where one is
-    not taken the other is tried, and the one that was taken is used from then on.
+    Servers differ in the verb of SubscribeToTask, as versions of the specification do. If one has
+    no route the other is tried, and the one that works is used from then on.
     """
 
     codec: HttpJsonCodec
@@ -38,11 +38,11 @@ class HttpJsonBinding(HttpBinding):
         self._base = urlsplit(self.url)
         self._prefers_other = False
 
-    def write(self, operation: Operation, request: A2AStruct) -> Written:
-        """Return the request that asks for an operation."""
+    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+        """Return the HTTP request of an operation."""
         known = any(route.operation is operation for route in self.codec.routes)
         if not known and not self.extends(operation):
-            raise self.unspoken(operation, "HTTP+JSON")
+            raise self.unsupported(operation, "HTTP+JSON")
         verb, path, query, body = self.codec.write_request(operation, request)
         base = self._base
         url = urlunsplit(
@@ -52,39 +52,41 @@ class HttpJsonBinding(HttpBinding):
                 fragment="",
             )
         )
-        return Written(verb, url, body)
+        return HttpRequest(verb, url, body)
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Return the events of a stream, or the one that a plain answer holds."""
-        written = self.write(operation, request)
-        return self._either(written, context) if operation.safe else self.items(written, context)
+        """Return the events of a stream, or the one event of a plain answer."""
+        sent = self.write(operation, request)
+        return self._try_both_verbs(sent, context) if operation.safe else self.items(sent, context)
 
-    async def _either(self, written: Written, context: CallContext) -> AsyncIterator[StreamItem]:
-        """Yield the events that a request is answered with, with the one verb or the other."""
-        ways = [written, _swapped(written)]
+    async def _try_both_verbs(
+        self, sent: HttpRequest, context: CallContext
+    ) -> AsyncIterator[StreamItem]:
+        """Yield the events that answer a request, sent with the one verb or the other."""
+        attempts = [sent, _with_other_verb(sent)]
         if self._prefers_other:
-            ways.reverse()
-        for way, is_last in zip(ways, (False, True), strict=True):
+            attempts.reverse()
+        for attempt, is_last in zip(attempts, (False, True), strict=True):
             begun = False
-            items = cast("AsyncGenerator[StreamItem]", self.items(way, context))
+            items = cast("AsyncGenerator[StreamItem]", self.items(attempt, context))
             try:
                 async with aclosing(items):
                     async for item in items:
                         begun = True
-                        self._prefers_other = way is not written
+                        self._prefers_other = attempt is not sent
                         yield item
                 return
             except (UnexpectedStatus, A2AError) as error:
-                if begun or not _is_not_there(error):
-                    self._prefers_other = way is not written
+                if begun or not _is_not_routed(error):
+                    self._prefers_other = attempt is not sent
                     raise
                 if is_last:
                     raise
 
-    def answer(self, reply: Reply, written: Written) -> bytes:
-        """Return the body of a reply. Raises the error that it holds."""
+    def read_answer(self, reply: Reply, sent: HttpRequest) -> bytes:
+        """Return the body of a reply. Raises the error in it."""
         if not 200 <= reply.status < 300:
             raise self.codec.read_error(reply.status, reply.body)
         kind = media_type_of(reply.headers)
@@ -92,12 +94,12 @@ class HttpJsonBinding(HttpBinding):
             raise InvalidAgentResponseError("expected JSON")
         return reply.body
 
-    def event(self, data: bytes, written: Written) -> Event:
-        """Return the event that data of a stream hold. Raises the error that they hold."""
+    def read_event(self, data: bytes, sent: HttpRequest) -> Event:
+        """Return the event in a stream's ``data``. Raises the error in it."""
         return self.codec.read_event(data)
 
-    def is_agents(self, reply: Reply) -> bool:
-        """Whether a reply is a refusal as agents write them."""
+    def is_from_agent(self, reply: Reply) -> bool:
+        """Return whether a reply is an error as agents write them."""
         try:
             self.codec.read_error(reply.status, reply.body)
         except A2AError:
@@ -105,12 +107,12 @@ class HttpJsonBinding(HttpBinding):
         return True
 
 
-def _swapped(written: Written) -> Written:
-    body = None if written.verb == "POST" else b"{}"
-    return written._replace(verb=_OTHER[written.verb], body=body)
+def _with_other_verb(sent: HttpRequest) -> HttpRequest:
+    body = None if sent.verb == "POST" else b"{}"
+    return sent._replace(verb=_OTHER_VERB[sent.verb], body=body)
 
 
-def _is_not_there(error: Exception) -> bool:
+def _is_not_routed(error: Exception) -> bool:
     if isinstance(error, UnexpectedStatus):
-        return error.status in _NOT_THERE
+        return error.status in _NOT_ROUTED
     return isinstance(error, MethodNotFoundError)

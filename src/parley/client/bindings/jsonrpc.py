@@ -1,4 +1,4 @@
-"""The JSON-RPC binding, calling (specification §9)."""
+"""The client side of the JSON-RPC binding (specification §9)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from parley.client.bindings.exchange import HttpBinding, Written
 from parley.client.bindings.http import Reply
+from parley.client.bindings.http_binding import HttpClientBinding, HttpRequest
 from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
@@ -20,7 +20,7 @@ from parley.wire.dialect import JsonRpcCodec
 logger = logging.getLogger(__name__)
 
 
-class JsonRpcBinding(HttpBinding):
+class JsonRpcClientBinding(HttpClientBinding):
     """Calls one JSON-RPC endpoint."""
 
     codec: JsonRpcCodec
@@ -30,34 +30,34 @@ class JsonRpcBinding(HttpBinding):
         self.codec = self.dialect.jsonrpc
         self._ids = itertools.count(1)
 
-    def write(self, operation: Operation, request: A2AStruct) -> Written:
-        """Return the request that asks for an operation."""
+    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+        """Return the HTTP request of an operation."""
         extends = self.extends(operation)
         name = operation.name if extends else self.codec.names.get(operation.name)
         if name is None:
-            raise self.unspoken(operation, "JSON-RPC")
+            raise self.unsupported(operation, "JSON-RPC")
         params = self.codec.write_request(operation, request)
         id = next(self._ids)
-        return Written("POST", self.url, jsonrpc.request(id, name, params), id)
+        return HttpRequest("POST", self.url, jsonrpc.request(id, name, params), id)
 
-    def answer(self, reply: Reply, written: Written) -> msgspec.Raw:
-        """Return the result that a reply holds. Raises the error that it holds."""
-        return jsonrpc.parse_response(reply.body, self.codec.read_error, id=written.id)
+    def read_answer(self, reply: Reply, sent: HttpRequest) -> msgspec.Raw:
+        """Return the result in a reply. Raises the error in it."""
+        return jsonrpc.parse_response(reply.body, self.codec.read_error, id=sent.id)
 
-    def event(self, data: bytes, written: Written) -> Event | None:
-        """Return the event that data of a stream hold; ``None`` if they answer another request.
+    def read_event(self, data: bytes, sent: HttpRequest) -> Event | None:
+        """Return the event in a stream's ``data``; ``None`` if it answers another request.
 
-        Raises the error that they hold.
+        Raises the error in it.
         """
         try:
-            result = jsonrpc.parse_response(data, self.codec.read_error, id=written.id)
+            result = jsonrpc.parse_response(data, self.codec.read_error, id=sent.id)
         except jsonrpc.MismatchedId as error:
             logger.warning("an event is passed over: %s", error)
             return None
         return self.codec.read_event(result)
 
-    def is_agents(self, reply: Reply) -> bool:
-        """Whether a reply is meant as a JSON-RPC answer, though a wrong one or an error."""
+    def is_from_agent(self, reply: Reply) -> bool:
+        """Return whether a reply is a JSON-RPC response, even a malformed one or an error."""
         try:
             members = json.loads(reply.body)
         except (ValueError, RecursionError):

@@ -1,4 +1,7 @@
-"""A remote agent as an ``A2AService``: the operations of the table, over one binding."""
+"""A remote agent as an ``A2AService``: the operations of the table, over one binding.
+
+One call: check against the card, binding, retry, missing ids filled in. ``RemoteAgent`` calls it.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,13 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteService:
-    """Gives every operation of the table a method, as ``A2AService`` names it.
+    """One method for every operation of the table, named as in ``A2AService``.
 
-    Each call is checked against ``card`` (§3.3.4), which may be replaced by a later one.
-    Operations that change nothing are repeated when a try fails for a passing reason, and so are
-    messages when ``context`` asks for idempotent sends and the agent has them. Streams are given
-    as they come; ``client.stream`` is what takes them up again.
+    Each call is checked against ``card`` (§3.3.4), which a later card may replace. Operations that
+    change nothing are retried after transient errors, and so are messages if ``context`` asks for
+    idempotent sends and the agent supports them. Streams are not resumed here; ``follow`` does.
 
-    Beside ``A2AError`` (what the agent says) methods raise ``ClientError`` (when it could not be
-    asked).
+    Methods raise ``A2AError`` for the agent's answer, ``ClientError`` for a failed call.
     """
 
     def __init__(self, binding: Binding, card: AgentCard, retry: Retry) -> None:
@@ -53,9 +54,9 @@ class RemoteService:
         self._retry = retry
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
-        """Do an operation that answers once."""
+        """Call an operation that answers once."""
         self._check(operation, request, context)
-        once = (
+        idempotent = (
             IDEMPOTENT_SEND in context.extensions
             and isinstance(request, SendMessageRequest)
             and declares(self.card, IDEMPOTENT_SEND)
@@ -63,21 +64,21 @@ class RemoteService:
         answer = await repeat(
             lambda: self._binding.call(operation, request, context),
             self._retry,
-            safe=operation.safe or once,
-            patient=once,
+            safe=operation.safe or idempotent,
+            await_restart=idempotent,
             name=operation.name,
         )
-        return completed(answer, *named_by(request))
+        return with_ids(answer, *ids_in(request))
 
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
     ) -> AsyncIterator[StreamItem]:
-        """Do an operation that answers with events.
+        """Call an operation that answers with events.
 
-        Nothing follows a direct message or a terminal state, whatever the agent says after it.
+        A direct message or a terminal state ends the stream; later events are dropped.
         """
         self._check(operation, request, context)
-        task_id, context_id = named_by(request)
+        task_id, context_id = ids_in(request)
         is_over = False
         items = self._binding.stream(operation, request, context)
         async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
@@ -85,7 +86,7 @@ class RemoteService:
                 if is_over:
                     logger.warning("task %.100r: what follows its end is passed over", task_id)
                     return
-                event = completed(item.event, task_id, context_id)
+                event = with_ids(item.event, task_id, context_id)
                 if isinstance(event, Message):
                     is_over = True
                 elif isinstance(event, TaskArtifactUpdateEvent):
@@ -96,7 +97,7 @@ class RemoteService:
                 yield item if event is item.event else item._replace(event=event)
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
-        """Raise the error that the agent would answer with, going by its card (§3.3.4)."""
+        """Raise the error that the agent would answer with, according to its card (§3.3.4)."""
         capabilities = self.card.capabilities
         operation.check(capabilities)
         sent = request.configuration if isinstance(request, SendMessageRequest) else None
@@ -125,20 +126,17 @@ class RemoteService:
             )
 
 
-def named_by(request: A2AStruct) -> tuple[str, str]:
-    """Return the ids of the task and the context that a request names; empty for none."""
+def ids_in(request: A2AStruct) -> tuple[str, str]:
+    """Return the task id and the context id of a request; empty for none."""
     if isinstance(request, SendMessageRequest):
         return request.message.task_id, request.message.context_id
-    if isinstance(
-        request,
-        GetTaskRequest | CancelTaskRequest | SubscribeToTaskRequest,
-    ):
+    if isinstance(request, GetTaskRequest | CancelTaskRequest | SubscribeToTaskRequest):
         return request.id, ""
     return getattr(request, "task_id", ""), ""
 
 
-def completed(answer: Any, task_id: str, context_id: str) -> Any:
-    """Return an answer or an event with the ids that it lacks, where they are known."""
+def with_ids(answer: Any, task_id: str, context_id: str) -> Any:
+    """Return an answer or an event with its missing ids filled in, if they are known."""
     missing = {}
     for name in _IDS.get(type(answer), ()):
         if not getattr(answer, name):

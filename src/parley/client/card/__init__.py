@@ -1,1 +1,1 @@
-"""From a reference to an agent card, and to the interface to call."""
+"""Resolves a reference to an agent card, and chooses the interface to call."""

@@ -1,4 +1,4 @@
-"""Where one address has several agents: what a server lists there in place of a card."""
+"""Agent catalogs: lists of agents that servers answer with in place of a card."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from parley.client.bindings.http import place
+from parley.client.bindings.http import redacted
 from parley.model.cards import AgentCard
 
-MOST_NAMED = 20
-"""So many agents are worth naming."""
+MAX_NAMED = 20
+"""The most agents that an error message names."""
 
 _LISTS = ("agents", "cards", "agentCards", "agent_cards")
 _CARDS = ("card", "agentCard", "agent_card")
 _CARD_ADDRESSES = (*_CARDS, "cardUrl", "card_url", "agentCardUrl", "agent_card_url")
-_OF_A_CARD = ("skills", "capabilities", "supportedInterfaces")
-_MOST_READ = 1000
+_CARD_MEMBERS = ("skills", "capabilities", "supportedInterfaces")
+MAX_LISTED = 1000
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """One agent of a list: its name, its address, and its card or where that is.
+class ListedAgent(msgspec.Struct, frozen=True):
+    """One agent of a catalog: its name, its address, and its card or the card's address.
 
-    Each is empty where the list does not say it.
+    What the catalog leaves out is empty.
     """
 
     name: str = ""
@@ -33,31 +33,31 @@ class Listed(msgspec.Struct, frozen=True):
     card: dict[str, Any] | None = None
 
     def __str__(self) -> str:
-        where = place(self.url or self.card_url)
+        where = redacted(self.url or self.card_url)
         return f"{self.name} at {where}" if self.name and where else self.name or where
 
 
-def listed_in(body: bytes, where: str) -> tuple[Listed, ...]:
-    """Return the agents that a JSON document lists; none if it is no such list.
+def parse_catalog(body: bytes, where: str) -> tuple[ListedAgent, ...]:
+    """Return the agents that a JSON document lists; none if it is no catalog.
 
-    ``where`` is the address of the document, from which relative addresses are taken.
+    ``where`` is the address of the document, the base of relative addresses.
     """
     try:
         value = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         return ()
     if isinstance(value, dict):
-        if any(name in value for name in _OF_A_CARD):
+        if any(name in value for name in _CARD_MEMBERS):
             return ()
         value = next((value[name] for name in _LISTS if isinstance(value.get(name), list)), None)
     if not isinstance(value, list):
         return ()
-    found = [_entry(each, where) for each in value[:_MOST_READ]]
+    found = [_entry(each, where) for each in value[:MAX_LISTED]]
     return tuple([each for each in found if each is not None])
 
 
-def is_at(card: AgentCard, url: str) -> bool:
-    """Whether a card offers an interface at or below the path of ``url``, on whichever host."""
+def serves_address(card: AgentCard, url: str) -> bool:
+    """Return whether a card has an interface at or below the path of ``url``, on any host."""
     path = urlsplit(url).path.rstrip("/")
     for interface in card.supported_interfaces:
         try:
@@ -69,31 +69,31 @@ def is_at(card: AgentCard, url: str) -> bool:
     return False
 
 
-def named(agents: Iterable[Listed]) -> str:
-    """Return the words for agents to choose from."""
+def describe_agents(agents: Iterable[ListedAgent]) -> str:
+    """Return the agents of a catalog in words."""
     each = [str(agent)[:300] for agent in agents]
-    more = f" and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
-    return ", ".join(each[:MOST_NAMED]) + more
+    more = f" and {len(each) - MAX_NAMED} more" if len(each) > MAX_NAMED else ""
+    return ", ".join(each[:MAX_NAMED]) + more
 
 
-def _entry(value: Any, where: str) -> Listed | None:
+def _entry(value: Any, where: str) -> ListedAgent | None:
     if isinstance(value, str):
         value = {"url": value}
     if not isinstance(value, dict):
         return None
     card = next((value[name] for name in _CARDS if isinstance(value.get(name), dict)), None)
-    if card is None and any(name in value for name in _OF_A_CARD):
+    if card is None and any(name in value for name in _CARD_MEMBERS):
         card = value
     url = _address(_text(value, ("url",)) or _url_of(card), where)
     card_url = _address(_text(value, _CARD_ADDRESSES), where)
     if not (url or card_url or card):
         return None
     name = _text(value, ("name",)) or (_text(card, ("name",)) if card else "")
-    return Listed(name=name, url=url, card_url=card_url, card=card)
+    return ListedAgent(name=name, url=url, card_url=card_url, card=card)
 
 
 def _url_of(card: dict[str, Any] | None) -> str:
-    """Return the address of the first interface of a card."""
+    """Return the address of a card's first interface."""
     interfaces = card.get("supportedInterfaces") if card else None
     if isinstance(interfaces, list) and interfaces and isinstance(interfaces[0], dict):
         return _text(interfaces[0], ("url",))
@@ -105,7 +105,7 @@ def _text(value: dict[str, Any], names: Iterable[str]) -> str:
 
 
 def _address(text: str, where: str) -> str:
-    """Return an address over HTTP, empty for any other."""
+    """Return an absolute HTTP address; empty for any other."""
     try:
         url = urljoin(where, text) if text else ""
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""From a reference to an agent card (specification §8.2, §8.6)."""
+"""Resolves a reference to an agent card, with an HTTP cache (specification §8.2, §8.6)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from parley.client.bindings.http import HttpTransport, Reply, is_same_server, place
-from parley.client.card.catalog import MOST_NAMED, Listed, is_at, listed_in, named
+from parley.client.bindings.http import HttpTransport, Reply, is_same_server, redacted
+from parley.client.card.catalog import (
+    MAX_NAMED,
+    ListedAgent,
+    describe_agents,
+    parse_catalog,
+    serves_address,
+)
 from parley.client.credentials import Credentials
 from parley.client.errors import (
     AuthenticationRequired,
@@ -28,7 +34,7 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.origin import Origin
-from parley.client.retry import PASSING_STATUSES, Retry, repeat
+from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model import encoding
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
@@ -38,7 +44,7 @@ from parley.wire import versions
 
 logger = logging.getLogger(__name__)
 
-_NOT_HERE = frozenset({200, 404, 405, 406, 410})
+_NO_CARD_STATUSES = frozenset({200, 404, 405, 406, 410})
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 MAX_CARD = 1024 * 1024
 MAX_CACHED = 64
@@ -48,28 +54,30 @@ Reference = str | bytes | os.PathLike[str] | Mapping[str, Any] | AgentCard
 
 
 class ResolvedCard(msgspec.Struct, frozen=True):
-    """A card, its JSON as it was found, and the address that it came from (if it has one).
+    """A card, its original JSON, and the address that it was fetched from, if any.
 
-    ``server`` is what the server there calls itself. ``named`` is the origin of the address that
-    the caller gave, from which redirects may have led elsewhere.
+    ``server`` is the ``Server`` header there. ``given_origin`` is the origin of the address that
+    the caller gave; redirects may have led to another.
     """
 
     card: AgentCard
     raw: bytes
     url: str = ""
     server: str = ""
-    named: Origin | None = None
+    given_origin: Origin | None = None
 
     def bind(self, credentials: Credentials) -> Credentials:
-        """Return the credentials as they were given for this card's agent.
+        """Return the credentials, limited to the origins that the caller gave them for.
 
-        A card in the caller's own hands is the caller's word on where to call. One that was fetched
-        is a server's, and the caller's is the address.
+        The caller vouches for a card that it passes itself. Of a fetched card the caller vouches
+        only for the address.
         """
-        return credentials.bound_to(self.named) if self.url else credentials.bound_to_all()
+        return (
+            credentials.for_origin(self.given_origin) if self.url else credentials.for_any_origin()
+        )
 
 
-class _Kept(msgspec.Struct):
+class _CachedCard(msgspec.Struct):
     resolved: ResolvedCard
     etag: str
     last_modified: str
@@ -77,17 +85,17 @@ class _Kept(msgspec.Struct):
 
 
 class _NoCard(msgspec.Struct, frozen=True):
-    """An answer that is no card: its HTTP status, and the agents that it lists."""
+    """An answer that is no card: its HTTP status, and the agents of a catalog in it."""
 
     status: int
-    agents: tuple[Listed, ...]
+    agents: tuple[ListedAgent, ...]
 
 
 class CardResolver:
-    """Finds cards and remembers them as HTTP caching allows (RFC 9111), at most 64 of them.
+    """Finds cards, and caches at most 64 of them as HTTP caching allows (RFC 9111).
 
-    ``headers`` go with every request, ``credentials`` to the server of the address that is asked
-    for (a token or a key only when it wants some).
+    ``headers`` go with every request, ``credentials`` only to the server of the reference (a token
+    or a key only when it asks for them).
     """
 
     def __init__(
@@ -109,17 +117,16 @@ class CardResolver:
         self._retry = retry or Retry()
         self._max_size = max_size
         self._clock = clock
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedCard] = OrderedDict()
 
     async def resolve(self, reference: Reference) -> ResolvedCard:
-        """Return the card that ``reference`` leads to.
+        """Return the card of ``reference``.
 
-        At an address without a path, a list of one agent leads to its card; at one with a path,
-        the card of the domain counts if it names an interface there.
+        For an address without a path, a catalog of one agent leads to its card. For one with a
+        path, the domain's card counts if it has an interface there.
 
-        Raises ``CardNotFound`` (nothing there, or several agents, which it names),
-        ``CardInvalid`` (something else there), ``AuthenticationRequired``, and ``Unreachable`` and
-        the like when the server cannot be asked.
+        Raises ``CardNotFound`` (no card, or several agents, which the error names), ``CardInvalid``
+        (something else), ``AuthenticationRequired``, and the errors of ``HttpTransport``.
         """
         if isinstance(reference, AgentCard):
             return ResolvedCard(reference, encoding.encode(reference))
@@ -144,7 +151,7 @@ class CardResolver:
         if re.match(r"https?://", text, re.IGNORECASE):
             return await self._from_url(text)
         if re.match(r"file:", text, re.IGNORECASE):
-            from urllib.request import url2pathname  # pulls in much, and is seldom needed
+            from urllib.request import url2pathname  # a large import, seldom needed
 
             return await self._from_file(Path(url2pathname(urlsplit(text).path)))
         is_host = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d+)?(/\S*)?", text)
@@ -154,12 +161,12 @@ class CardResolver:
         if is_host:
             address = f"{_scheme_for(is_host[1])}://{text}"
             if is_file:
-                # Whoever made this folder must not decide where a host's name leads.
+                # A file in the current folder must not take the place of a host.
                 raise CardNotFound(
                     f"{text!r} is a file here, and may be a host: give ./{text} or {address}"
                 )
             return await self._from_url(address)
-        shown = re.sub(r"^.*@", "...@", text)  # what precedes may be a password
+        shown = re.sub(r"^.*@", "...@", text)  # the first part may be a password
         raise CardNotFound(f"{shown[:200]!r} is neither an address nor a card file")
 
     async def _from_file(self, path: Path) -> ResolvedCard:
@@ -170,7 +177,7 @@ class CardResolver:
         try:
             raw = await asyncio.to_thread(read)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error  # a NUL in its name, no such home
+            reason = getattr(error, "strerror", None) or error  # a NUL in the name, no such home
             shown = str(path)[:200]
             raise CardNotFound(f"the card file {shown} cannot be read: {reason}") from error
         if len(raw) > self._max_size:
@@ -178,32 +185,32 @@ class CardResolver:
         return ResolvedCard(read_card(raw, str(path)), raw)
 
     async def _from_url(self, url: str) -> ResolvedCard:
-        origin = self._named(url)
-        found = await self._found_at(url, self._credentials.bound_to(origin))
-        return msgspec.structs.replace(found, named=origin) if origin else found
+        origin = self._origin_of(url)
+        found = await self._find(url, self._credentials.for_origin(origin))
+        return msgspec.structs.replace(found, given_origin=origin) if origin else found
 
-    async def _found_at(self, url: str, credentials: Credentials) -> ResolvedCard:
+    async def _find(self, url: str, credentials: Credentials) -> ResolvedCard:
         tried: list[str] = []
         not_a_card: CardInvalid | None = None
-        agents: tuple[Listed, ...] = ()
+        agents: tuple[ListedAgent, ...] = ()
         try:
-            candidates, has_path = _candidates(url), bool(urlsplit(url).path.strip("/"))
+            candidates, has_path = _candidate_urls(url), bool(urlsplit(url).path.strip("/"))
         except ValueError as error:
-            raise CardNotFound(f"{place(url)!r} is not an address: {error}") from None
+            raise CardNotFound(f"{redacted(url)!r} is not an address: {error}") from None
         for candidate in candidates:
             try:
                 found = await self._fetch(candidate, credentials)
             except CardInvalid as error:
-                # Some sites answer every path with a page; the card may still be at the next.
+                # Some sites answer every path with a page; the card may be at the next address.
                 not_a_card = not_a_card or error
                 continue
             if isinstance(found, ResolvedCard):
                 return found
-            tried.append(f"{place(candidate)} ({found.status})")
+            tried.append(f"{redacted(candidate)} ({found.status})")
             agents = agents or found.agents
             if agents and not has_path:
-                return await self._of_one(agents, url, credentials)
-            if found.status not in _NOT_HERE:
+                return await self._from_catalog(agents, url, credentials)
+            if found.status not in _NO_CARD_STATUSES:
                 break
         else:
             if has_path and len(candidates) > 1:
@@ -213,63 +220,65 @@ class CardResolver:
                 tried += of_domain
         if agents:
             raise CardNotFound(
-                f"no agent card at {', '.join(tried)}; the agents there are {named(agents)}"
+                f"no agent card at {', '.join(tried)}; "
+                f"the agents there are {describe_agents(agents)}"
             )
         if not_a_card is not None:
             raise not_a_card
         raise CardNotFound(f"no agent card at {', '.join(tried)}")
 
     async def _from_domain(self, url: str, credentials: Credentials) -> ResolvedCard | list[str]:
-        """Return the card at the domain's well-known address, if it is of who is at ``url``.
+        """Return the card at the domain's well-known address, if it is the card of ``url``.
 
-        Otherwise return what was tried. The card of another agent is not taken for this one's.
+        Otherwise return the addresses tried. The card of another agent does not count.
         """
         tried = []
         for path in WELL_KNOWN:
             candidate = urlunsplit(urlsplit(url)._replace(path=path, query="", fragment=""))
             try:
                 found = await self._fetch(candidate, credentials)
-            except ClientError:  # what is at the address itself is what its caller is told
+            except ClientError:  # the caller gets the error for its own address
                 continue
             if isinstance(found, _NoCard):
-                tried.append(f"{place(candidate)} ({found.status})")
-            elif is_at(found.card, url):
+                tried.append(f"{redacted(candidate)} ({found.status})")
+            elif serves_address(found.card, url):
                 return found
             else:
-                at = ", ".join(place(each.url) for each in found.card.supported_interfaces[:5])
-                words = f"is that of {found.card.name[:100]!r} at {at}"
-                return [*tried, f"{place(candidate)} (which {words})"]
+                urls = ", ".join(redacted(each.url) for each in found.card.supported_interfaces[:5])
+                words = f"is that of {found.card.name[:100]!r} at {urls}"
+                return [*tried, f"{redacted(candidate)} (which {words})"]
         return tried
 
-    async def _of_one(
-        self, agents: tuple[Listed, ...], url: str, credentials: Credentials
+    async def _from_catalog(
+        self, agents: tuple[ListedAgent, ...], url: str, credentials: Credentials
     ) -> ResolvedCard:
-        """Return the card of the one agent that is listed. Raises ``CardNotFound`` for several."""
+        """Return the card of a catalog's only agent. Raises ``CardNotFound`` for several agents."""
         if len(agents) > 1:
-            shown = [
-                await self._with_name(agent, url, credentials) for agent in agents[:MOST_NAMED]
-            ]
+            shown = [await self._with_name(agent, url, credentials) for agent in agents[:MAX_NAMED]]
             raise CardNotFound(
-                f"{place(url)} has {len(agents)} agents; connect to one of them: "
-                f"{named([*shown, *agents[MOST_NAMED:]])}"
+                f"{redacted(url)} has {len(agents)} agents; connect to one of them: "
+                f"{describe_agents([*shown, *agents[MAX_NAMED:]])}"
             )
         [agent] = agents
         if agent.card is not None:
             raw = msgspec.json.encode(agent.card)
-            return ResolvedCard(read_card(raw, f"what {place(url)} lists"), raw, url)
-        ways = [agent.card_url] if agent.card_url else _candidates(agent.url)
-        if not is_same_server(url, ways[0]):
+            return ResolvedCard(read_card(raw, f"what {redacted(url)} lists"), raw, url)
+        urls = [agent.card_url] if agent.card_url else _candidate_urls(agent.url)
+        if not is_same_server(url, urls[0]):
             raise CardNotFound(
-                f"{place(url)} has no agent card, and refers to another server; connect to {agent}"
+                f"{redacted(url)} has no agent card, and refers to another server; "
+                f"connect to {agent}"
             )
-        for way in ways:
-            found = await self._fetch(way, credentials)
+        for card_url in urls:
+            found = await self._fetch(card_url, credentials)
             if isinstance(found, ResolvedCard):
                 return found
-        raise CardNotFound(f"{place(url)} lists {agent}, where there is no agent card")
+        raise CardNotFound(f"{redacted(url)} lists {agent}, where there is no agent card")
 
-    async def _with_name(self, agent: Listed, url: str, credentials: Credentials) -> Listed:
-        """Return an agent of a list with the name that its card has, if that is at hand."""
+    async def _with_name(
+        self, agent: ListedAgent, url: str, credentials: Credentials
+    ) -> ListedAgent:
+        """Return an agent of a catalog with the name on its card, if the same server has it."""
         if agent.name or not agent.card_url or not is_same_server(url, agent.card_url):
             return agent
         try:
@@ -280,96 +289,100 @@ class CardResolver:
             return agent
         return msgspec.structs.replace(agent, name=found.card.name)
 
-    def _named(self, url: str) -> Origin | None:
-        """Return the origin of the caller's own address, where credentials are bound to it."""
+    def _origin_of(self, url: str) -> Origin | None:
+        """Return the origin of the caller's address; ``None`` without credentials."""
         if not self._credentials:
             return None
         try:
             return Origin.of(url)
         except ValueError as error:
             raise CardNotFound(
-                f"{place(url)!r} is no address to send credentials to; give {error}"
+                f"{redacted(url)!r} is no address to send credentials to; give {error}"
             ) from None
 
     async def _fetch(self, url: str, credentials: Credentials) -> ResolvedCard | _NoCard:
-        kept = self._kept.get(url)
-        if kept is not None and self._clock() < kept.fresh_until:
-            self._kept.move_to_end(url)
-            return kept.resolved
-        reply = await self._get(url, kept, credentials)
-        if reply.status == 304 and kept is not None:
-            return self._keep(url, kept.resolved, reply, kept)
+        cached = self._cache.get(url)
+        if cached is not None and self._clock() < cached.fresh_until:
+            self._cache.move_to_end(url)
+            return cached.resolved
+        reply = await self._get(url, cached, credentials)
+        if reply.status == 304 and cached is not None:
+            return self._store(url, cached.resolved, reply, cached)
         if reply.status != 200:
-            agents = listed_in(reply.body, reply.url) if reply.status in _NOT_HERE else ()
+            agents = (
+                parse_catalog(reply.body, reply.url) if reply.status in _NO_CARD_STATUSES else ()
+            )
             return _NoCard(reply.status, agents)
         try:
-            card = read_card(reply.body, place(url))
+            card = read_card(reply.body, redacted(url))
         except CardInvalid:
-            agents = listed_in(reply.body, reply.url)
+            agents = parse_catalog(reply.body, reply.url)
             if agents:
                 return _NoCard(200, agents)
             raise
         resolved = ResolvedCard(card, reply.body, reply.url, reply.headers.get("server", ""))
-        return self._keep(url, resolved, reply, None)
+        return self._store(url, resolved, reply, None)
 
-    async def _get(self, url: str, kept: _Kept | None, credentials: Credentials) -> Reply:
+    async def _get(self, url: str, cached: _CachedCard | None, credentials: Credentials) -> Reply:
         headers = dict(self._headers)
-        if kept is not None and kept.etag:
-            headers["If-None-Match"] = kept.etag
-        elif kept is not None and kept.last_modified:
-            headers["If-Modified-Since"] = kept.last_modified
+        if cached is not None and cached.etag:
+            headers["If-None-Match"] = cached.etag
+        elif cached is not None and cached.last_modified:
+            headers["If-Modified-Since"] = cached.last_modified
 
-        async def get(asked: bool) -> Reply:
+        async def get(challenged: bool) -> Reply:
             try:
                 reply = await self._http.get(
                     url,
                     headers,
-                    attach=partial(credentials.to_card, asked=asked),
+                    attach=partial(credentials.card_headers, challenged=challenged),
                     timeout=self._timeout,
                     limit=self._max_size,
                 )
             except ResponseTooLarge as error:
                 raise CardInvalid(str(error)) from None
-            if reply.status in PASSING_STATUSES:
+            if reply.status in TRANSIENT_STATUSES:
                 raise UnexpectedStatus(
-                    f"{place(url)} answered {reply.status}",
+                    f"{redacted(url)} answered {reply.status}",
                     status=reply.status,
                     retry_after=seconds_of(reply.headers.get("retry-after")),
                 )
             return reply
 
-        async def ask(asked: bool) -> Reply:
-            return await repeat(lambda: get(asked), self._retry, safe=True, name="the agent card")
+        async def get_with_retry(challenged: bool) -> Reply:
+            return await repeat(
+                lambda: get(challenged), self._retry, safe=True, name="the agent card"
+            )
 
-        reply = await ask(asked=False)
-        if reply.status == 401 and credentials.would_answer(reply.url):
-            reply = await ask(asked=True)
+        reply = await get_with_retry(challenged=False)
+        if reply.status == 401 and credentials.answers_challenge(reply.url):
+            reply = await get_with_retry(challenged=True)
         if reply.status in (401, 403):
             raise AuthenticationRequired(
-                f"{place(reply.url)} wants credentials for the agent card"
+                f"{redacted(reply.url)} wants credentials for the agent card"
                 if reply.status == 401
-                else f"{place(reply.url)} refuses to show the agent card",
+                else f"{redacted(reply.url)} refuses to show the agent card",
                 status=reply.status,
                 challenge=reply.headers.get("www-authenticate", ""),
             )
         return reply
 
-    def _keep(
-        self, url: str, resolved: ResolvedCard, reply: Reply, before: _Kept | None
+    def _store(
+        self, url: str, resolved: ResolvedCard, reply: Reply, before: _CachedCard | None
     ) -> ResolvedCard:
         control = reply.headers.get("cache-control", "").lower()
-        self._kept.pop(url, None)
+        self._cache.pop(url, None)
         if "no-store" in control:
             return resolved
-        self._kept[url] = _Kept(
+        self._cache[url] = _CachedCard(
             resolved=resolved,
             etag=reply.headers.get("etag") or (before.etag if before else ""),
             last_modified=reply.headers.get("last-modified")
             or (before.last_modified if before else ""),
             fresh_until=self._clock() + _max_age(control, reply.headers.get("age", "")),
         )
-        if len(self._kept) > MAX_CACHED:
-            self._kept.popitem(last=False)
+        if len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
         return resolved
 
 
@@ -380,7 +393,7 @@ def _max_age(control: str, age: str) -> float:
     return max(0.0, float(found[1]) - (float(age[:10]) if age.isascii() and age.isdigit() else 0.0))
 
 
-def _candidates(url: str) -> list[str]:
+def _candidate_urls(url: str) -> list[str]:
     parts = urlsplit(url)
     if parts.path.lower().endswith(".json"):
         return [url]
@@ -391,7 +404,7 @@ def _candidates(url: str) -> list[str]:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except (OSError, ValueError):  # no name that a file can have
+    except (OSError, ValueError):  # not a valid file name
         return False
 
 
@@ -402,7 +415,7 @@ def _is_file_name(text: str) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether a text can be sent and looked up: half of a surrogate pair cannot."""
+    """Return whether a text is valid Unicode, without lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -416,12 +429,12 @@ def _scheme_for(host: str) -> str:
 
 
 def read_card(raw: bytes, where: str) -> AgentCard:
-    """Return the card that ``raw`` holds; ``where`` names it in errors.
+    """Return the card in ``raw``; ``where`` names it in errors.
 
-    Unknown members and security schemes of unknown kinds are passed over. A card of protocol 0.3
-    is read as far as the two versions agree, with the interfaces that it implies.
+    Unknown members and security schemes of unknown kinds are ignored. A 0.3 card is converted as
+    far as the two versions agree, with the interfaces that it implies.
 
-    Raises ``CardInvalid`` that says what is wrong.
+    Raises ``CardInvalid`` with the reason.
     """
     try:
         members = msgspec.json.decode(raw)

@@ -1,12 +1,12 @@
-"""One call of an agent from the command line: connect, do it within the time, say how it failed."""
+"""One call of an agent by a command: its connection, its time limit, and its failures."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from parley.cli.output.card_text import describe_interface
 from parley.cli.output.failures import INTERRUPTED, CommandFailure, UsageFailure, protocol_failure
@@ -14,7 +14,7 @@ from parley.cli.output.redaction import without_user
 from parley.cli.output.streams import Output
 from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
-from parley.cli.settings.table import Settings
+from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport
@@ -46,43 +46,42 @@ from parley.model.errors import (
 from parley.model.tasks import Task
 from parley.wire.versions import SUPPORTED_VERSIONS
 
-MOMENT = 0.5  # seconds after which a task is worth a note
-ANSWER_TIME = 30.0  # for a request that an agent answers at once
-PATIENCE = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # then it is polled
-FLOOR = "1.0"  # older versions have to be asked for (command-line specification, §13.2)
+NOTE_DELAY = 0.5  # seconds after which the command prints a running task's ids
+RESPONSE_TIMEOUT = 30.0  # seconds, for a request that an agent answers at once
+RETRY = Retry(calls=2, streams=4, first=0.2, limit=2.0)  # polling follows
+PROTOCOL_VERSION = "1.0"  # the user has to ask for older ones (command-line specification, §13.2)
 _CREDENTIAL_WORDS = ("authorization", "cookie", "key", "token", "secret")
 
 
 class AgentCall:
-    """What is known of one run of a client command while it runs.
+    """The state of one client command while it runs.
 
-    ``task_id`` is noted as soon as the agent names it, so that it can be told when the command is
-    interrupted or runs out of time. ``before`` is the task that a message continued, as it stood
-    then, where that is known.
+    ``task_id`` is set as soon as the agent names the task, for the output after an interrupt or a
+    timeout. ``before`` is the task as it was when a message continued it, if known.
     """
 
-    def __init__(self, settings: Settings, output: Output) -> None:
+    def __init__(self, settings: CommandSettings, output: Output) -> None:
         self.settings = settings
         self.output = output
         self.task_id = settings.task_id or ""
         self.before: Task | None = None
-        self._told = ""
-        self._telling: asyncio.TimerHandle | None = None
+        self._noted_id = ""
+        self._note_timer: asyncio.TimerHandle | None = None
         self.card: AgentCard | None = None
 
     def run(self, work: Callable[[], Awaitable[None]]) -> int:
-        """Do ``work`` within ``--timeout`` and return the exit status. Raises
+        """Run ``work`` within ``--timeout`` and return the exit status. Raises
         ``CommandFailure``.
         """
-        astray = self.settings.misdirection
-        if astray is not None:
-            raise UsageFailure(str(astray), hint=astray.way_out)
-        self._warn()
+        redirect = self.settings.credential_redirect
+        if redirect is not None:
+            raise UsageFailure(str(redirect), hint=redirect.remedy)
+        self._warn_if_insecure()
         with _debug_log(self.output):
             try:
                 asyncio.run(self._bounded(work))
             except KeyboardInterrupt:
-                self._say_where_it_goes_on()
+                self._note_interrupt()
                 return INTERRUPTED
         return 0
 
@@ -106,12 +105,12 @@ class AgentCall:
                 else "give a longer --timeout",
             ) from None
         finally:
-            if self._telling is not None:
-                self._telling.cancel()
+            if self._note_timer is not None:
+                self._note_timer.cancel()
 
     @asynccontextmanager
     async def http(self) -> AsyncIterator[HttpTransport]:
-        """Open connections as the settings ask."""
+        """Open an HTTP transport with the settings."""
         transport = HttpTransport(insecure=self.settings.insecure)
         try:
             yield transport
@@ -134,17 +133,17 @@ class AgentCall:
 
     @property
     def version(self) -> str:
-        """The version of the protocol to speak."""
-        return self.settings.a2a_version or FLOOR
+        """The protocol version to use."""
+        return self.settings.a2a_version or PROTOCOL_VERSION
 
     @property
-    def answer_time(self) -> float:
-        """How long a request may take that an agent answers at once."""
-        return max(ANSWER_TIME, self.settings.timeout or 0.0)
+    def response_timeout(self) -> float:
+        """The time limit of a request that an agent answers at once."""
+        return max(RESPONSE_TIMEOUT, self.settings.timeout or 0.0)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[RemoteAgent]:
-        """Connect to the agent that ``--agent-card`` leads to."""
+        """Connect to the agent of ``--agent-card``."""
         settings = self.settings
         try:
             connection = connect(
@@ -154,8 +153,8 @@ class AgentCall:
                 api_key=settings.api_key,
                 binding=self.bindings,
                 version=self.version,
-                timeout=self.answer_time,
-                retries=PATIENCE,
+                timeout=self.response_timeout,
+                retries=RETRY,
                 insecure=settings.insecure,
                 trust_origins=settings.trust_origin,
             )
@@ -163,7 +162,7 @@ class AgentCall:
             raise UsageFailure(str(error)) from None
         async with connection as agent:
             self.card = agent.card
-            self._explain(agent)
+            self._log_choice(agent)
             first = agent.interface
             try:
                 yield agent
@@ -172,16 +171,16 @@ class AgentCall:
                     used = describe_interface(agent.interface)
                     self.output.note(f"{describe_interface(first)} cannot be used; called {used}")
 
-    def _explain(self, agent: RemoteAgent) -> None:
+    def _log_choice(self, agent: RemoteAgent) -> None:
         chosen = agent.interface
-        tell = self.output.note if self.settings.verbose else self.output.debug
-        tell(f"calling {describe_interface(chosen)} in version {agent.version}")
-        for passed in agent.passed_over:
-            wanted = canonical(passed.protocol_binding) in self.bindings
-            tell = self.output.note if wanted or self.settings.verbose else self.output.debug
-            origin = self._origin(passed.url)
-            tell(
-                f"{describe_interface(passed)} is passed over: the credentials were not given for "
+        log = self.output.note if self.settings.verbose else self.output.debug
+        log(f"calling {describe_interface(chosen)} in version {agent.version}")
+        for skipped in agent.skipped_interfaces:
+            is_preferred = canonical(skipped.protocol_binding) in self.bindings
+            log = self.output.note if is_preferred or self.settings.verbose else self.output.debug
+            origin = self._origin(skipped.url)
+            log(
+                f"{describe_interface(skipped)} is passed over: the credentials were not given for "
                 "its origin" + (f"; to allow it: --trust-origin {origin}" if origin else "")
             )
         if self.bindings and canonical(chosen.protocol_binding) not in self.bindings:
@@ -189,12 +188,12 @@ class AgentCall:
                 f"none of the preferred transports is to be had; using {chosen.protocol_binding}"
             )
         if self.settings.bearer or self.settings.api_key:
-            self._check_scheme(agent.card)
-            self._check_channel(chosen.url)
+            self._warn_without_scheme(agent.card)
+            self._warn_if_plaintext(chosen.url)
 
-    def insist_on_scheme(self, card: AgentCard) -> None:
-        """Refuse to present a credential that the card names no scheme for (§12.4)."""
-        takes_key, takes_bearer = _takes(card)
+    def require_scheme(self, card: AgentCard) -> None:
+        """Raise ``UsageFailure`` for a credential without a scheme on the card (§12.4)."""
+        takes_key, takes_bearer = _accepted_credentials(card)
         if (self.settings.api_key and not takes_key) or (self.settings.bearer and not takes_bearer):
             given = "API key" if self.settings.api_key and not takes_key else "bearer token"
             raise UsageFailure(
@@ -202,9 +201,9 @@ class AgentCall:
                 hint=f"see what it declares: {self.command('card get', '--verbose')}",
             )
 
-    def _check_scheme(self, card: AgentCard) -> None:
+    def _warn_without_scheme(self, card: AgentCard) -> None:
         schemes = card.security_schemes
-        takes_key, takes_bearer = _takes(card)
+        takes_key, takes_bearer = _accepted_credentials(card)
         if self.settings.api_key and not takes_key:
             self.output.warn(
                 "the card declares no API key scheme; the key is sent in the header X-API-Key"
@@ -212,9 +211,9 @@ class AgentCall:
         if self.settings.bearer and schemes and not takes_bearer:
             self.output.warn("the card declares no scheme that takes a bearer token; it is sent")
 
-    def _check_channel(self, url: str) -> None:
+    def _warn_if_plaintext(self, url: str) -> None:
         origin = self._origin(url)
-        if origin is not None and origin.is_readable:
+        if origin is not None and origin.is_plaintext:
             self.output.warn(f"the credential is sent to {origin.host} without encryption")
 
     def _origin(self, url: str) -> Origin | None:
@@ -223,7 +222,7 @@ class AgentCall:
         except ValueError:
             return None
 
-    def _warn(self) -> None:
+    def _warn_if_insecure(self) -> None:
         if not self.settings.insecure:
             return
         text = "--insecure: the server's certificate is not checked"
@@ -231,47 +230,49 @@ class AgentCall:
             text += "; SECURITY RISK: whoever is in between can read the credential that is sent"
         self.output.warn(f"{text}. Use this for development only")
 
-    def _say_where_it_goes_on(self) -> None:
+    def _note_interrupt(self) -> None:
         if self.task_id:
             self.output.note(f"interrupted; task {self.task_id} goes on without this command")
             self.output.note(f"wait for it with: {self.command('task get --wait')}")
         else:
             self.output.note("interrupted")
 
-    def met(self, task_id: str, context_id: str) -> None:
-        """Take note of the task. Its ids are told if it takes longer than a moment."""
-        if task_id == self._told:
+    def note_task(self, task_id: str, context_id: str) -> None:
+        """Record the task, and print its ids if it takes longer than ``NOTE_DELAY``."""
+        if task_id == self._noted_id:
             return
-        asked, self._told, self.task_id = self.settings.task_id, task_id, task_id
+        asked, self._noted_id, self.task_id = self.settings.task_id, task_id, task_id
         if asked and asked != task_id:
             self.output.warn(f"the agent answers with task {task_id}, not with {asked}")
         if not self.settings.stream:
             text = f"task {task_id} in context {context_id} is under way"
-            self._telling = asyncio.get_running_loop().call_later(MOMENT, self.output.note, text)
+            self._note_timer = asyncio.get_running_loop().call_later(
+                NOTE_DELAY, self.output.note, text
+            )
 
-    # -- commands to go on with ----------------------------------------------------------------
+    # -- next commands -------------------------------------------------------------------------
 
     def command(self, words: str, *more: str) -> str:
-        """Return a parley command for the same agent and, by default, the task at hand."""
-        given = [*invocation(), *words.split()]
+        """Return a parley command for the same agent and, by default, the same task."""
+        command = [*invocation(), *words.split()]
         settings = self.settings
         if settings.is_flag("agent_card"):
-            given += ["-a", without_user(settings.agent_card)]
+            command += ["-a", without_user(settings.agent_card)]
         if settings.is_flag("config"):
-            given += ["--config", settings.config or ""]
+            command += ["--config", settings.config or ""]
         for name in settings.trust_origin if settings.is_flag("trust_origin") else ():
-            given += ["--trust-origin", name]
+            command += ["--trust-origin", name]
         for name in settings.transport if settings.is_flag("transport") else ():
-            given += ["--transport", name]
+            command += ["--transport", name]
         if settings.is_flag("a2a_version"):
-            given += ["--a2a-version", settings.a2a_version or ""]
+            command += ["--a2a-version", settings.a2a_version or ""]
         if settings.is_flag("insecure") and settings.insecure:
-            given.append("--insecure")
-        return shell_words([*given, *(more or self.task_argument)])
+            command.append("--insecure")
+        return shell_words([*command, *(more or self.task_argument)])
 
     @property
     def task_argument(self) -> tuple[str, ...]:
-        """The task at hand as an argument, which is no option whatever the agent calls it."""
+        """The task id as an argument, never as an option, even if it begins with a dash."""
         return ("--", self.task_id) if self.task_id.startswith("-") else (self.task_id,)
 
     # -- failures ------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ class AgentCall:
             case AuthenticationRequired() | UnauthenticatedError() | PermissionDeniedError():
                 return self._unauthenticated(error)
             case A2AError():
-                return protocol_failure(error, hint=self._hint(error))
+                return protocol_failure(error, hint=self._protocol_hint(error))
             case CardNotFound():
                 return CommandFailure(
                     "A2ACLI_ERR_CARD_NOT_FOUND",
@@ -297,11 +298,9 @@ class AgentCall:
                     hint=f"if it may have them, allow it:{allowed}" if allowed else None,
                 )
             case NoCommonVersion():
-                # The protocol has a name for it, though here no server had to say it (§11.4).
+                # The protocol's own error name, though no server raised it here (§11.4).
                 return CommandFailure(
-                    VersionNotSupportedError.__name__,
-                    str(error),
-                    hint=self._version_hint(),
+                    VersionNotSupportedError.__name__, str(error), hint=self._version_hint()
                 )
             case NoCommonInterface():
                 return CommandFailure(
@@ -340,15 +339,15 @@ class AgentCall:
             return f"if the agent speaks it, allow an older version: --a2a-version {older[0]}"
         return f"see what it offers: {self.command('card get', '--verbose')}"
 
-    def _hint(self, error: A2AError) -> str:
-        shown = "--debug shows the exchange with the agent"
+    def _protocol_hint(self, error: A2AError) -> str:
+        debug_hint = "--debug shows the exchange with the agent"
         if isinstance(error, TaskNotFoundError):
-            return f"see your tasks with: {self.command('task list', '--verbose')}; {shown}"
+            return f"see your tasks with: {self.command('task list', '--verbose')}; {debug_hint}"
         if isinstance(error, VersionNotSupportedError):
             return f"see what the agent speaks: {self.command('card get', '--verbose')}"
         if isinstance(error, UnsupportedOperationError | TaskNotCancelableError) and self.task_id:
-            return f"look at the task with: {self.command('task get')}; {shown}"
-        return shown
+            return f"look at the task with: {self.command('task get')}; {debug_hint}"
+        return debug_hint
 
     def _unauthenticated(self, error: Exception) -> CommandFailure:
         code = error.code if isinstance(error, A2AError) else getattr(error, "status", None)
@@ -368,27 +367,27 @@ class AgentCall:
         return CommandFailure(
             "A2ACLI_ERR_CREDENTIALS_MISSING",
             f"the agent wants credentials: {error}",
-            hint=self._how_to_authenticate(),
+            hint=self._credentials_hint(),
             a2a_code=code,
         )
 
-    def _how_to_authenticate(self) -> str:
-        wants_key, wants_token = _takes(self.card) if self.card else (False, False)
-        if wants_key and not wants_token:
+    def _credentials_hint(self) -> str:
+        takes_key, takes_bearer = _accepted_credentials(self.card) if self.card else (False, False)
+        if takes_key and not takes_bearer:
             return "set A2ACLI_API_KEY to the API key, or give --api-key"
-        if wants_token and not wants_key:
+        if takes_bearer and not takes_key:
             return "set A2ACLI_BEARER to the token, or give --bearer"
         return "set A2ACLI_BEARER or A2ACLI_API_KEY, or give --bearer or --api-key"
 
 
-def _takes(card: AgentCard) -> tuple[bool, bool]:
+def _accepted_credentials(card: AgentCard) -> tuple[bool, bool]:
     """Return whether the card has a scheme for an API key, and one for a bearer token."""
     kinds = [scheme.api_key_security_scheme is None for scheme in card.security_schemes.values()]
     return False in kinds, True in kinds
 
 
 class _DebugHandler(logging.Handler):
-    """Shows what the client logs, without credentials, and when it happened."""
+    """Prints the client's log with the elapsed time, without credentials."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.DEBUG)
@@ -400,20 +399,17 @@ class _DebugHandler(logging.Handler):
         self._output.debug(f"{elapsed:7.0f} ms  {record.getMessage()}")
 
 
-class _debug_log:
-    """Has the client's log shown while the block lasts, if --debug asks for it."""
-
-    def __init__(self, output: Output) -> None:
-        self._logger = logging.getLogger("parley.client")
-        self._handler = _DebugHandler(output)
-        self._before = (self._logger.level, self._logger.propagate)
-
-    def __enter__(self) -> None:
-        self._logger.addHandler(self._handler)
-        self._logger.propagate = False  # what matters is said in our own words
-        if self._handler._output.is_debug:
-            self._logger.setLevel(logging.DEBUG)
-
-    def __exit__(self, *error: object) -> None:
-        self._logger.removeHandler(self._handler)
-        self._logger.level, self._logger.propagate = self._before[0], self._before[1]
+@contextmanager
+def _debug_log(output: Output) -> Iterator[None]:
+    """Print the client's log within the block, if --debug is on."""
+    log, handler = logging.getLogger("parley.client"), _DebugHandler(output)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.propagate = False  # the command reports it in its own words
+    if output.is_debug:
+        log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.level, log.propagate = before

@@ -1,11 +1,11 @@
-"""Reporting what came of a call: the task or the message, and how to go on from there."""
+"""The report of a call: the task or the message, and the next command."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from parley.cli.calls.calling import AgentCall
+from parley.cli.calls.agent_call import AgentCall
 from parley.cli.output.rendering import (
     EventWriter,
     write_history,
@@ -14,12 +14,12 @@ from parley.cli.output.rendering import (
     write_page,
     write_task,
 )
-from parley.client.calls.difference import news
+from parley.client.calls.diff import new_output
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
 
-_PAUSED_OR_LOST = {
+_OUTCOMES = {
     TaskState.FAILED: "failed",
     TaskState.REJECTED: "was rejected",
     TaskState.CANCELED: "was canceled",
@@ -29,7 +29,7 @@ _PAUSED_OR_LOST = {
 
 
 class Report:
-    """Writes results of one command, in the format that was asked for."""
+    """Writes the results of one command in the chosen format."""
 
     def __init__(self, call: AgentCall) -> None:
         self._call = call
@@ -40,27 +40,27 @@ class Report:
         )
 
     def answer(self, answer: Task | Message) -> None:
-        """Report what a message was answered with."""
+        """Report the answer to a message."""
         if self._output.is_json:
             self._output.document(SendMessageResponse.of(answer))
         elif isinstance(answer, Message):
             write_message(self._output.text, answer, verbose=self._settings.verbose)
         else:
             self._write_task(answer)
-        self.go_on(answer)
+        self.next_step(answer)
 
     def task(self, task: Task) -> None:
-        """Report a task that was asked for."""
+        """Report a requested task."""
         if self._output.is_json:
             self._output.document(task)
         else:
             self._write_task(task)
-        self.go_on(task)
+        self.next_step(task)
 
     def page(self, page: ListTasksResponse, filters: Sequence[str]) -> None:
         """Report a page of tasks; when streaming, one task a line.
 
-        ``filters`` are the flags that the next page is asked for with as well.
+        ``filters`` are the flags for the next page.
         """
         if self._output.is_json and self._output.is_stream:
             for task in page.tasks:
@@ -70,18 +70,18 @@ class Report:
         else:
             write_page(self._output.text, page, verbose=self._settings.verbose)
         if page.next_page_token:
-            again = (*filters, "--page-token", page.next_page_token)
-            self._next(self._call.command("task list", *again))
+            flags = (*filters, "--page-token", page.next_page_token)
+            self._write_next(self._call.command("task list", *flags))
 
     def event(self, event: Event) -> None:
-        """Report an event of a stream, at once."""
+        """Report an event of a stream."""
         if self._output.is_json:
             self._output.document(StreamResponse.of(event))
         else:
             self._events.event(event, before=self._call.before)
 
     def sent(self, message: Message) -> None:
-        """Show the message that is sent, if everything is to be shown."""
+        """Show the sent message, if verbose."""
         if self._settings.verbose and not self._output.is_json:
             write_message(self._output.text, message, verbose=True, label="Sent")
             write_metadata(self._output.text, self._settings.metadata)
@@ -90,7 +90,7 @@ class Report:
     def _write_task(self, task: Task) -> None:
         write, verbose = self._output.text, self._settings.verbose
         before = self._call.before
-        new = task if before is None else news(before, task)
+        new = task if before is None else new_output(before, task)
         write_task(write, new, verbose=verbose)
         old = {artifact.artifact_id for artifact in task.artifacts}
         old -= {artifact.artifact_id for artifact in new.artifacts}
@@ -101,29 +101,29 @@ class Report:
         if verbose or self._settings.history:
             write_history(write, task.history, verbose=verbose)
 
-    def go_on(self, answer: Task | Message) -> None:
-        """Name an outcome that is not success on stderr, and print the command to go on with."""
+    def next_step(self, answer: Task | Message) -> None:
+        """Report an outcome that is not success on stderr, and print the next command."""
         command = self._call.command
         if isinstance(answer, Task):
             self._call.task_id = answer.id
             self._warn(answer.id, answer.status)
             if answer.state.is_interrupted:
-                self._next(command("send", "--task-id", answer.id, "<reply>"))
+                self._write_next(command("send", "--task-id", answer.id, "<reply>"))
                 return
             if not answer.state.is_terminal:
-                self._next(command("task get --wait"))
+                self._write_next(command("task get --wait"))
                 return
         if answer.context_id and not self._output.is_json:
-            self._next(command("send", "--context-id", answer.context_id, "<message>"))
+            self._write_next(command("send", "--context-id", answer.context_id, "<message>"))
 
     def _warn(self, task_id: str, status: TaskStatus) -> None:
-        outcome = _PAUSED_OR_LOST.get(status.state)
+        outcome = _OUTCOMES.get(status.state)
         if outcome is None:
             return
-        said = f": {status.message.text}" if status.message and status.message.text else ""
-        self._output.warn(f"task {task_id} {outcome} ({status.state.value}){said}")
+        detail = f": {status.message.text}" if status.message and status.message.text else ""
+        self._output.warn(f"task {task_id} {outcome} ({status.state.value}){detail}")
 
-    def _next(self, command: str) -> None:
+    def _write_next(self, command: str) -> None:
         if self._output.is_json:
             self._output.note(f"next: {command}")
         else:

@@ -1,4 +1,4 @@
-"""The interfaces of one agent, called as if they were one (specification §8.3.2)."""
+"""Failover between the interfaces of one agent (specification §8.3.2)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ import msgspec
 from parley.client.bindings.binding import Binding
 from parley.client.card.interface import Candidate
 from parley.client.errors import ClientError, UnexpectedStatus, Unreachable, Untrusted
-from parley.model.errors import (
-    A2AError,
-    UnsupportedOperationError,
-    VersionNotSupportedError,
-)
+from parley.model.errors import A2AError, UnsupportedOperationError, VersionNotSupportedError
 from parley.model.operations import Operation
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
@@ -25,20 +21,20 @@ from parley.wire import versions
 
 logger = logging.getLogger(__name__)
 
-# Nothing is there that could have taken the request for one of the protocol.
+# Nothing at the address can have processed the request as one of the protocol.
 _NOTHING_THERE = frozenset({404, 405})
 
 
-class Interfaces:
+class FailoverBinding:
     """A ``Binding`` over all of ``candidates``, of which it calls one: ``current``.
 
-    The next is tried when it is certain that the request did not reach the agent: no connection,
-    nothing that speaks the protocol at the address, or a refusal of the version. A server to which
-    there is no connection is tried once, for whichever of its interfaces comes first: while it
-    starts again, another is no better. What worked is called from then on. Requests carry the
-    tenant of the interface that they go to.
+    It tries the next one when the request certainly did not reach the agent: no connection, nothing
+    that speaks the protocol at the address, or a refusal of the version. A server without a
+    connection is tried only once per call, with its first interface: its other interfaces are as
+    unreachable. The interface that works becomes ``current``. Requests carry the tenant of the
+    interface that they go to.
 
-    A change is logged, as a warning when the version is an older one.
+    A change is logged, as a warning if the new version is older.
     """
 
     def __init__(
@@ -47,7 +43,7 @@ class Interfaces:
         self.current = candidates[0]
         self._candidates = candidates
         self._make = make
-        self._made: dict[Candidate, Binding] = {}
+        self._bindings: dict[Candidate, Binding] = {}
         self._name = name
         logger.info("%s: calling %s", name, self.current)
 
@@ -56,17 +52,17 @@ class Interfaces:
         refusals: list[A2AError | ClientError] = []
         for candidate, binding in self._in_order(refusals):
             try:
-                answer = await binding.call(operation, _addressed(request, candidate), context)
+                answer = await binding.call(operation, _with_tenant(request, candidate), context)
             except (A2AError, ClientError) as error:
-                if _never_arrived(error):
+                if _is_undelivered(error):
                     refusals.append(error)
                     continue
-                if _came_from_there(error):
-                    self._worked(candidate, refusals)
+                if _is_agents_answer(error):
+                    self._use(candidate, refusals)
                 raise
-            self._worked(candidate, refusals)
+            self._use(candidate, refusals)
             return answer
-        raise _summary(refusals)
+        raise _combined(refusals)
 
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
@@ -74,52 +70,52 @@ class Interfaces:
         """Yield what the operation streams."""
         refusals: list[A2AError | ClientError] = []
         for candidate, binding in self._in_order(refusals):
-            items = binding.stream(operation, _addressed(request, candidate), context)
+            items = binding.stream(operation, _with_tenant(request, candidate), context)
             begun = False
             try:
                 async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
                     async for item in open_items:
                         if not begun:
                             begun = True
-                            self._worked(candidate, refusals)
+                            self._use(candidate, refusals)
                         yield item
             except (A2AError, ClientError) as error:
-                if not begun and _never_arrived(error):
+                if not begun and _is_undelivered(error):
                     refusals.append(error)
                     continue
-                if not begun and _came_from_there(error):
-                    self._worked(candidate, refusals)
+                if not begun and _is_agents_answer(error):
+                    self._use(candidate, refusals)
                 raise
             return
-        raise _summary(refusals)
+        raise _combined(refusals)
 
     async def aclose(self) -> None:
         """Close every binding that was used. Idempotent."""
         async with AsyncExitStack() as stack:
-            for binding in self._made.values():
+            for binding in self._bindings.values():
                 stack.push_async_callback(binding.aclose)
 
     def _in_order(self, refusals: Sequence[Exception]) -> Iterator[tuple[Candidate, Binding]]:
-        """Yield the current interface and then the others, each with a binding to call it over.
+        """Yield the current interface and then the others, each with its binding.
 
-        ``refusals`` has, by the time the next is asked for, why those before did not do.
+        The caller adds the error of a failed interface to ``refusals`` before it asks for the next.
         """
-        begins = self.current
-        away = set()
-        for candidate in (begins, *(other for other in self._candidates if other is not begins)):
-            where = _server_of(candidate)
-            if where in away:
+        first = self.current
+        unreachable = set()
+        for candidate in (first, *(other for other in self._candidates if other is not first)):
+            server = _server_of(candidate)
+            if server in unreachable:
                 continue
-            binding = self._made.get(candidate)
+            binding = self._bindings.get(candidate)
             if binding is None:
-                binding = self._made[candidate] = self._make(candidate)
-            if candidate is not begins:
+                binding = self._bindings[candidate] = self._make(candidate)
+            if candidate is not first:
                 logger.info("%s: trying %s", self._name, candidate)
             yield candidate, binding
             if refusals and isinstance(refusals[-1], Unreachable):
-                away.add(where)
+                unreachable.add(server)
 
-    def _worked(self, candidate: Candidate, refusals: Sequence[Exception]) -> None:
+    def _use(self, candidate: Candidate, refusals: Sequence[Exception]) -> None:
         if not refusals or candidate is self.current:
             return
         before, self.current = self.current, candidate
@@ -136,34 +132,34 @@ class Interfaces:
 
 
 def _server_of(candidate: Candidate) -> tuple[bool, str, str]:
-    """Return what a connection is made to; that of gRPC is another than that of HTTP."""
+    """Return the server to connect to; gRPC and HTTP use different connections."""
     url = candidate.interface.url
     parts = urlsplit(url if "//" in url else f"//{url}")
     return candidate.binding == "GRPC", parts.scheme, parts.netloc
 
 
-def _addressed(request: A2AStruct, candidate: Candidate) -> A2AStruct:
+def _with_tenant(request: A2AStruct, candidate: Candidate) -> A2AStruct:
     if not hasattr(request, "tenant"):  # a request of an extension
         return request
     return msgspec.structs.replace(request, tenant=candidate.interface.tenant)
 
 
-def _never_arrived(error: Exception) -> bool:
-    """Whether it is certain that the agent has not taken the request, and never will there."""
+def _is_undelivered(error: Exception) -> bool:
+    """Return whether the agent certainly did not get the request, and cannot at this address."""
     if isinstance(error, UnexpectedStatus):
         return error.status in _NOTHING_THERE
     return isinstance(error, Unreachable | VersionNotSupportedError)
 
 
-def _came_from_there(error: Exception) -> bool:
-    """Whether it is the agent's answer; that a version lacks an operation is known before."""
+def _is_agents_answer(error: Exception) -> bool:
+    """Return whether the agent sent this error; the client itself knows what a version lacks."""
     return isinstance(error, A2AError) and not isinstance(error, UnsupportedOperationError)
 
 
-def _summary(refusals: Sequence[A2AError | ClientError]) -> Exception:
-    """Return what it means that every interface refused."""
-    said = [refusal for refusal in refusals if not isinstance(refusal, Unreachable)]
-    if said or len(refusals) == 1:
-        return (said or refusals)[0]
+def _combined(refusals: Sequence[A2AError | ClientError]) -> Exception:
+    """Return one error for those of all interfaces."""
+    answers = [refusal for refusal in refusals if not isinstance(refusal, Unreachable)]
+    if answers or len(refusals) == 1:
+        return (answers or refusals)[0]
     kind = Untrusted if all(isinstance(r, Untrusted) for r in refusals) else Unreachable
     return kind("; ".join(dict.fromkeys(str(refusal) for refusal in refusals)))

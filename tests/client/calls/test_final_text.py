@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from parley.client.calls.difference import news
-from parley.client.calls.last_words import with_last_words
+from parley.client.calls.diff import new_output
+from parley.client.calls.final_text import with_final_text
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
 
@@ -22,15 +22,15 @@ ENDED = replace(BEFORE, status=TaskStatus(state=TaskState.COMPLETED))
 
 
 def test_what_a_turn_said_is_shown_beside_artifacts_of_earlier_turns() -> None:
-    assert news(BEFORE, with_last_words(ENDED, SAID, BEFORE)).text == "this one"
+    assert new_output(BEFORE, with_final_text(ENDED, SAID, BEFORE)).text == "this one"
 
 
 def test_what_was_asked_before_is_not_what_the_turn_said() -> None:
-    assert with_last_words(ENDED, QUESTION, BEFORE) == ENDED
+    assert with_final_text(ENDED, QUESTION, BEFORE) == ENDED
     bare = replace(ENDED, artifacts=())
-    assert with_last_words(bare, QUESTION, replace(BEFORE, artifacts=())) == bare
+    assert with_final_text(bare, QUESTION, replace(BEFORE, artifacts=())) == bare
 
 
 def test_a_turn_that_has_text_is_left_as_it_is() -> None:
     more = replace(ENDED, artifacts=(DRAFT, replace(DRAFT, artifact_id="b")))
-    assert with_last_words(more, SAID, BEFORE) == more
+    assert with_final_text(more, SAID, BEFORE) == more

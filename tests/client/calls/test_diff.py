@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from parley.client.calls.difference import difference
+from parley.client.calls.diff import diff
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import (
     Event,
@@ -21,32 +21,32 @@ from tests.client.log_agent import IDS, REPORT, chunk, fold_of, says, task
 
 def test_a_task_that_was_not_known_is_told_as_itself() -> None:
     now = fold_of(REPORT)
-    assert difference(None, now) == [now]
-    assert difference(Task(id="other", status=now.status), now) == [now]
+    assert diff(None, now) == [now]
+    assert diff(Task(id="other", status=now.status), now) == [now]
 
 
 def test_nothing_new_is_nothing_to_tell() -> None:
     for end in range(1, len(REPORT) + 1):
         now = fold_of(REPORT[:end])
-        assert difference(now, now) == []
+        assert diff(now, now) == []
 
 
 def test_a_grown_artifact_is_told_by_what_it_grew() -> None:
-    assert difference(fold_of(REPORT[:3]), fold_of(REPORT[:4])) == [REPORT[3]]
+    assert diff(fold_of(REPORT[:3]), fold_of(REPORT[:4])) == [REPORT[3]]
 
 
 def test_text_that_an_agent_joins_into_one_part_is_told_by_what_it_grew() -> None:
     before = fold_of(REPORT[:4])
     joined = Artifact(artifact_id="a-1", name="report", parts=(Part(text="one two three "),))
     now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(joined,))
-    assert difference(before, now) == [chunk("three ")]
+    assert diff(before, now) == [chunk("three ")]
 
 
 def test_a_replaced_artifact_is_told_whole() -> None:
     before = fold_of(REPORT[:4])
     other = Artifact(artifact_id="a-1", name="report", parts=(Part(text="another"),))
     now = Task(id="t-1", context_id="c-1", status=before.status, artifacts=(other,))
-    assert difference(before, now) == [TaskArtifactUpdateEvent(**IDS, artifact=other)]
+    assert diff(before, now) == [TaskArtifactUpdateEvent(**IDS, artifact=other)]
 
 
 def test_status_messages_that_came_and_went_are_told_before_the_status() -> None:
@@ -56,7 +56,7 @@ def test_status_messages_that_came_and_went_are_told_before_the_status() -> None
     for text in ("first", "second", "third"):
         fold.apply(says(TaskState.WORKING, text))
     now = fold.task
-    told = difference(before, Task(**{**_fields(now), "history": (asked, *now.history)}))
+    told = diff(before, Task(**{**_fields(now), "history": (asked, *now.history)}))
     assert [event.status.message.text for event in told] == ["first", "second", "third"]
 
 
@@ -105,7 +105,7 @@ def test_the_events_told_turn_the_earlier_task_into_the_later(log: list[Event], 
     end = data.draw(some.integers(1, len(log)))
     before, now = fold_of(log[:end]), fold_of(log)
     fold = Fold(before)
-    told = difference(before, now)
+    told = diff(before, now)
     for event in told:
         fold.apply(event)
     assert fold.task.status == now.status

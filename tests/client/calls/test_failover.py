@@ -13,7 +13,7 @@ import pytest
 
 from parley.client import connect
 from parley.client.bindings import binding
-from parley.client.card.interface import candidates
+from parley.client.card.interface import choose
 from parley.client.card.resolver import read_card
 from parley.client.errors import (
     CardInvalid,
@@ -62,7 +62,7 @@ def card_of(*offers: Mapping[str, str], **more: Any) -> dict[str, Any]:
 
 def order(*offers: Mapping[str, str], **options: Any) -> list[str]:
     """The paths of the addresses of ``offers``, in the order in which they are called."""
-    found = candidates(read_card(_json(card_of(*offers)), "the card"), **options)
+    found = choose(read_card(_json(card_of(*offers)), "the card"), **options).candidates
     return [candidate.interface.url.rpartition("/")[2] for candidate in found]
 
 
@@ -141,7 +141,7 @@ def test_what_is_not_spoken_is_passed_over_and_later_1_x_is_called_as_1_0() -> N
         at({**ONE, "protocolVersion": "0.2.6"}, "http://h/older"),
     )
     assert order(*offers) == ["late", "old"]
-    found = candidates(read_card(_json(card_of(*offers)), "the card"))
+    found = choose(read_card(_json(card_of(*offers)), "the card")).candidates
     assert [candidate.version for candidate in found] == ["1.0", "0.3"]
 
 
@@ -176,7 +176,7 @@ def test_a_minimal_card_of_0_3_has_an_interface() -> None:
         "defaultOutputModes": [],
         "skills": [],
     }
-    (found,) = candidates(read_card(_json(minimal), "the card"))
+    (found,) = choose(read_card(_json(minimal), "the card")).candidates
     assert str(found) == "JSONRPC 0.3 at http://old.example/a2a"
 
 
@@ -233,7 +233,7 @@ async def test_an_interface_that_closes_badly_leaves_no_connection_open(
         closed.append(self)
         raise OSError(f"not today, number {len(closed)}")
 
-    monkeypatch.setattr("parley.client.bindings.jsonrpc.JsonRpcBinding.aclose", aclose)
+    monkeypatch.setattr("parley.client.bindings.jsonrpc.JsonRpcClientBinding.aclose", aclose)
     offers = at(ONE, f"{dead}/a"), at(ONE, "/b")
     with pytest.raises(OSError, match="not today, number 2"):
         async with line(Agent(task()), *offers) as (remote, _):
@@ -243,7 +243,7 @@ async def test_an_interface_that_closes_badly_leaves_no_connection_open(
 
 
 async def test_grpc_out_of_reach_is_left_for_http(dead: str) -> None:
-    if not binding.is_spoken("GRPC"):
+    if not binding.is_supported("GRPC"):
         pytest.skip("gRPC is not installed")
     offers = at(GRPC, dead.removeprefix("http://")), at(ONE, "/b")
     async with line(Agent(task()), *offers) as (remote, server):

@@ -1,4 +1,4 @@
-"""What comes of a message, until its turn ends: streamed, or looked at again and again."""
+"""The events of one message's turn, streamed or polled. ``RemoteAgent.stream`` is the caller."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import aclosing
 
 import msgspec
 
-from parley.client.calls.question import task_before
-from parley.client.calls.stream import StreamReader, follow, poll
+from parley.client.calls.follow import follow
+from parley.client.calls.poll import poll
+from parley.client.calls.prior_question import snapshot_before
+from parley.client.calls.stream_reader import StreamReader
 from parley.client.retry import Retry
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
@@ -16,27 +18,27 @@ from parley.model.service import A2AService, CallContext
 from parley.model.tasks import Event
 
 
-async def turn(
+async def turn_events(
     service: A2AService,
     context: CallContext,
-    make: Callable[[], Awaitable[SendMessageRequest]],
+    compose: Callable[[], Awaitable[SendMessageRequest]],
     reader: StreamReader,
     *,
     streams: bool,
     repeatable: bool,
     retry: Retry,
 ) -> AsyncGenerator[Event, None]:
-    """Send what ``make`` makes and yield what comes of it.
+    """Send the request that ``compose`` returns and yield the events of its turn.
 
-    ``streams``: the agent does. ``repeatable``: it answers a repeated message once.
+    ``streams``: the agent streams. ``repeatable``: it answers a repeated message once.
     """
-    request = await make()
+    request = await compose()
     message, before = request.message, None
     if message.task_id and not (streams and reader.numbered):
-        # Numbered streams begin with the task, and go on where they were cut. From others only the
-        # task of before tells what is this turn's, whatever its stream begins with.
-        before = await task_before(service, context, message.task_id)
-    reader.send(message, before)
+        # A numbered stream begins with the task and resumes exactly. For others only the snapshot
+        # shows which output is of this turn, whatever event the stream begins with.
+        before = await snapshot_before(service, context, message.task_id)
+    reader.start(message, before)
     if streams:
         events = follow(
             service,
@@ -61,19 +63,20 @@ async def _polled(
     reader: StreamReader,
     retry: Retry,
 ) -> AsyncGenerator[Event, None]:
-    # A task that is continued may not have begun its turn when it is returned at once.
+    # A continued task may not have begun its turn when it is returned immediately.
     if not request.message.task_id:
-        asked = request.configuration or SendMessageConfiguration()
-        at_once = msgspec.structs.replace(asked, return_immediately=True)
-        request = msgspec.structs.replace(request, configuration=at_once)
+        configuration = msgspec.structs.replace(
+            request.configuration or SendMessageConfiguration(), return_immediately=True
+        )
+        request = msgspec.structs.replace(request, configuration=configuration)
     answer = await service.send_message(request, context)
     if isinstance(answer, Message):
-        yield reader.tell(answer)
+        yield reader.deliver(answer)
         return
     if reader.before is None:
-        reader.believe()
-    for event in reader.look(answer):
-        yield reader.tell(event)
+        reader.accept_any_state()
+    for event in reader.apply_snapshot(answer):
+        yield reader.deliver(event)
     if not reader.is_settled:
         async with aclosing(poll(service, context, reader, retry)) as events:
             async for event in events:

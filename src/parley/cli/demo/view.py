@@ -1,0 +1,193 @@
+"""The views of the demo: their interface, and the one with plain lines.
+
+``stage_rich`` is the one for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from msgspec import UNSET
+
+from parley import __version__
+from parley.cli.output.rendering import file_line
+from parley.cli.output.streams import print_line
+from parley.cli.output.text import json_text, one_line, shell_words, visible
+from parley.cli.program import invocation
+from parley.model.cards import AgentCard
+from parley.model.parts import Part
+from parley.model.tasks import Task, TaskState
+
+
+class ArtifactView(Protocol):
+    """Shows a growing artifact."""
+
+    def add(self, name: str, text: str) -> None:
+        """Add text to the artifact."""
+        ...
+
+    def status(self, state: TaskState, message: str) -> None:
+        """Show the task's state and status message."""
+        ...
+
+
+class DemoView(Protocol):
+    """Shows the demo."""
+
+    def begin(self, address: str, paths: Sequence[str]) -> None:
+        """Show the server's address and agents."""
+        ...
+
+    def step(self, title: str, about: str) -> None:
+        """Show the title of the next step."""
+        ...
+
+    def show_card(self, card: AgentCard, url: str) -> None:
+        """Show an agent card."""
+        ...
+
+    def show_request(self, text: str) -> None:
+        """Show a message to the agent."""
+        ...
+
+    def show_reply(self, text: str) -> None:
+        """Show a direct reply of the agent."""
+        ...
+
+    def growing_artifact(self) -> AbstractContextManager[ArtifactView]:
+        """Show an artifact while it grows."""
+        ...
+
+    def show_task(self, task: Task) -> None:
+        """Show a task: its state, status message, files and data."""
+        ...
+
+    async def pause(self) -> None:
+        """Pause before the next step."""
+        ...
+
+    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
+        """Show commands to try; ``options`` are those of a demo to try them with."""
+        ...
+
+
+def state_name(state: TaskState) -> str:
+    """Return a state in words: ``input required``."""
+    return state.name.lower().replace("_", " ")
+
+
+def bindings_text(card: AgentCard) -> str:
+    """Return an agent's bindings and versions: ``JSONRPC and HTTP+JSON, in 1.0 and 0.3``."""
+    offered = card.supported_interfaces
+    bindings = dict.fromkeys(interface.protocol_binding for interface in offered)
+    versions = dict.fromkeys(interface.protocol_version for interface in offered)
+    return f"{' and '.join(bindings)}, in {' and '.join(versions)}"
+
+
+def capabilities_text(card: AgentCard) -> str:
+    """Return an agent's capabilities in words."""
+    capabilities = card.capabilities
+    names = ["streams"] if capabilities.streaming else []
+    names += ["webhooks"] if capabilities.push_notifications else []
+    names += [uri.uri.split(":")[-2].replace("-", " ") for uri in capabilities.extensions]
+    return ", ".join(names)
+
+
+def try_title(*, serving: bool, options: Sequence[str]) -> str:
+    """Return the heading of the commands to try."""
+    if serving:
+        return "Try it yourself, in another terminal"
+    return f"To try it yourself, run {shell_words([*invocation(), 'demo', *options])} and"
+
+
+class PlainView:
+    """Plain lines, for pipes and logs."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def _line(self, label: str, text: str) -> None:
+        for number, line in enumerate(visible(text).splitlines() or [""]):
+            print_line(f"  {'' if number else label:<9}{line}".rstrip())
+
+    def begin(self, address: str, paths: Sequence[str]) -> None:
+        """Show the server's address and agents."""
+        version = __version__
+        print_line(f"Parley {version}: {len(paths)} agents on {address}")
+
+    def step(self, title: str, about: str) -> None:
+        """Show the title of the next step."""
+        self._steps += 1
+        print_line(f"\n{self._steps}. {title}\n   {about}")
+
+    def show_card(self, card: AgentCard, url: str) -> None:
+        """Show an agent card."""
+        self._line("card", url)
+        self._line("agent", f"{card.name} {card.version}: {card.description}")
+        self._line("speaks", bindings_text(card))
+        self._line("can", capabilities_text(card))
+        for skill in card.skills:
+            self._line("skill", f"{skill.id}: {skill.description}")
+
+    def show_request(self, text: str) -> None:
+        """Show a message to the agent."""
+        self._line("you", text)
+
+    def show_reply(self, text: str) -> None:
+        """Show a direct reply of the agent."""
+        self._line("agent", text)
+
+    @contextmanager
+    def growing_artifact(self) -> Iterator[ArtifactView]:
+        """Show an artifact while it grows, line by line."""
+        artifact = _PlainArtifact()
+        yield artifact
+        artifact.end()
+
+    def show_task(self, task: Task) -> None:
+        """Show a task."""
+        message = task.status.message.text if task.status.message else ""
+        self._line("task", f"{state_name(task.state)}{': ' if message else ''}{message}")
+        for artifact in task.artifacts:
+            for part in artifact.parts:
+                self._line("artifact", shown_part(part, artifact.name))
+
+    async def pause(self) -> None:
+        """Do not pause."""
+
+    def end(self, commands: Sequence[str], *, serving: bool, options: Sequence[str] = ()) -> None:
+        """Show commands to try; ``options`` are those of a demo to try them with."""
+        print_line(f"\n{try_title(serving=serving, options=options)}:")
+        for command in commands:
+            print_line(f"  {command}")
+        if serving:
+            print_line("\nServing until Ctrl-C.")
+
+
+class _PlainArtifact:
+    def __init__(self) -> None:
+        self._text = ""
+
+    def add(self, name: str, text: str) -> None:
+        self._text += text
+        *whole, self._text = self._text.split("\n")
+        for line in whole:
+            self._show(line)
+
+    def status(self, state: TaskState, message: str) -> None:
+        print_line(f"  {'task':<9}{state_name(state)}{': ' if message else ''}{one_line(message)}")
+
+    def end(self) -> None:
+        if self._text:
+            self._show(self._text)
+
+    def _show(self, line: str) -> None:
+        print_line(f"  {'report':<9}{line}".rstrip())
+
+
+def shown_part(part: Part, name: str) -> str:
+    """Return a part as text; ``name`` is that of its artifact."""
+    if part.is_file:
+        return file_line(part, name)
+    return part.text or "" if part.data is UNSET else json_text(part.data)

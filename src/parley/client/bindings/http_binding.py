@@ -1,0 +1,284 @@
+"""One call over HTTP: the shared part of the JSON-RPC and HTTP+JSON bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from parley.client.bindings.binding import waits_for_task
+from parley.client.bindings.http import HttpTransport, OpenResponse, Reply, redacted
+from parley.client.errors import AuthenticationRequired, UnexpectedStatus
+from parley.client.headers import header_value, join_items, list_items, override
+from parley.model.errors import (
+    A2AError,
+    InvalidAgentResponseError,
+    PeerError,
+    UnsupportedOperationError,
+)
+from parley.model.operations import Operation
+from parley.model.retry_after import seconds_of
+from parley.model.service import CallContext, StreamItem
+from parley.model.struct import A2AStruct
+from parley.model.tasks import Event
+from parley.wire import versions
+from parley.wire.dialect import Codec, Dialect
+from parley.wire.json.syntax import Bytes
+from parley.wire.sse import SseParser
+
+logger = logging.getLogger(__name__)
+
+EVENT_STREAM = "text/event-stream"
+# No log has more events, and no longer text is read as a number.
+_EVENT_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+# Every HTTP+JSON server accepts it; some accept nothing else.
+_PLAIN_JSON = "application/json"
+
+
+class HttpRequest(NamedTuple):
+    """A request to send. ``id`` is the JSON-RPC id."""
+
+    verb: str
+    url: str
+    body: bytes | None
+    id: int | None = None
+
+
+class HttpClientBinding(ABC):
+    """Calls one address over HTTP.
+
+    A subclass encodes requests (``write``) and decodes answers and events (``read_answer``,
+    ``read_event``).
+
+    A server that refuses a request's media type (415) has not processed it. The request is sent
+    again as ``application/json``; if that is accepted, so are all later ones.
+
+    ``headers`` (with credentials) go with every request. ``timeout`` bounds calls that the agent
+    answers at once; only the caller bounds a message that waits for its task. ``idle`` bounds the
+    silence in a stream; comments count as activity. ``numbered``: the ids of stream events are
+    their numbers in the task's log, which the agent declares. ``peer`` is the agent's ``Server``
+    header.
+    """
+
+    codec: Codec
+    media_type = _PLAIN_JSON
+
+    def __init__(
+        self,
+        http: HttpTransport,
+        url: str,
+        *,
+        dialect: Dialect,
+        headers: Mapping[str, str],
+        timeout: float | None,
+        idle: float | None,
+        numbered: bool,
+        peer: str = "",
+    ) -> None:
+        self.url = url
+        self.peer = peer
+        self.dialect = dialect
+        self._http = http
+        self._headers = headers
+        self._timeout = timeout
+        self._idle = idle
+        self._numbered = numbered
+        self._only_plain_json = False
+
+    # -- what a subclass implements ------------------------------------------------------------
+
+    @abstractmethod
+    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+        """Return the HTTP request of an operation. Raises ``A2AError``."""
+
+    @abstractmethod
+    def read_answer(self, reply: Reply, sent: HttpRequest) -> Bytes:
+        """Return the answer in a reply.
+
+        Raises the error in it, and ``InvalidAgentResponseError`` for a malformed one.
+        """
+
+    @abstractmethod
+    def read_event(self, data: bytes, sent: HttpRequest) -> Event | None:
+        """Return the event in a stream's ``data``; ``None`` if it answers another request.
+
+        Raises the error in it.
+        """
+
+    @abstractmethod
+    def is_from_agent(self, reply: Reply) -> bool:
+        """Return whether an agent sent a reply that has no valid answer."""
+
+    # -- what it inherits ----------------------------------------------------------------------
+
+    async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
+        """Return what the operation answers, without its wrapper."""
+        sent = self.write(operation, request)
+        timeout = None if waits_for_task(request) else self._timeout
+        async with self._open(sent, context, timeout=timeout) as answer:
+            reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
+        return self.codec.read_result(operation, self._checked_answer(reply, sent))
+
+    def stream(
+        self, operation: Operation, request: A2AStruct, context: CallContext
+    ) -> AsyncIterator[StreamItem]:
+        """Return the events of a stream, or the one event of a plain answer."""
+        return self.items(self.write(operation, request), context)
+
+    async def items(self, sent: HttpRequest, context: CallContext) -> AsyncIterator[StreamItem]:
+        """Yield the events that answer a request."""
+        async with self._open(sent, context, accept=EVENT_STREAM, idle=self._idle) as answer:
+            if answer.status != 200 or media_type_of(answer.headers) != EVENT_STREAM:
+                reply = Reply(answer.status, answer.headers, await answer.read(), answer.url)
+                yield StreamItem(self.codec.read_event(self._checked_answer(reply, sent)))
+                return
+            async for item in self._events(answer, sent):
+                yield item
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        sent: HttpRequest,
+        context: CallContext,
+        *,
+        accept: str = "",
+        timeout: float | None = None,
+        idle: float | None = None,
+    ) -> AsyncIterator[OpenResponse]:
+        """Send a request and yield the response; try the next media type if one is refused."""
+        clock = asyncio.get_running_loop().time
+        end = None if timeout is None else clock() + timeout
+        first = _PLAIN_JSON if self._only_plain_json else self.media_type
+        for media_type in dict.fromkeys((first, _PLAIN_JSON)):
+            headers = self._request_headers(context, sent, media_type, accept)
+            left = None if end is None else max(end - clock(), 0.001)
+            verb, url, body = _logged(sent)
+            async with self._http.open(verb, url, headers, body, timeout=left, idle=idle) as answer:
+                is_refused = answer.status == 415
+                sent_type = headers.get("Content-Type")  # none with a request that has no body
+                if not is_refused or sent_type != media_type or media_type == _PLAIN_JSON:
+                    self._only_plain_json |= media_type != first and not is_refused
+                    yield answer
+                    return
+                await answer.read()  # leaves the connection usable
+            logger.info("%s does not take %s; asking as JSON", redacted(url), media_type)
+
+    async def aclose(self) -> None:
+        """Do nothing: the transport is shared."""
+        return
+
+    def extends(self, operation: Operation) -> bool:
+        """Return whether an operation belongs to an extension; only the latest version has them."""
+        return bool(operation.extension) and self.dialect.version == versions.LATEST
+
+    def unsupported(self, operation: Operation, binding: str) -> UnsupportedOperationError:
+        """Return the error for an operation that the version does not have."""
+        return UnsupportedOperationError(
+            f"version {self.dialect.version} of the protocol has no {operation.name} "
+            f"over {binding}",
+            metadata={"operation": operation.name},
+        )
+
+    async def _events(self, answer: OpenResponse, sent: HttpRequest) -> AsyncIterator[StreamItem]:
+        parser = SseParser(self._http.max_response)
+        async for chunk in answer.chunks():
+            for id, _, data in parser.feed(chunk):
+                if not data:
+                    continue
+                if logger.isEnabledFor(logging.DEBUG):
+                    logger.debug("< %s", _BodyPreview(data))
+                event = self.read_event(data, sent)
+                if event is None:
+                    continue
+                yield StreamItem(event, None if id is None else self._event_number(id))
+                if self.codec.ends_stream(event):
+                    return
+
+    def _event_number(self, id: str) -> int | None:
+        if self._numbered and _EVENT_NUMBER.fullmatch(id):
+            return int(id)
+        return None
+
+    def _request_headers(
+        self, context: CallContext, sent: HttpRequest, media_type: str, accept: str
+    ) -> dict[str, str]:
+        """Return the caller's headers, overridden by those of this call."""
+        ours = {
+            "Accept": join_items(
+                (accept, self.media_type, _PLAIN_JSON),
+                list_items(header_value(self._headers, "accept")),
+            ),
+            "A2A-Version": self.dialect.version,
+        }
+        if accept and not header_value(self._headers, "accept-encoding"):
+            ours["Accept-Encoding"] = "identity"  # compressing proxies hold events back
+        if sent.body is not None and not header_value(self._headers, "content-type"):
+            ours["Content-Type"] = media_type
+        if context.extensions:
+            ours[self.dialect.extensions_header] = join_items(sorted(context.extensions))
+        if context.last_event_id is not None:
+            ours["Last-Event-ID"] = context.last_event_id
+        if context.traceparent:
+            ours["traceparent"] = context.traceparent
+        return override(self._headers, ours)
+
+    def _checked_answer(self, reply: Reply, sent: HttpRequest) -> Bytes:
+        logger.debug("< %d %s", reply.status, _BodyPreview(reply.body))
+        try:
+            return self.read_answer(reply, sent)
+        except A2AError as error:
+            foreign = isinstance(error, InvalidAgentResponseError) and not self.is_from_agent(reply)
+            if foreign or (reply.status in (401, 403) and isinstance(error, PeerError)):
+                raise _http_error(reply, error) from None
+            if error.retry_after is None:
+                error.retry_after = seconds_of(reply.headers.get("retry-after"))
+            raise
+
+
+def media_type_of(headers: Mapping[str, str]) -> str:
+    """Return the media type in headers, in lower case."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _logged(sent: HttpRequest) -> tuple[str, str, bytes | None]:
+    logger.debug("> %s %s %s", sent.verb, redacted(sent.url), _BodyPreview(sent.body or b""))
+    return sent.verb, sent.url, sent.body
+
+
+def _http_error(reply: Reply, error: A2AError) -> Exception:
+    """Return the error for an HTTP answer that is not from the agent."""
+    where = redacted(reply.url)
+    if reply.status in (401, 403):
+        return AuthenticationRequired(
+            f"{where} wants credentials"
+            if reply.status == 401
+            else f"{where} refuses these credentials",
+            status=reply.status,
+            challenge=reply.headers.get("www-authenticate", ""),
+        )
+    if 200 <= reply.status < 300:
+        kind = media_type_of(reply.headers) or "no content type"
+        return InvalidAgentResponseError(f"{where} answered with {kind}: {error.message}")
+    words = f"{where} answered {reply.status}"
+    if 300 <= reply.status < 400 and "location" in reply.headers:
+        words += f" and points to {redacted(reply.headers['location'])}, where it should be called"
+    return UnexpectedStatus(
+        words, status=reply.status, retry_after=seconds_of(reply.headers.get("retry-after"))
+    )
+
+
+class _BodyPreview:
+    """A body in a log line: decoded only if the line is written, and cut if it is long."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __str__(self) -> str:
+        text = self._body[:4000].decode("utf-8", "replace")
+        return text if len(self._body) <= 4000 else f"{text}... ({len(self._body):,} bytes)"

@@ -1,0 +1,230 @@
+"""Streams that survive their connections: every event once and in order.
+
+A stream that breaks is resumed after its last event where the agent numbers events; otherwise the
+task is polled (``poll``). ``turn_events`` and ``RemoteAgent`` call ``follow``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from parley.client.calls.poll import poll
+from parley.client.calls.prior_question import is_settled
+from parley.client.calls.stream_reader import StreamReader
+from parley.client.errors import ClientError, ConnectionClosed, Disconnected, StreamCut, Unreachable
+from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
+from parley.model.errors import A2AError, TaskNotFoundError, UnsupportedOperationError
+from parley.model.parts import Message
+from parley.model.requests import GetTaskRequest, SubscribeToTaskRequest
+from parley.model.service import A2AService, CallContext, StreamItem
+from parley.model.tasks import Event, Task, TaskState
+
+logger = logging.getLogger(__name__)
+
+Source = Callable[[], AsyncIterator[StreamItem]]
+
+# Seconds to wait for the end of the body after the last event, which keeps the connection usable.
+END_TIMEOUT = 1.0
+# A connection of so many seconds was good: its loss does not count as a failure in a row.
+STABLE_AFTER = 5.0
+
+
+async def follow(
+    service: A2AService,
+    context: CallContext,
+    reader: StreamReader,
+    source: Source,
+    *,
+    retry: Retry,
+    repeatable: bool,
+    ends_with_turn: bool,
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of ``source``, and resume where it broke off.
+
+    ``source`` is called again only before its first event, and only if it is ``repeatable`` or did
+    not reach the server. ``ends_with_turn``: the stream of a message ends when the agent needs
+    input; a subscription goes on until the task ends or the server closes it.
+
+    Raises ``StreamCut`` when ``retry`` is used up, and ``A2AError`` when the agent refuses.
+    """
+    resumed = reached = polling = False
+    failures = quiet = 0
+    clock = asyncio.get_running_loop().time
+    while True:
+        began = clock()
+        cut: Exception | None = None
+        try:
+            if polling:
+                async with aclosing(poll(service, context, reader, retry)) as polled:
+                    async for event in polled:
+                        failures = quiet = 0
+                        yield event
+                return
+            async with aclosing(cast("AsyncGenerator[StreamItem, None]", source())) as items:
+                opening = True
+                while True:
+                    if _is_over(reader, ends_with_turn, closed=False):
+                        item = await _next(items, within=END_TIMEOUT)
+                    else:
+                        item = await anext(items, None)
+                    if item is None:
+                        break
+                    if opening and resumed and not _has_position(item):
+                        # The agent resumes without a position. A snapshot has this event and maybe
+                        # the next ones, so the rest of this stream must not be read.
+                        polling = True
+                        break
+                    if opening and not ends_with_turn and not _has_position(item):
+                        # A subscription that does not begin with the task: a snapshot has this
+                        # event already. The stream of a message may begin with any event.
+                        request = GetTaskRequest(id=reader.task_id)
+                        events = reader.apply_snapshot(await service.get_task(request, context))
+                    else:
+                        events = reader.apply_item(item, resumed=resumed and opening)
+                    for event in events:
+                        failures = quiet = 0
+                        yield reader.deliver(event)
+                    opening = False
+        except (UnsupportedOperationError, TaskNotFoundError) as error:
+            # An ended task is not streamed (§3.1.6), some agents stream no task twice, and the
+            # missed events may be gone. The task itself shows its state, or is gone.
+            # As the first answer to a message this error refuses the message: others came first,
+            # and ended the task.
+            if polling or (ends_with_turn and not resumed):
+                raise
+            if not reader.has_begun:
+                if not isinstance(error, TaskNotFoundError):
+                    raise
+                # The official Go SDK streams only tasks at work, and finds no other.
+                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+                if task.state.is_terminal:
+                    raise _ended(reader) from error
+            polling = True
+        except (ClientError, A2AError) as error:
+            if isinstance(error, ConnectionClosed) or not is_worth_repeating(error, safe=True):
+                raise
+            cut = error
+        if polling and cut is None:
+            continue
+        if _is_over(reader, ends_with_turn, closed=cut is None):
+            return
+        if cut is None and reader.task_id and reader.seq is None:
+            # Some agents answer with an empty stream when the task has ended.
+            try:
+                task = await service.get_task(GetTaskRequest(id=reader.task_id), context)
+            except ClientError as error:
+                cut = error
+            else:
+                if task.state.is_terminal and not reader.has_begun:
+                    raise _ended(reader)
+                # A server that ends a stream in a state of its own sends nothing more.
+                if reader.state is task.state is TaskState.UNSPECIFIED:
+                    return
+                if task.state.is_terminal:
+                    for event in reader.apply_snapshot(task):
+                        yield reader.deliver(event)
+                    return
+                if is_settled(task.state):
+                    polling = True
+                    continue
+        reached = reached or not isinstance(cut, Unreachable)
+        may_repeat = repeatable or isinstance(cut, Unreachable)
+        if not (reader.task_id or may_repeat) and await _is_received(service, context, reader):
+            reader.resume_before()
+        if reader.task_id:
+            resumed = True
+            source = _subscription(service, context, reader)
+        elif not may_repeat:
+            if cut is not None and not isinstance(cut, Disconnected):
+                raise cut
+            raise StreamCut(
+                f"the stream ended before its first event ({cut or 'the server closed it'}); "
+                "whether the agent has the message is not known"
+            ) from cut
+        was_stable = isinstance(cut, Disconnected | None) and clock() - began > STABLE_AFTER
+        failures = 1 if was_stable else failures + 1
+        if failures > (retry.streams if reached else retry.calls):
+            if isinstance(cut, Unreachable) and not (reached and reader.task_id):
+                raise cut
+            raise StreamCut(
+                f"the stream of task {reader.task_id or '(not yet known)'} broke off and could "
+                f"not be taken up again: {cut or 'it ends without an event'}",
+                task_id=reader.task_id,
+                seq=reader.seq,
+            ) from cut
+        pause = _backoff(retry, quiet, cut)
+        quiet += 1
+        logger.info("the stream was cut (%s); going on in %.2f s", cut or "early end", pause)
+        await asyncio.sleep(pause)
+
+
+def _ended(reader: StreamReader) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        "the task has ended, so there is nothing to subscribe to; get it instead",
+        metadata={"taskId": reader.task_id},
+    )
+
+
+async def _is_received(service: A2AService, context: CallContext, reader: StreamReader) -> bool:
+    """Return whether the agent certainly has the reader's message: it is in the task's history.
+
+    Only a message that continues a task can be found, and not all agents keep a history.
+    """
+    if reader.before is None:
+        return False
+    try:
+        task = await service.get_task(GetTaskRequest(id=reader.before.id), context)
+    except (ClientError, A2AError):
+        return False
+    return reader.has_message(task)
+
+
+async def _next(items: AsyncGenerator[StreamItem, None], *, within: float) -> StreamItem | None:
+    try:
+        async with asyncio.timeout(within):
+            return await anext(items, None)
+    except TimeoutError:
+        return None
+
+
+def _has_position(item: StreamItem) -> bool:
+    """Return whether an event alone shows its position in the task."""
+    return item.seq is not None or isinstance(item.event, Task | Message)
+
+
+def _is_over(reader: StreamReader, ends_with_turn: bool, *, closed: bool) -> bool:
+    """Return whether no more events are to come; ``closed`` if the server ended the stream itself.
+
+    A stream may end, or stay open, while the task waits for its caller: the specification can be
+    read both ways (§3.1.2, §3.1.6, §11.7). An agent that numbers events keeps a subscription open
+    as long as the protocol version lets it, so one that ends earlier is resumed, perhaps on another
+    of its servers.
+    """
+    if reader.message is not None:
+        return True
+    if reader.state is None or reader.is_prior_state:
+        return False
+    needs_input = reader.state is TaskState.INPUT_REQUIRED
+    if reader.state.is_terminal or (ends_with_turn and needs_input):
+        return True
+    stays_open = reader.numbered and reader.seq is not None and not reader.is_final
+    to_resume = stays_open and not ends_with_turn
+    return closed and reader.state.is_interrupted and not to_resume
+
+
+def _subscription(service: A2AService, context: CallContext, reader: StreamReader) -> Source:
+    after = None if reader.seq is None else str(reader.seq)
+    request = SubscribeToTaskRequest(id=reader.task_id)
+    resumed = msgspec.structs.replace(context, last_event_id=after)
+    return lambda: service.subscribe_to_task(request, resumed)
+
+
+def _backoff(retry: Retry, nth: int, cut: Exception | None) -> float:
+    wished: float | None = getattr(cut, "retry_after", None)
+    return retry.pause(nth) if wished is None else min(wished, LONGEST_WAIT)
