@@ -24,7 +24,7 @@ COMMAND = "the command: what was raised becomes a report and an exit status"
 
 BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
-    ("extensions/profile.py", "_have_say"): AUTHOR,
+    ("extensions/profile.py", "_apply"): AUTHOR,
     ("engine/service/extended_card.py", "of"): AUTHOR,
     ("engine/turn/task_runner.py", "_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_do"): AUTHOR,
@@ -64,7 +64,7 @@ BOUNDARIES = {
 }
 
 # What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_unforeseen", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:
