@@ -24,7 +24,7 @@ COMMAND = "the command: what was raised becomes a report and an exit status"
 
 BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
-    ("extensions/profile.py", "_have_say"): AUTHOR,
+    ("extensions/profile.py", "_apply"): AUTHOR,
     ("engine/extended_card.py", "of"): AUTHOR,
     ("engine/turn/task_runner.py", "_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_do"): AUTHOR,

@@ -80,7 +80,7 @@ class Profile:
             except A2AError:
                 raise
             except Exception:
-                _raise_failed(extension, "receive")
+                _failed(extension, "receive")
         return request
 
     def send(self, event: E) -> E:
@@ -104,7 +104,7 @@ class Profile:
         except A2AError:
             raise
         except Exception:
-            _raise_failed(extension, hook)
+            _failed(extension, hook)
         if made is event:
             return event
         before, after = _content(event), _content(made)
@@ -204,7 +204,7 @@ def _check_same(made: Any, before: Any, fields: Sequence[str]) -> None:
             raise ValueError(f"{field} of a {type(before).__name__} cannot be changed")
 
 
-def _raise_failed(extension: Extension, hook: str) -> NoReturn:
+def _failed(extension: Extension, hook: str) -> NoReturn:
     reference = log_incident(log, f"{extension}.{hook}")
     raise InternalError(
         f"the extension {extension.uri} failed on the server; its log says why under {reference}"
