@@ -89,9 +89,9 @@ class Host:
     ``start`` opens the store and takes up what nobody works on; ``stop`` drains. What answers for
     an agent is in ``services`` by its path, in ``tenants`` by the names of tenants: an agent that
     has several has one executor, and keeps their tasks apart by tenant. ``executors`` are by the
-    keys of the agents. ``webhooks`` says where push notifications may go, ``pace`` how patiently
-    they do. ``bus`` tells other replicas on the same store what happens here, and this one what
-    happens there; what it loses is found every ``poll`` seconds.
+    keys of the agents. ``webhooks`` says where push notifications may go, ``retry_policy``
+    when they are tried again. ``bus`` tells other replicas on the same store what happens here,
+    and this one what happens there; what it loses is found every ``poll`` seconds.
 
     ``role`` is what the process is for: one that is ``"api"`` takes messages in and leaves their
     turns to others, but for skills that reply with messages alone, which leave no task to hand
@@ -107,7 +107,7 @@ class Host:
         drain: float = DRAIN_SECONDS,
         authenticates: bool = False,
         webhooks: Egress | None = None,
-        pace: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         bus: Bus | None = None,
         role: Role = "both",
         poll: float = 1.0,
@@ -122,7 +122,9 @@ class Host:
         self.role = role
         self.hints = LocalHints()
         self.relay = BusPoller(store, self.hints, bus, poll=poll)
-        self.push = PushDispatcher(store, egress=webhooks or Egress(), pace=pace, hints=self.hints)
+        self.push = PushDispatcher(
+            store, egress=webhooks or Egress(), retry_policy=retry_policy, hints=self.hints
+        )
         self._grace = drain
         self._draining: Sequence[asyncio.Task[None]] = ()
         self._running: AsyncExitStack | None = None

@@ -181,7 +181,7 @@ async def run(*arguments: str, cwd: Path) -> dict:
 
 @asynccontextmanager
 async def serving(store: TaskStore, agent: object) -> AsyncIterator[Pushed]:
-    host = Host(placed(agent), store, drain=0.0, webhooks=Egress.allowing(True), pace=QUICK)
+    host = Host(placed(agent), store, drain=0.0, webhooks=Egress.allowing(True), retry_policy=QUICK)
     await host.start()
     try:
         yield Pushed(host)

@@ -32,7 +32,7 @@ from parley.model.parts import Message, Role
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
-from parley.push.validation import checked
+from parley.push.validation import validated
 from parley.store.events import Kind, Received
 from parley.store.task_store import (
     MAX_PUSHES,
@@ -240,7 +240,7 @@ class Admission:
         at = "configuration.taskPushNotificationConfig."
         if config.task_id and request.message.task_id not in ("", config.task_id):
             invalid(f"{at}taskId", "the task of the message, or left out")
-        return checked(config, self._executor.push.egress, version=context.version, at=at)
+        return validated(config, self._executor.push.egress, version=context.version, at=at)
 
     def _check_modes(self, request: SendMessageRequest, skill: Skill) -> None:
         """Refuse what the skill cannot take, and whom it has nothing to give that they accept."""

@@ -38,7 +38,7 @@ async def settle(
     if lane.receipts or lane.executor.options.keep_history:
         await _keep(lane, run, outcome)
     if lane.push is not None:
-        lane.executor.push.tell(lane.push, outcome, lane.scope)
+        lane.executor.push.deliver_reply(lane.push, outcome, lane.scope)
     lane.senders.resolve(outcome)
 
 
