@@ -24,9 +24,9 @@ class Webhooks:
         self._checker = checker
         self.told: dict[tuple[str, str], int] = {}
 
-    def poster(self, *_: Any, **__: Any) -> Poster:
+    def sender(self, *_: Any, **__: Any) -> Sender:
         """Return what a replica sends notifications with."""
-        return Poster(self._world, self)
+        return Sender(self._world, self)
 
     def receive(self, body: bytes, notification_id: str) -> None:
         """Look at a notification: each event once it is in the log, in order, or again."""
@@ -65,7 +65,7 @@ class Webhooks:
         return behind
 
 
-class Poster:
+class Sender:
     """Sends notifications for one replica. Some are not taken, of some it is not told so."""
 
     def __init__(self, world: World, webhooks: Webhooks) -> None:
