@@ -41,12 +41,12 @@ BOUNDARIES = {
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,
-    ("server/app.py", "_follow"): SERVER,
+    ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/run.py", "work"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
-    ("push/delivery.py", "tell"): PUSH,
-    ("push/dispatcher.py", "_tell_reply"): PUSH,
-    ("push/dispatcher.py", "_look_after"): LOOP,
+    ("push/delivery.py", "deliver"): PUSH,
+    ("push/dispatcher.py", "_run_reply"): PUSH,
+    ("push/dispatcher.py", "_load_requests"): LOOP,
     ("engine/maintenance.py", "_try"): LOOP,
     ("store/bus/poller.py", "_run"): LOOP,
     ("store/bus/postgres_bus.py", "_again_and_again"): LOOP,
@@ -64,7 +64,7 @@ BOUNDARIES = {
 }
 
 # What writes a traceback into the log. The last two are the steps of a boundary beside it.
-LOGS = {"exception", "format_exc", "unforeseen", "_failed", "failed_unforeseen"}
+LOGS = {"exception", "format_exc", "log_unforeseen", "_failed", "failed_unforeseen"}
 
 
 def caught() -> Iterator[tuple[str, str, ast.ExceptHandler]]:
