@@ -92,15 +92,15 @@ class AllowedHosts:
         A request without a host (HTTP/1.0) comes from no browser, and passes.
         """
         server = scope.get("server")
-        here = server[0] or "" if server else ""
+        local_address = server[0] or "" if server else ""
         checked, admitted = self._checked, self._admitted
         for name, value in scope["headers"]:
-            if name in checked and (here, value) not in admitted:
-                self._decide(here, name, value, scope)
+            if name in checked and (local_address, value) not in admitted:
+                self._decide(local_address, name, value, scope)
 
-    def _decide(self, here: str, header: bytes, value: bytes, scope: Scope) -> None:
-        """Decide about a host that is not cached, on a connection to the address ``here``."""
-        is_local = not self._is_open and _is_loopback(here)
+    def _decide(self, local_address: str, header: bytes, value: bytes, scope: Scope) -> None:
+        """Decide about a host that is not cached, on a connection to ``local_address``."""
+        is_local = not self._is_open and _is_loopback(local_address)
         if is_local or self._is_restricted:
             if self._trust_proxy and not self._is_restricted and _is_forwarded(scope):
                 return
@@ -112,17 +112,17 @@ class AllowedHosts:
             found = split_host(host)
             if found is None:
                 raise HostNotAllowed(NOT_A_HOST, 400)
-            if not self._is_ours(*found, here):
+            if not self._is_allowed(*found, local_address):
                 raise HostNotAllowed(self._explanation(host), 421)
         if len(self._admitted) >= _MAX_CACHED:
             self._admitted.clear()
-        self._admitted.add((here, value))
+        self._admitted.add((local_address, value))
 
-    def _is_ours(self, name: str, port: str, here: str) -> bool:
-        if name == self._bound or (_is_loopback(name) and _is_loopback(here)):
+    def _is_allowed(self, name: str, port: str, local_address: str) -> bool:
+        if name == self._bound or (_is_loopback(name) and _is_loopback(local_address)):
             return True
         address = _address(name)
-        if address is not None and address == _address(here):
+        if address is not None and address == _address(local_address):
             return True
         ports = {port, ""} if port else {"", *_DEFAULT_PORTS}
         if any((name, each) in self._names for each in ports):

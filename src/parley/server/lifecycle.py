@@ -52,7 +52,7 @@ class Lifecycle:
             await asyncio.shield(self._start())
 
     async def start_late(self) -> None:
-        """Start on the first request, when the app around this one did not.
+        """Start on the first request, when the outer app did not.
 
         Raises what the startup raises, and logs it.
         """
@@ -90,7 +90,7 @@ class Lifecycle:
                 try:
                     callback()
                 except Exception:
-                    _log.exception("beginning the end failed; the end goes on")
+                    _log.exception("a drain callback failed; draining continues")
 
     async def stop(self) -> None:
         """Drain, and stop the agents if they started. Raises what the shutdown raises.

@@ -155,10 +155,9 @@ async def serving(
     grace: int = 5,
     grpc: GrpcOptions | None = None,
 ) -> AsyncIterator[str]:
-    """Serve an app on the running event loop for as long as the context lasts; its address.
+    """Serve an app on the running event loop while the context lasts. Yields its URL.
 
-    Any ASGI app will do; one of ours is served over gRPC too, where ``grpc`` says so. Signals are
-    left alone.
+    Takes any ASGI app; ``grpc`` serves an ``App`` over gRPC too. Leaves signals alone.
 
     Raises ``ListenError``, and what the app's startup raises.
     """
@@ -195,7 +194,7 @@ async def serving(
 def serving_in_thread(
     app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, grace: int = 5
 ) -> Iterator[str]:
-    """Serve an app in a thread of its own for as long as the context lasts; its address.
+    """Serve an app in a thread of its own while the context lasts. Yields its URL.
 
     For callers without an event loop. Raises what ``serving`` raises.
     """

@@ -78,7 +78,7 @@ class _Flow(FlowControl):
             self._transport.resume_reading()
 
     def block(self) -> None:
-        """Do not read, whoever wants to, until ``unblock``."""
+        """Stop reading until ``unblock``, even if uvicorn resumes it."""
         self.is_blocked = True
         self.pause_reading()
 
@@ -119,7 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._backlog_timer: asyncio.TimerHandle | None = None
         self._request_timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.connections:
-            _log.debug("%s connections are all that this server takes", self.limits.connections)
+            _log.debug("%s connections are all that this server accepts", self.limits.connections)
             self._respond_and_close(b"503 Service Unavailable", b"retry-after: 1\r\n")
             return
         self._start_idle_timer()

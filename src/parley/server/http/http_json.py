@@ -71,13 +71,13 @@ class HttpJsonBinding:
             await HttpJsonExchange(self._served, scope, found).run(receive, send)
 
     def _find(self, scope: Scope) -> Found | A2AError:
-        verb, path, here = scope["method"], scope["path"], route_path(scope)
+        verb, path, below_mount = scope["method"], scope["path"], route_path(scope)
         if b"%" not in (scope.get("raw_path") or b""):
-            found = self.paths.find_literal(verb, here[self._start :])
+            found = self.paths.find_literal(verb, below_mount[self._start :])
             if found is not None:
                 return found
         try:
-            mount = path[: len(path) - len(here)]
+            mount = path[: len(path) - len(below_mount)]
             return self.paths.find(verb, segments_of(scope, mount, self._prefix))
         except A2AError as error:
             return error
