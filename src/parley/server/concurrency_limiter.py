@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext
@@ -23,9 +24,15 @@ class ConcurrencyLimiter:
         self._taken = 0
         self._by_caller: dict[tuple[str, str], int] = {}
 
-    def slot(self, context: CallContext) -> AbstractContextManager[None]:
-        """Return a context that has a slot. Entering raises ``OverloadedError`` if none is free."""
-        return _Slot(self, (context.tenant, context.caller.owner))
+    @contextmanager
+    def slot(self, context: CallContext) -> Iterator[None]:
+        """Have a slot while the context lasts. Raises ``OverloadedError`` if none is free."""
+        caller = (context.tenant, context.caller.owner)
+        self.acquire(caller)
+        try:
+            yield
+        finally:
+            self.release(caller)
 
     def acquire(self, caller: tuple[str, str]) -> None:
         """Acquire a slot for a caller, until ``release``. Raises ``OverloadedError``."""
@@ -52,19 +59,3 @@ class ConcurrencyLimiter:
             self._by_caller[caller] -= 1
             if not self._by_caller[caller]:
                 del self._by_caller[caller]
-
-
-class _Slot:
-    """A slot of a caller, while the context lasts."""
-
-    __slots__ = ("_caller", "_limiter")
-
-    def __init__(self, limiter: ConcurrencyLimiter, caller: tuple[str, str]) -> None:
-        self._limiter = limiter
-        self._caller = caller
-
-    def __enter__(self) -> None:
-        self._limiter.acquire(self._caller)
-
-    def __exit__(self, *error: object) -> None:
-        self._limiter.release(self._caller)

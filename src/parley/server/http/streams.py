@@ -53,23 +53,10 @@ class OpenStream:
     """
 
     __slots__ = (
-        "_answers_message",
-        "_disconnected",
-        "_drained",
-        "_ended",
-        "_error",
-        "_frames",
-        "_keep_alive",
-        "_keep_alive_due",
-        "_last",
-        "_last_sent",
-        "_limit",
-        "_loop",
-        "_reader_waiter",
-        "_size",
-        "_space_waiter",
-        "_timer",
-    )
+        "_answers_message", "_disconnected", "_drained", "_ended", "_error", "_frames",
+        "_keep_alive", "_keep_alive_due", "_last", "_last_sent", "_limit", "_loop",
+        "_reader_waiter", "_size", "_space_waiter", "_timer",
+    )  # fmt: skip
 
     def __init__(self, settings: Settings, *, answers_message: bool) -> None:
         self._answers_message = answers_message
@@ -136,15 +123,8 @@ class OpenStream:
         """Send what is buffered until the stream ends or the client disconnects.
 
         Returns the error that came before anything was sent: a plain response can still carry it.
+        Raises ``OSError`` when the server reports a lost connection.
         """
-        try:
-            return await self._deliver(send, headers, failed)
-        except OSError:  # how ASGI servers report a lost connection
-            return None
-
-    async def _deliver(
-        self, send: Send, headers: Headers, failed: Callable[[A2AError], bytes]
-    ) -> A2AError | None:
         started = False
         while not self._disconnected:
             if not (self._frames or self._ended or self._keep_alive_due):
@@ -252,27 +232,17 @@ class Streams:
         stream = OpenStream(self._settings, answers_message=answers_message)
         try:
             with self.registered(stream, context):
-                return await self._serve(stream, items, frame, failed, ends, headers, receive, send)
+                pump = asyncio.create_task(stream.pump(items, frame, ends))
+                watch = asyncio.create_task(stream.watch(receive))
+                try:
+                    return await stream.deliver(send, headers, failed)
+                finally:
+                    pump.cancel()
+                    watch.cancel()
+                    await asyncio.wait((pump, watch))
         except OverloadedError as refusal:
             return refusal
-
-    async def _serve(
-        self,
-        stream: OpenStream,
-        items: AsyncIterator[StreamItem],
-        frame: Callable[[StreamItem], bytes],
-        failed: Callable[[A2AError], bytes],
-        ends: Callable[[Event], bool],
-        headers: Headers,
-        receive: Receive,
-        send: Send,
-    ) -> A2AError | None:
-        pump = asyncio.create_task(stream.pump(items, frame, ends))
-        watch = asyncio.create_task(stream.watch(receive))
-        try:
-            return await stream.deliver(send, headers, failed)
+        except OSError:  # how ASGI servers report a lost connection
+            return None
         finally:
             stream.close()
-            pump.cancel()
-            watch.cancel()
-            await asyncio.wait((pump, watch))
