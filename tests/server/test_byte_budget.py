@@ -107,9 +107,9 @@ async def all_of(http: Connection) -> bytes:
 def is_back_to_nothing(app: App) -> bool:
     return not (
         app.request_bytes.total
-        or app.request_bytes.by_address
+        or app.request_bytes.by_address._held
         or app.unsent_bytes.total
-        or app.unsent_bytes.by_address
+        or app.unsent_bytes.by_address._held
     )
 
 
@@ -424,7 +424,7 @@ async def test_a_network_of_ipv6_counts_as_one_address() -> None:
     budget.reserve("", MIB)
     for address in ("2001:db8::7", "2001:db8:0:1::1", "10.0.0.1", ""):
         budget.release(address, MIB)
-    assert (budget.total, bool(budget.by_address)) == (0, False)
+    assert (budget.total, bool(budget.by_address._held)) == (0, False)
 
 
 @pytest.mark.usefixtures("impatient")

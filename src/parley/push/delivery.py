@@ -79,18 +79,9 @@ class Webhook:
     """
 
     __slots__ = (
-        "failed_first",
-        "failures",
-        "has_more",
-        "is_claim_known",
-        "is_scheduled",
-        "is_task_known",
-        "job",
-        "push",
-        "reader",
-        "stored",
-        "task_id",
-    )
+        "failed_first", "failures", "has_more", "is_claim_known", "is_scheduled", "is_task_known",
+        "job", "push", "reader", "stored", "task_id",
+    )  # fmt: skip
 
     def __init__(self, task_id: str, push: PushRecord, reader: EventReader | TaskReader) -> None:
         self.task_id = task_id

@@ -226,14 +226,13 @@ class PushDispatcher:
             self._load_requested.clear()
             try:
                 await self._load(*self._to_load)
+                continue
             except StoreError as error:
                 log.error("webhooks could not be looked up: %s", error)
-                await asyncio.sleep(STORE_PAUSE)
-                self._load_requested.set()
             except Exception:
                 log.exception("looking up webhooks failed")
-                await asyncio.sleep(STORE_PAUSE)
-                self._load_requested.set()
+            await asyncio.sleep(STORE_PAUSE)
+            self._load_requested.set()
 
     async def _load(self, *task_ids: str) -> None:
         for task_id in task_ids:

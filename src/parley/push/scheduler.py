@@ -166,9 +166,7 @@ class PushScheduler:
 
     def __init__(self, limits: DeliveryLimits) -> None:
         self._limits = limits
-        self._destinations: WeakValueDictionary[tuple[str, str], Destination] = (
-            WeakValueDictionary()
-        )
+        self._destinations = WeakValueDictionary[tuple[str, str], Destination]()
         self._pools = {False: _SlotPool(limits.slots), True: _SlotPool(limits.slow_slots)}
         self._running: set[asyncio.Task[float | None]] = set()
         self._is_closed = False

@@ -20,10 +20,6 @@ class ByteBudget:
         self._limit = limit
         self._held: dict[str, int] = {}  # by network
 
-    def __bool__(self) -> bool:
-        """Return whether any bytes are held."""
-        return bool(self._held)
-
     def check(self, address: str, size: int) -> None:
         """Raise ``OverloadedError`` when ``size`` bytes more exceed the budget of an address.
 

@@ -17,27 +17,20 @@ _ORIGIN = re.compile(r"https?://[^/\s,]+")
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a server. Times are in seconds.
 
-    Limits of a request: ``max_body_bytes``, ``max_depth`` (nesting of its JSON) and ``max_parts``
-    (of one message).
-
-    Memory: ``max_body_bytes_held`` bounds all requests that are incomplete or wait for the answer
-    before theirs. ``address_share`` is the part of it that one address may use, and always one
-    request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` bounds all
-    answers that slow readers have not read; beyond it, the answer without progress for longest is
-    aborted. ``send_buffer`` bounds the bytes of one stream for a slow reader; one event may exceed
-    it.
-
-    Concurrency: ``max_streams`` bounds open streams, ``max_blocking_requests`` requests that wait
-    for a reply. ``caller_share`` is the part of either that one known caller may have.
-    ``max_connections`` bounds the HTTP connections, and those of gRPC, within what the system lets
-    a process open.
-
-    Time: ``head_timeout`` runs from the first byte of a request to the end of its headers,
+    ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
+    a request. ``max_body_bytes_held`` bounds all requests that are incomplete or wait for the
+    answer before theirs. ``address_share`` is the part of it that one address may use, and always
+    one request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` bounds all
+    unread answers; beyond it, the one without progress for longest is aborted. ``send_buffer``
+    bounds the bytes of one stream for a slow reader; one event may exceed it.
+    ``max_streams`` bounds open streams, ``max_blocking_requests`` requests that wait for a reply.
+    ``caller_share`` is the part of either that one known caller may have. ``max_connections``
+    bounds the connections of HTTP, and of gRPC, within what the system lets a process open.
+    ``head_timeout`` runs from the first byte of a request to the end of its headers,
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
-    as long. For gRPC, ``head_timeout`` is for the handshake of a connection and ``body_timeout``
-    for a whole message. After ``keep_alive`` of silence a stream carries a comment. Only this
-    package's own server enforces ``max_connections``, ``head_timeout`` and ``body_timeout``.
-
+    as long. For gRPC they are for the handshake of a connection and for a whole message. After
+    ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
+    ``max_connections``, ``head_timeout`` and ``body_timeout``.
     ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
     it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
     and ``GET /tasks/{id}`` without the header are served in this version.
@@ -46,11 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``card_max_age``: How long caches may keep an agent card.
     ``docs``: Serve a page about the HTTP+JSON binding at ``docs`` below an agent's address, and its
     OpenAPI document at ``openapi.json``.
-
     ``grpc_address``: The ``host:port`` of gRPC on cards, if it differs from the host that callers
     see and the port that gRPC listens on.
-    ``grpc_on_card``: List gRPC on cards. Some clients refuse a card whose gRPC address is no URL.
-
+    ``grpc_on_card``: List gRPC on cards. Some clients refuse a card that lists it.
     ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
     ``trust_proxy``: Believe ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto``. Only for a server
     that is reachable solely through a proxy that sets them.
@@ -94,9 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f"the setting {name} takes a whole number of at least {minimum}, not {value!r}"
                 )
         for name in ("keep_alive", "head_timeout", "body_timeout"):
-            seconds = getattr(self, name)
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not 0 < seconds <= _DAY:
+            if not _is_up_to(_DAY, seconds := getattr(self, name)):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
                 )
@@ -106,9 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"(max_body_bytes, {self.max_body_bytes}), not {self.max_body_bytes_held}"
             )
         for name in ("caller_share", "address_share"):
-            share = getattr(self, name)
-            is_number = isinstance(share, int | float) and not isinstance(share, bool)
-            if not is_number or not 0 < share <= 1:
+            if not _is_up_to(1, share := getattr(self, name)):
                 raise ValueError(
                     f"the setting {name} takes a part above 0, up to 1 for all, not {share!r}"
                 )
@@ -144,6 +131,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValueError(f"the setting {name} takes True or False, not {value!r}")
+
+
+def _is_up_to(limit: int, value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= limit  # type: ignore[operator]
 
 
 _MINIMUM = {
