@@ -67,7 +67,8 @@ class HttpSender:
         self, push: PushRecord, body: bytes, notification_id: str
     ) -> DeliveryFailure | None:
         """Send a body to a webhook. Return ``None`` once it accepts (any 2xx)."""
-        await self._load()
+        if not self._sessions:  # the first import takes a while
+            await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
         import yarl
 
@@ -103,11 +104,6 @@ class HttpSender:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()
-
-    async def _load(self) -> None:
-        """Import the HTTP library in a thread: the first time that takes a while."""
-        if not self._sessions:
-            await asyncio.to_thread(import_module, "aiohttp")
 
     def _session(self, is_trusted: bool) -> aiohttp.ClientSession:
         session = self._sessions.get(is_trusted)

@@ -102,7 +102,9 @@ class AllowedHosts:
         """Decide about a host that is not cached, on a connection to ``local_address``."""
         is_local = not self._is_open and _is_loopback(local_address)
         if is_local or self._is_restricted:
-            if self._trust_proxy and not self._is_restricted and _is_forwarded(scope):
+            names = (name for name, _ in scope["headers"])
+            is_forwarded = any(name.startswith(b"x-forwarded-") for name in names)
+            if self._trust_proxy and not self._is_restricted and is_forwarded:
                 return
             host = value.decode("latin-1")
             if header == _FORWARDED_HOST:
@@ -156,10 +158,6 @@ def is_pattern(pattern: object) -> bool:
     if found is None:
         return False
     return _NAME.fullmatch(found[0]) is not None or pattern.startswith("[")
-
-
-def _is_forwarded(scope: Scope) -> bool:
-    return any(name.startswith(b"x-forwarded-") for name, _ in scope["headers"])
 
 
 def _address(name: str) -> IPv4Address | IPv6Address | None:

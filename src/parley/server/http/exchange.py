@@ -236,9 +236,9 @@ class Exchange(ABC):
         declared = self.request_headers.get(b"content-type", b"")
         if declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES:
             return
-        named = "no Content-Type"
-        if declared:
-            named = f"Content-Type {declared[:60].decode('latin-1')!r}"
+        named = (
+            f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"
+        )
         wanted = self.media_type.decode()
         raise NotJson(f"a request has the Content-Type {wanted}; this one has {named}")
 
