@@ -16,7 +16,7 @@ from tests.fleet.load import Load
 from tests.fleet.official import official_processes, official_readers
 from tests.services import postgres as postgresql
 from tests.services.postgres import PostgresServer
-from tests.services.proxy import Line, line
+from tests.services.proxy import FaultyProxy, line
 
 FleetOf = Callable[..., AbstractAsyncContextManager[Fleet]]
 Officials = Callable[[Fleet, Load, int], AbstractAsyncContextManager[None]]
@@ -54,7 +54,7 @@ def fleet_of(mortal_postgres: PostgresServer, tmp_path: Path) -> FleetOf:
         **options: Any,
     ) -> AsyncIterator[Fleet]:
         async with AsyncExitStack() as stack:
-            put: list[Line] = []
+            put: list[FaultyProxy] = []
 
             async def through(url: str, port: int) -> str:
                 if not lines:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.services.front_door import FrontDoor, front_door
 from tests.services.ports import free_port
-from tests.services.proxy import Line
+from tests.services.proxy import FaultyProxy
 
 SERVED = Path(__file__).with_name("served.py")
 START_SECONDS = 60.0
@@ -88,7 +88,7 @@ class Fleet:
         self.store = store
         self.lease = lease
         self.url = door.url
-        self.lines: list[Line] = []
+        self.lines: list[FaultyProxy] = []
         self.postgres: Any = None
         self.redis: Any = None
 
@@ -96,7 +96,7 @@ class Fleet:
         """Return any of the replicas that are up."""
         return chance.choice([each for each in self.replicas if each.is_up])
 
-    def line(self, chance: random.Random) -> Line:
+    def line(self, chance: random.Random) -> FaultyProxy:
         """Return any of the lines between the replicas and what they use."""
         return chance.choice(self.lines)
 

@@ -34,8 +34,8 @@ from parley.model.retry_after import seconds_of
 from parley.model.service import StreamItem
 from parley.model.struct import InvalidField
 from parley.server.address import BadAddress, server_address
-from parley.server.hosts import Hosts, NotOurHost
-from parley.server.http.exchange import named_in
+from parley.server.hosts import AllowedHosts, HostNotAllowed
+from parley.server.http.exchange import extension_uris
 from parley.wire import jsonrpc, sse, versions
 from parley.wire.dialect import Codec
 from parley.wire.json import protojson
@@ -346,8 +346,8 @@ def headers(data: bytes) -> None:
                     assert len(error.message) < 400
                 assert versions.supported_for(said) in (None, *versions.SUPPORTED_VERSIONS)
         case b"a2a-extensions":
-            uris = named_in([value])
-            assert named_in([", ".join(uris).encode("latin-1")]) == uris
+            uris = extension_uris([value])
+            assert extension_uris([", ".join(uris).encode("latin-1")]) == uris
         case b"retry-after":
             seconds = seconds_of(text, NOW)
             assert seconds is None or 0 <= seconds < float("inf")
@@ -360,8 +360,8 @@ def headers(data: bytes) -> None:
                 address = server_address(scope)
                 assert address.isascii()
                 assert not set(address) & set(" \t\r\n\"'<>\\?#@")
-            with suppress(NotOurHost):
-                Hosts().check({**scope, "server": ("127.0.0.1", 80)})
+            with suppress(HostNotAllowed):
+                AllowedHosts().check({**scope, "server": ("127.0.0.1", 80)})
                 assert OWN_HOST.fullmatch(text.lower()), text
 
 

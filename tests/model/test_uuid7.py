@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 
-from parley.model.uuid7 import MAX_CLOCK_STEP, moment_of, new_id
+from parley.model.uuid7 import MAX_CLOCK_STEP, milliseconds_of, new_id
 
 
 def test_ids_are_uuids_of_version_7_in_order() -> None:
@@ -21,7 +21,7 @@ def test_the_moment_in_an_id_is_the_one_that_was_given() -> None:
     moments = [5_000, 5_000, 4_000, 10_000, 10_000 + MAX_CLOCK_STEP, 9_000]
     made = [new_id(at) for at in moments]
     # A clock that is set back a little is waited for, by far it is not.
-    assert [moment_of(one) for one in made] == [
+    assert [milliseconds_of(one) for one in made] == [
         5_000,
         5_000,
         5_000,
@@ -30,7 +30,7 @@ def test_the_moment_in_an_id_is_the_one_that_was_given() -> None:
         9_000,
     ]
     assert made[:5] == sorted(made[:5])
-    assert moment_of(new_id()) > moment_of(made[4])
+    assert milliseconds_of(new_id()) > milliseconds_of(made[4])
 
 
 def test_threads_do_not_make_the_same_id() -> None:

@@ -116,7 +116,7 @@ async def pushing(
     store: TaskStore | None = None,
     *,
     allowed: Any = True,
-    pace: RetryPolicy = QUICK,
+    retry_policy: RetryPolicy = QUICK,
     drain: float = 0.0,
 ) -> AsyncIterator[Pushed]:
     """An agent that runs for as long as the context lasts."""
@@ -125,7 +125,7 @@ async def pushing(
         store or MemoryTaskStore(),
         drain=drain,
         egress=Egress.allowing(allowed),
-        retry_policy=pace,
+        retry_policy=retry_policy,
     )
     await host.start()
     try:

@@ -243,7 +243,7 @@ async def test_a_webhook_that_is_not_there_is_tried_again() -> None:
     agent, gate = gated()
     async with webhook() as gone:
         url = gone.url
-    async with pushing(agent, pace=RetryPolicy(first_delay=0.01)) as caller:
+    async with pushing(agent, retry_policy=RetryPolicy(first_delay=0.01)) as caller:
         task = await caller.task("go", url, return_immediately=True)
         gate.set()
         async with webhook(int(url.rsplit(":", 1)[1].split("/")[0])) as back:
@@ -254,8 +254,8 @@ async def test_a_webhook_that_is_not_there_is_tried_again() -> None:
 async def test_a_webhook_that_does_not_answer_in_time_is_given_up_on() -> None:
     agent, gate = gated()
     gate.set()
-    pace = replace(QUICK, timeout=0.05)
-    async with webhook() as hook, pushing(agent, pace=pace) as caller:
+    retry_policy = replace(QUICK, timeout=0.05)
+    async with webhook() as hook, pushing(agent, retry_policy=retry_policy) as caller:
         never = asyncio.Event()
 
         async def hang(told: Told) -> int:
@@ -313,7 +313,7 @@ async def test_a_notification_under_way_is_given_up_when_its_configuration_is_re
         task = await caller.task("go", hook.url, return_immediately=True)
         await hook.until(bool)
         await caller.delete(task.id, "default")
-        assert not caller.host.push._queue._running
+        assert not caller.host.push._scheduler._running
         assert caller.host.push._tasks == {}
 
 
@@ -407,7 +407,7 @@ async def test_direct_replies_that_nobody_takes_are_given_up() -> None:
         await caller.send("hello", hook.url)
         await hook.until(lambda told: len(told) >= 3)
         async with asyncio.timeout(10):
-            while caller.host.push._messages:
+            while caller.host.push._reply_counts:
                 await asyncio.sleep(0.005)
 
 
@@ -454,7 +454,7 @@ async def test_a_name_that_leads_to_a_private_address_is_told_nothing() -> None:
                     }
                 ]  # fmt: skip
 
-        host.push._poster._resolver = Names()  # type: ignore[assignment]
+        host.push._sender._resolver = Names()  # type: ignore[assignment]
         task = await caller.task("go", hook.url.replace("127.0.0.1", "rebinding.example.com"))
         push = await caller.settled(task.id, PushState.PARKED)
         assert push.note == "it is at a loopback address"
@@ -527,7 +527,7 @@ async def test_delivery_goes_on_in_the_next_process(new_store: Callable[[], Task
     agent, gate = gated()
     store = new_store()
     async with webhook() as hook:
-        async with pushing(agent, store, pace=RetryPolicy(first_delay=60)) as caller:
+        async with pushing(agent, store, retry_policy=RetryPolicy(first_delay=60)) as caller:
             hook.answer = lambda told: 503 if told.number > 2 else 200
             gate.set()
             task = await caller.task("go", hook.url)
@@ -660,8 +660,8 @@ async def test_what_was_looked_up_before_the_end_is_not_told_again() -> None:
             while delivery._tasks:
                 await asyncio.sleep(0.005)
             told_all.set()
-            await delivery._looking.acquire()  # which is when that look has been dealt with
-            delivery._looking.release()
+            await delivery._load_lock.acquire()  # which is when that look has been dealt with
+            delivery._load_lock.release()
             while delivery._tasks:
                 await asyncio.sleep(0.005)
         assert bodies(hook) == await logged(caller, task.id)

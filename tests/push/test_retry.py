@@ -1,4 +1,4 @@
-"""When a webhook that did not take a notification is called again."""
+"""Backoff and retries after a webhook did not accept a notification."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ pytestmark = pytest.mark.anyio
 async def test_a_webhook_that_refuses_is_tried_again_and_slowly(status: int) -> None:
     agent, gate = gated()
     gate.set()
-    pace = replace(PATIENT, first_delay=60.0, longest_delay=60.0)
-    async with webhook() as hook, webhook() as elsewhere, pushing(agent, pace=pace) as caller:
+    retry_policy = replace(PATIENT, first_delay=60.0, longest_delay=60.0)
+    async with (
+        webhook() as hook,
+        webhook() as elsewhere,
+        pushing(agent, retry_policy=retry_policy) as caller,
+    ):
         hook.answer = lambda told: web.Response(
             status=status, headers={"Location": elsewhere.url}, body=b"x" * 100_000
         )
@@ -40,31 +44,33 @@ async def test_a_webhook_that_refuses_is_tried_again_and_slowly(status: int) -> 
         )
 
 
-def test_the_pace_outlives_a_deploy_of_the_receiver_and_then_gives_up() -> None:
-    pace = RetryPolicy()
+def test_the_retry_policy_outlives_a_deploy_of_the_receiver_and_then_gives_up() -> None:
+    retry_policy = RetryPolicy()
     for failure, first, longest in (
         (DeliveryFailure("it answers with HTTP 500"), 1.0, 15 * 60.0),
         (DeliveryFailure("it answers with HTTP 404", is_refusal=True), 60.0, 3600.0),
     ):
-        delays = [pace.delay(count, failure) for count in range(1, 200)]
+        delays = [retry_policy.delay(count, failure) for count in range(1, 200)]
         assert 0.75 * first <= delays[0] <= 1.25 * first
         assert all(0.75 * longest <= delay <= 1.25 * longest for delay in delays[20:])
         assert all(later >= 1.2 * delay for delay, later in pairwise(delays[:6]))
-        tries = 1 + sum(sum(delays[:count]) < pace.gives_up_after for count in range(len(delays)))
+        tries = 1 + sum(
+            sum(delays[:count]) < retry_policy.gives_up_after for count in range(len(delays))
+        )
         assert 20 < tries < 140
         asked = failure._replace(retry_after=7200.0)
-        assert 7200.0 <= pace.delay(1, asked) <= 7200.0 * 1.1
+        assert 7200.0 <= retry_policy.delay(1, asked) <= 7200.0 * 1.1
         asked = failure._replace(retry_after=1e9)
-        assert 86_400.0 <= pace.delay(1, asked) <= 86_400.0 * 1.1
+        assert 86_400.0 <= retry_policy.delay(1, asked) <= 86_400.0 * 1.1
         asked = failure._replace(retry_after=0.0)
-        assert pace.delay(30, asked) >= 0.75 * longest  # never sooner than without
+        assert retry_policy.delay(30, asked) >= 0.75 * longest  # never sooner than without
 
 
 @pytest.mark.parametrize(
     "wrong",
     [{"timeout": 0}, {"first_delay": -1}, {"longest_delay": float("nan")}, {"quick": 1e9}],
 )
-def test_a_pace_that_is_none_is_refused(wrong: dict[str, float]) -> None:
+def test_a_retry_policy_with_impossible_times_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RetryPolicy(**wrong)
 
@@ -85,7 +91,7 @@ async def test_a_webhook_is_not_called_again_before_it_wants_to_be(
         wish = formatdate(times[0] + 3, usegmt=True) if is_date else "2"
         return web.Response(status=status, headers={"Retry-After": wish})
 
-    async with webhook() as hook, pushing(agent, pace=PATIENT) as caller:
+    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
         hook.answer = answer
         await caller.task("go", hook.url)
         await hook.until(lambda told: len(told) >= 2)
@@ -95,7 +101,7 @@ async def test_a_webhook_is_not_called_again_before_it_wants_to_be(
 async def test_other_answers_say_nothing_about_when_to_come_again() -> None:
     agent, gate = gated()
     gate.set()
-    async with webhook() as hook, pushing(agent, pace=PATIENT) as caller:
+    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
         hook.answer = lambda told: web.Response(status=500, headers={"Retry-After": "3600"})
         await caller.task("go", hook.url)
         await hook.until(lambda told: len(told) >= 3)
@@ -112,8 +118,8 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
         for n in range(4):
             await turn.working(str(n))
 
-    pace = replace(PATIENT, first_delay=10_000.0, longest_delay=10_000.0)
-    async with webhook() as hook, pushing(agent, pace=pace) as caller:
+    retry_policy = replace(PATIENT, first_delay=10_000.0, longest_delay=10_000.0)
+    async with webhook() as hook, pushing(agent, retry_policy=retry_policy) as caller:
         hook.answer = lambda told: 200 if told.path == "/well" else 500
         base = hook.url.removesuffix("/hook")
 
@@ -124,7 +130,7 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
         await hook.until(lambda told: count("/sick") == 1)
         # Under way here is the first try; its failure has to be noted before the next webhook.
         async with asyncio.timeout(10):
-            while caller.host.push._queue._running:
+            while caller.host.push._scheduler._running:
                 await asyncio.sleep(0.005)
         well = await caller.task("go", f"{base}/well", return_immediately=True)
         await hook.until(lambda told: count("/sick") == 2)
@@ -138,7 +144,7 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
 async def test_one_that_is_to_come_later_is_not_woken_before() -> None:
     agent, gate = gated()
     gate.set()
-    async with webhook() as hook, pushing(agent, pace=PATIENT) as caller:
+    async with webhook() as hook, pushing(agent, retry_policy=PATIENT) as caller:
         hook.answer = lambda told: (
             web.Response(status=503, headers={"Retry-After": "3600"})
             if told.path == "/later"

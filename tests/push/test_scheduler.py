@@ -1,4 +1,4 @@
-"""Whose turn it is: webhooks that do not answer are in nobody's way."""
+"""Fair scheduling: webhooks that do not answer delay no others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.webhooks import webhook
 pytestmark = pytest.mark.anyio
 
 SLOW = replace(PATIENT, timeout=60.0)
-"""A webhook that hangs has its place for longer than any of these tests waits."""
+"""A webhook that hangs keeps its slot for longer than any of these tests waits."""
 
 
 class Hanging:
@@ -84,18 +84,22 @@ async def test_a_thousand_origins_that_hang_delay_no_other() -> None:
         hanging() as hung,
         webhook() as mine,
         webhook() as theirs,
-        pushing(writer(1), pace=SLOW) as caller,
+        pushing(writer(1), retry_policy=SLOW) as caller,
     ):
         await hang(caller, hung, 1000)
         await caller.task("go", mine.url)
         await caller.task("go", theirs.url, context=as_caller(caller, "grace"))
         await theirs.until_over()
         await mine.until_over()
-        assert len(caller.host.push._queue._running) >= 1000
+        assert len(caller.host.push._scheduler._running) >= 1000
 
 
 async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> None:
-    async with hanging() as hung, webhook() as good, pushing(writer(1), pace=SLOW) as caller:
+    async with (
+        hanging() as hung,
+        webhook() as good,
+        pushing(writer(1), retry_policy=SLOW) as caller,
+    ):
         hung_url = f"http://127.0.0.1:{hung.port}/hook"
         for _ in range(10):
             await caller.task("go", hung_url, return_immediately=True)
@@ -106,7 +110,7 @@ async def test_webhooks_that_hang_at_one_port_do_not_delay_another_port() -> Non
 
 
 async def test_one_callers_webhooks_that_hang_do_not_delay_anothers_at_the_same_origin() -> None:
-    async with webhook() as hook, pushing(writer(1), pace=SLOW) as caller:
+    async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
         never = asyncio.Event()
 
         async def answer(told: Any) -> int:
@@ -130,7 +134,7 @@ async def test_one_callers_direct_replies_leave_room_for_anothers() -> None:
     async def say(text: str) -> str:
         return text
 
-    async with hanging() as hung, webhook() as hook, pushing(agent, pace=SLOW) as caller:
+    async with hanging() as hung, webhook() as hook, pushing(agent, retry_policy=SLOW) as caller:
         for n in range(1100):
             await caller.send("hello", hung.url(n % 10))
         await caller.send("hello", hook.url, context=as_caller(caller, "grace"))
@@ -153,7 +157,7 @@ async def test_one_callers_names_that_hang_do_not_delay_anothers(
 
     monkeypatch.setattr("parley.security.egress.socket.getaddrinfo", getaddrinfo)
     try:
-        async with webhook() as hook, pushing(writer(1), pace=SLOW) as caller:
+        async with webhook() as hook, pushing(writer(1), retry_policy=SLOW) as caller:
             for n in range(200):
                 url = f"http://n{n}.example.com/"
                 await caller.task("go", url, return_immediately=True)
@@ -181,22 +185,22 @@ async def test_a_server_without_room_for_a_connection_blames_no_webhook(
             place = {"hostname": name, "host": "127.0.0.1", "port": port, "proto": 0}
             return [{**place, "family": socket.AF_INET, "flags": socket.AI_NUMERICHOST}]
 
-    pace = replace(PATIENT, first_delay=60.0, gives_up_after=0.0)
-    async with webhook() as hook, pushing(writer(1), pace=pace) as caller:
-        caller.host.push._poster._resolver = Full()  # type: ignore[assignment]
+    retry_policy = replace(PATIENT, first_delay=60.0, gives_up_after=0.0)
+    async with webhook() as hook, pushing(writer(1), retry_policy=retry_policy) as caller:
+        caller.host.push._sender._resolver = Full()  # type: ignore[assignment]
         await caller.task("go", hook.url.replace("127.0.0.1", "hooks.example.com"))
         await hook.until_over()
         assert left == []
 
 
-# -- the queue alone -----------------------------------------------------------------------------
+# -- the scheduler alone -------------------------------------------------------------------------
 
 
 class Doing:
-    """Calls that begin, and end when they are told to."""
+    """Jobs that begin, and end when the test says so."""
 
-    def __init__(self, **room: int) -> None:
-        self.queue = PushScheduler(DeliveryLimits(**room))
+    def __init__(self, **limits: int) -> None:
+        self.scheduler = PushScheduler(DeliveryLimits(**limits))
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self._kept: list[Any] = []
@@ -208,13 +212,13 @@ class Doing:
             self.begun.append(name)
             await self.gates.setdefault(name, asyncio.Event()).wait()
 
-        destination = self.queue.destination(caller, name)
+        destination = self.scheduler.destination(caller, name)
         if well is not None:
             destination.answered(well=well)
-        call = DeliveryJob(destination, work)
-        self._kept.append(call)
-        self.queue.put(call)
-        return call
+        job = DeliveryJob(destination, work)
+        self._kept.append(job)
+        self.scheduler.submit(job)
+        return job
 
     async def settle(self) -> list[str]:
         """Return what began since it was asked last."""
@@ -230,23 +234,23 @@ class Doing:
         return await self.settle()
 
 
-async def test_origins_that_failed_leave_the_places_to_others() -> None:
-    doing = Doing(places=4, slow=2, per_origin=1)
+async def test_origins_that_failed_leave_the_slots_to_others() -> None:
+    doing = Doing(slots=4, slow_slots=2, per_origin=1)
     for name in ("bad-1", "bad-2", "bad-3"):
         doing.put(name, well=False)
     for name in ("new-1", "new-2"):
         doing.put(name)
     doing.put("good", well=True)
-    # A caller that is alone takes half: one of the slow places, two of the others.
+    # A caller that is alone takes half: one of the slow slots, two of the others.
     assert await doing.settle() == ["bad-1", "new-1", "new-2"]
     assert await doing.end("new-1") == ["good"]
     assert await doing.end("bad-1") == ["bad-2"]
     assert await doing.end("bad-2", "bad-3", "new-2", "good") == ["bad-3"]
-    await doing.queue.close(0)
+    await doing.scheduler.close(0)
 
 
-async def test_a_caller_leaves_as_many_places_free_as_it_takes() -> None:
-    doing = Doing(places=16, slow=1)
+async def test_a_caller_leaves_as_many_slots_free_as_it_takes() -> None:
+    doing = Doing(slots=16, slow_slots=1)
     for n in range(20):
         doing.put(f"ada-{n}")
     assert len(await doing.settle()) == 8
@@ -258,11 +262,11 @@ async def test_a_caller_leaves_as_many_places_free_as_it_takes() -> None:
     assert len(await doing.settle()) == 2
     doing.put("kim", caller="kim")
     assert await doing.settle() == ["kim"]
-    await doing.queue.close(0)
+    await doing.scheduler.close(0)
 
 
-async def test_an_origin_takes_several_places_only_while_there_are_many() -> None:
-    doing = Doing(places=100, slow=1, per_origin=2, per_quick_origin=30)
+async def test_an_origin_takes_several_slots_only_while_there_are_many() -> None:
+    doing = Doing(slots=100, slow_slots=1, per_origin=2, per_quick_origin=30)
     for _ in range(40):
         doing.put("good", well=True)
         doing.put("new")
@@ -272,11 +276,11 @@ async def test_an_origin_takes_several_places_only_while_there_are_many() -> Non
     for n in range(40):
         doing.put(f"other-{n}")
     assert len(await doing.settle()) == 30  # and half of all by first calls
-    await doing.queue.close(0)
+    await doing.scheduler.close(0)
 
 
 async def test_callers_and_origins_take_turns() -> None:
-    doing = Doing(places=1, slow=1)
+    doing = Doing(slots=1, slow_slots=1)
     for name in ("a", "a", "a", "b", "c"):
         doing.put(name)
     for name in ("d", "d"):
@@ -286,53 +290,53 @@ async def test_callers_and_origins_take_turns() -> None:
         doing.gates.setdefault(name, asyncio.Event()).set()
     for _ in range(20):
         begun += await doing.settle()
-    # Bob came when one of Ada's was in line already.
+    # Bob came when one of Ada's was queued already.
     assert begun == ["a", "b", "d", "c", "d", "a", "a"]
-    await doing.queue.close(5)
+    await doing.scheduler.close(5)
 
 
 async def test_an_origin_that_fails_waits_with_those_that_do_from_then_on() -> None:
-    doing = Doing(places=1, slow=1)
+    doing = Doing(slots=1, slow_slots=1)
     begun = doing.put("turns-bad"), doing.put("other"), doing.put("turns-bad")
     assert await doing.settle() == ["turns-bad"]
     begun[0].destination.answered(well=False)
     doing.put("turns-bad")
-    assert await doing.settle() == ["turns-bad"]  # in the slow place
+    assert await doing.settle() == ["turns-bad"]  # in the slow slot
     assert await doing.end("turns-bad") == ["other", "turns-bad"]
-    await doing.queue.close(0)
+    await doing.scheduler.close(0)
 
 
-async def test_a_call_that_is_dropped_is_not_done() -> None:
-    doing = Doing(places=1, slow=1)
+async def test_a_job_that_is_cancelled_does_not_run() -> None:
+    doing = Doing(slots=1, slow_slots=1)
     doing.put("a")
-    dropped = doing.put("b")
+    cancelled = doing.put("b")
     doing.put("c")
     await doing.settle()
-    await doing.queue.drop(dropped)
+    await doing.scheduler.cancel(cancelled)
     assert await doing.end("a") == ["c"]
-    await doing.queue.close(0)
+    await doing.scheduler.close(0)
 
 
 async def test_nothing_is_kept_of_callers_that_are_done() -> None:
-    doing = Doing(places=8, slow=2)
+    doing = Doing(slots=8, slow_slots=2)
     for n in range(50):
         doing.put(f"o{n}", caller=f"c{n}", well=bool(n % 2))
     for _ in range(60):
         await doing.end(*[f"o{n}" for n in range(50)])
-    await doing.queue.close(5)
-    for places in doing.queue._places.values():
-        assert (places.shares, places.turns) == ({}, {})
+    await doing.scheduler.close(5)
+    for pool in doing.scheduler._pools.values():
+        assert (pool.shares, pool.round_robin) == ({}, {})
     doing._kept.clear()
-    assert len(doing.queue._destinations) == 0
+    assert len(doing.scheduler._destinations) == 0
 
 
 def test_the_limits_are_scaled_down_to_the_connections_there_may_be() -> None:
     whole = DeliveryLimits()
     assert whole.within(10**9) == whole
     small = whole.within(256)
-    assert small.places + small.slow <= 256
-    assert small.places >= 200
-    assert small.slow >= 1
+    assert small.slots + small.slow_slots <= 256
+    assert small.slots >= 200
+    assert small.slow_slots >= 1
     with pytest.raises(ValueError, match="per_origin is at least 1"):
         DeliveryLimits(per_origin=0)
 
@@ -342,4 +346,4 @@ def test_connections_and_webhooks_share_the_files_that_may_be_open() -> None:
     if soft == resource.RLIM_INFINITY:
         pytest.skip("there is no limit here")
     room = DeliveryLimits().within(most_webhook_calls())
-    assert most_connections() + room.places + room.slow + 100 <= max(soft, 102)
+    assert most_connections() + room.slots + room.slow_slots + 100 <= max(soft, 102)

@@ -105,7 +105,12 @@ async def all_of(http: Connection) -> bytes:
 
 
 def is_back_to_nothing(app: App) -> bool:
-    return not (app.held.total or app.held.shares or app.unsent.total or app.unsent.shares)
+    return not (
+        app.request_bytes.total
+        or app.request_bytes.by_address._held
+        or app.unsent_bytes.total
+        or app.unsent_bytes.by_address._held
+    )
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 70_000, 10**9])
@@ -199,7 +204,7 @@ async def test_a_request_is_begun_when_the_answer_before_it_is_read() -> None:
     async with serving(app, grace=0) as url, connected(url, room=4096) as deaf:
         for _ in range(3):
             deaf.writer.write(posted(call()))
-        await until(lambda: app.unsent.total)
+        await until(lambda: app.unsent_bytes.total)
         for _ in range(20):  # a client that reads is served meanwhile
             assert (await post(url, call("GetTask"))).status == 200
         assert len(begun) == 1
@@ -228,13 +233,13 @@ async def test_one_address_holds_only_its_share_of_unfinished_bodies() -> None:
     half = whole[:-1]
     async with serving(app) as url, connected(url) as one, connected(url) as two:
         one.writer.write(half)
-        await until(lambda: app.held.total > 600_000)
+        await until(lambda: app.request_bytes.total > 600_000)
         two.writer.write(half)
         refused = await two.response()
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
         assert refused.error["code"] == -32012
         assert "for your address" in refused.error["message"]
-        assert app.held.total <= MIB
+        assert app.request_bytes.total <= MIB
         # Those with less to say are answered, and so is the one who came first.
         assert "result" in (await post(url, call())).json
         one.writer.write(whole[-1:])
@@ -254,11 +259,11 @@ async def test_all_addresses_together_hold_only_so_much_of_unfinished_bodies() -
             http.writer.write(whole[:-1])
             answers.append(asyncio.create_task(http.response()))
             if n < 4:
-                await until(lambda n=n: app.held.total > 600_000 * (n + 1))
+                await until(lambda n=n: app.request_bytes.total > 600_000 * (n + 1))
         refused = [await answer for answer in answers[4:]]
         assert {response.status for response in refused} == {503}
         assert all("this server holds" in response.error["message"] for response in refused)
-        assert 2 * MIB < app.held.total <= 4 * MIB
+        assert 2 * MIB < app.request_bytes.total <= 4 * MIB
         assert "result" in (await post(url, call())).json
         for answer in answers:
             answer.cancel()
@@ -290,7 +295,7 @@ async def test_however_a_request_ends_it_is_held_no_more(how: str) -> None:
         async with connected(url) as http:
             http.writer.write(ENDS[how])
             if how.startswith(("goes", "has")):
-                await until(lambda: app.held.total)
+                await until(lambda: app.request_bytes.total)
             else:
                 async with asyncio.timeout(LONG):
                     with contextlib.suppress(ConnectionError):
@@ -323,7 +328,7 @@ async def test_what_an_app_has_not_looked_at_counts_too() -> None:
             http.writer.write(posted(call() + b" " * 90_000))
         first = [asyncio.create_task(http.reader.read(1000)) for http in many]
         await until(lambda: sum(each.done() for each in first) >= 16)
-        assert 200_000 < app.held.total <= 400_000
+        assert 200_000 < app.request_bytes.total <= 400_000
         gate.set()
         await asyncio.wait(first, timeout=LONG)
         answered = sum(
@@ -342,7 +347,7 @@ async def test_answers_that_nobody_reads_make_room_for_those_that_are_read() -> 
         for http in deaf:
             http.writer.write(much)
             assert (await http.head())[0] == 200
-            assert app.unsent.total <= 16 * MIB
+            assert app.unsent_bytes.total <= 16 * MIB
         async with asyncio.timeout(LONG):
             answer = await post(url, asking(f"2 {10 * MIB}"))
             assert len(said(answer.body)) == 10 * MIB + 2
@@ -379,7 +384,7 @@ async def test_a_response_under_way_that_nobody_reads_is_ended() -> None:
     app = app_of(Scripted(subscribe_to_task=endless))
     async with serving(app, grace=0) as url, connected(url, room=4096) as deaf:
         deaf.writer.write(posted(call("SubscribeToTask")))
-        await until(lambda: app.unsent.total)
+        await until(lambda: app.unsent_bytes.total)
         await until(lambda: is_back_to_nothing(app))
         assert "result" in (await post(url, call())).json
 
@@ -407,19 +412,19 @@ async def test_a_slow_reader_gets_everything() -> None:
 async def test_a_network_of_ipv6_counts_as_one_address() -> None:
     from parley.server.byte_budget import ByteReservation
 
-    held = ByteReservation(SMALL)
-    held.take("2001:db8::1", MIB)
+    budget = ByteReservation(SMALL)
+    budget.reserve("2001:db8::1", MIB)
     for same in ("2001:db8::2", "2001:db8:0:0:ffff::1"):
         with pytest.raises(Exception, match="for your address"):
-            held.take(same, 1)
-    held.take("2001:db8:0:1::1", MIB)
-    held.take("::ffff:10.0.0.1", MIB)
+            budget.reserve(same, 1)
+    budget.reserve("2001:db8:0:1::1", MIB)
+    budget.reserve("::ffff:10.0.0.1", MIB)
     with pytest.raises(Exception, match="for your address"):
-        held.take("10.0.0.1", 1)
-    held.take("", MIB)
+        budget.reserve("10.0.0.1", 1)
+    budget.reserve("", MIB)
     for address in ("2001:db8::7", "2001:db8:0:1::1", "10.0.0.1", ""):
-        held.give_back(address, MIB)
-    assert (held.total, bool(held.shares)) == (0, False)
+        budget.release(address, MIB)
+    assert (budget.total, bool(budget.by_address._held)) == (0, False)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -434,7 +439,7 @@ async def test_much_that_waits_behind_a_long_request_is_not_kept_for_ever() -> N
     async with serving(app) as url, connected(url) as gone, connected(url) as stays:
         for http in (gone, stays):
             http.writer.write(posted(call()) * 2000)
-        await until(lambda: app.held.total > 300_000)
+        await until(lambda: app.request_bytes.total > 300_000)
         gone.writer.transport.abort()
         await until(lambda: is_back_to_nothing(app))
         gate.set()
@@ -458,7 +463,7 @@ async def test_connections_that_send_much_before_their_answer_are_closed() -> No
             http.writer.write(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
         for _ in range(20):
             assert (await post(url, call("GetTask"))).status == 200
-        assert app.held.total <= 300_000
+        assert app.request_bytes.total <= 300_000
         gate.set()
         await stack.aclose()
         await until(lambda: is_back_to_nothing(app))

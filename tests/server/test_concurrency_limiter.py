@@ -47,7 +47,9 @@ async def test_senders_who_wait_are_limited_in_number():
         return reply()
 
     service = Scripted(send_message=slow)
-    app = app_of(service, settings=Settings(max_waiting=3, caller_share=0.7), identify=who)
+    app = app_of(
+        service, settings=Settings(max_blocking_requests=3, caller_share=0.7), identify=who
+    )
     async with serving(app) as url, asyncio.TaskGroup() as group:
         senders = [
             group.create_task(post(url, call("SendMessage"), {"x-user": user}))
@@ -77,7 +79,7 @@ async def test_senders_who_do_not_wait_take_no_place():
         return reply()
 
     waiting = asyncio.Semaphore(0)
-    app = app_of(Scripted(send_message=slow), settings=Settings(max_waiting=1))
+    app = app_of(Scripted(send_message=slow), settings=Settings(max_blocking_requests=1))
     at_once = call(
         "SendMessage", {"message": MESSAGE, "configuration": {"returnImmediately": True}}
     )
@@ -96,35 +98,35 @@ async def test_senders_who_do_not_wait_take_no_place():
 
 
 def test_namesakes_of_two_issuers_have_a_share_each():
-    places = ConcurrencyLimiter("senders wait", 4, 0.25)
+    limiter = ConcurrencyLimiter("senders wait", 4, 0.25)
     bobs = [Caller("bob", True, issuer=issuer) for issuer in ("", "one", "two")]
     with contextlib.ExitStack() as stack:
         for bob in [*bobs, Caller("bob")]:
-            stack.enter_context(places.one(CallContext(caller=bob)))
+            stack.enter_context(limiter.slot(CallContext(caller=bob)))
         for bob in bobs:
-            with pytest.raises(OverloadedError), places.one(CallContext(caller=bob)):
+            with pytest.raises(OverloadedError), limiter.slot(CallContext(caller=bob)):
                 pass
 
 
-def test_places_are_given_back_and_shared():
-    places = ConcurrencyLimiter("senders wait", 4, 0.5)
+def test_slots_are_released_and_shared():
+    limiter = ConcurrencyLimiter("senders wait", 4, 0.5)
     ada = CallContext(caller=Caller(id="ada"))
     here = CallContext(caller=Caller(id="ada"), tenant="other")
-    with places.one(ada), places.one(ada):
+    with limiter.slot(ada), limiter.slot(ada):
         with (
             pytest.raises(OverloadedError, match="2 senders wait for this caller"),
-            places.one(ada),
+            limiter.slot(ada),
         ):
             pass
         with (
-            places.one(here),
-            places.one(CallContext()),
+            limiter.slot(here),
+            limiter.slot(CallContext()),
             pytest.raises(OverloadedError, match="4 senders wait"),
-            places.one(CallContext()),
+            limiter.slot(CallContext()),
         ):
             pass
-    with pytest.raises(KeyError), places.one(ada):
+    with pytest.raises(KeyError), limiter.slot(ada):
         raise KeyError
     with contextlib.ExitStack() as stack:
         for _ in range(4):
-            stack.enter_context(places.one(CallContext()))
+            stack.enter_context(limiter.slot(CallContext()))

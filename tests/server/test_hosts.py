@@ -9,7 +9,7 @@ from starlette.routing import Mount
 
 from parley.model.errors import TaskNotFoundError
 from parley.server.app import Endpoint, Settings, create_app
-from parley.server.hosts import Hosts, NotOurHost
+from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.run import serving
 from tests.server.raw_http import JSON, MESSAGE, ask, call, connection, post
 from tests.server.scripted import Scripted, app_of, card_of
@@ -236,25 +236,25 @@ def asked(hosts, host, server=("127.0.0.1", 9999), **headers):
     scope = {"headers": [(k.lower().encode(), v.encode()) for k, v in given.items()]}
     try:
         hosts.check(scope if server is ... else {**scope, "server": server})
-    except NotOurHost:
+    except HostNotAllowed:
         return False
     return True
 
 
 def test_a_server_that_runs_the_app_tells_by_each_connection_where_it_listens():
     for address in ("127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"):
-        assert not asked(Hosts(), "evil.example", (address, 80)), address
-        assert asked(Hosts(), "localhost", [address, 80]), address
+        assert not asked(AllowedHosts(), "evil.example", (address, 80)), address
+        assert asked(AllowedHosts(), "localhost", [address, 80]), address
     for server in (("10.0.0.7", 80), ("testserver", 80), ("/run/a.sock", None), None, ...):
-        assert asked(Hosts(), "evil.example", server), server
-        assert not asked(Hosts(ALLOWED), "evil.example", server), server
+        assert asked(AllowedHosts(), "evil.example", server), server
+        assert not asked(AllowedHosts(ALLOWED), "evil.example", server), server
 
 
 def test_what_was_answered_at_one_address_is_refused_at_another():
-    hosts = Hosts()
+    hosts = AllowedHosts()
     assert asked(hosts, "agents.internal", ("10.0.0.7", 80))
     assert not asked(hosts, "agents.internal", ("127.0.0.1", 80))
-    hosts = Hosts(("a.example",))
+    hosts = AllowedHosts(("a.example",))
     assert asked(hosts, "10.0.0.7:80", ("10.0.0.7", 80))
     assert asked(hosts, "[fe80::1]:80", ("fe80::1", 80))
     assert not asked(hosts, "10.0.0.7:80", ("10.0.0.8", 80))
@@ -262,7 +262,7 @@ def test_what_was_answered_at_one_address_is_refused_at_another():
 
 
 def test_the_name_that_a_server_was_bound_to_is_its_own():
-    hosts = Hosts()
+    hosts = AllowedHosts()
     assert not asked(hosts, "my-machine:9999")
     hosts.listens("My-Machine", ["127.0.1.1"])
     assert asked(hosts, "my-machine:9999")
@@ -272,7 +272,7 @@ def test_the_name_that_a_server_was_bound_to_is_its_own():
 
 
 def test_decisions_are_kept_for_a_bounded_number_of_hosts():
-    hosts = Hosts(("*.a.example",))
+    hosts = AllowedHosts(("*.a.example",))
     for number in range(5000):
         assert asked(hosts, f"h{number}.a.example")
         assert not asked(hosts, f"h{number}.b.example")

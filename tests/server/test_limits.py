@@ -188,7 +188,7 @@ async def test_turns_that_stand_in_line(way: dict[str, Any]) -> None:
 
 async def test_senders_that_wait(way: dict[str, Any]) -> None:
     gate = Gate()
-    async with serve(gate.agent, way, settings=Settings(max_waiting=2)) as served:
+    async with serve(gate.agent, way, settings=Settings(max_blocking_requests=2)) as served:
         ada, eve = await served.as_("ada"), await served.as_("eve")
         senders = [asyncio.create_task(past_the_card(ada, "SendMessage", saying()))]
         await gate.until_run(1)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 PIECE = 65536
 
 
-class Line:
+class FaultyProxy:
     """Passes connections on to a server, on a port that stays the same over all faults.
 
     ``delay`` holds every piece back for so many seconds, each way. ``rate`` is how many bytes a
@@ -189,9 +189,9 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def line(port: int, host: str = "127.0.0.1") -> AsyncIterator[Line]:
+async def line(port: int, host: str = "127.0.0.1") -> AsyncIterator[FaultyProxy]:
     """A line to a port, for as long as the context lasts."""
-    made = Line(host, port)
+    made = FaultyProxy(host, port)
     await made.accept()
     try:
         yield made

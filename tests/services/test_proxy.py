@@ -11,13 +11,13 @@ import pytest
 from aiohttp import web
 
 from tests.services.front_door import front_door
-from tests.services.proxy import Line, line
+from tests.services.proxy import FaultyProxy, line
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def echo() -> AsyncIterator[Line]:
+async def echo() -> AsyncIterator[FaultyProxy]:
     """A line to a server that says back what it is told, and at the end how much it was."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -40,17 +40,19 @@ async def echo() -> AsyncIterator[Line]:
     server.close()
 
 
-async def open_(made: Line) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def open_(made: FaultyProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection("127.0.0.1", made.port)
 
 
-async def say(made: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def say(
+    made: FaultyProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Say something and hear it again."""
     writer.write(b"hello")
     assert await reader.readexactly(5) == b"hello"
 
 
-async def test_a_line_passes_both_ways_and_the_end_too(echo: Line) -> None:
+async def test_a_line_passes_both_ways_and_the_end_too(echo: FaultyProxy) -> None:
     reader, writer = await open_(echo)
     await say(echo, reader, writer)
     writer.write_eof()
@@ -58,7 +60,7 @@ async def test_a_line_passes_both_ways_and_the_end_too(echo: Line) -> None:
     writer.close()
 
 
-async def test_a_cut_breaks_what_there_is_and_nothing_else(echo: Line) -> None:
+async def test_a_cut_breaks_what_there_is_and_nothing_else(echo: FaultyProxy) -> None:
     reader, writer = await open_(echo)
     await say(echo, reader, writer)
     echo.cut()
@@ -69,7 +71,7 @@ async def test_a_cut_breaks_what_there_is_and_nothing_else(echo: Line) -> None:
     again[1].close()
 
 
-async def test_who_is_refused_is_told_so_until_he_is_accepted_again(echo: Line) -> None:
+async def test_who_is_refused_is_told_so_until_he_is_accepted_again(echo: FaultyProxy) -> None:
     kept = await open_(echo)
     await say(echo, *kept)
     echo.refuse()
@@ -83,7 +85,7 @@ async def test_who_is_refused_is_told_so_until_he_is_accepted_again(echo: Line) 
         writer.close()
 
 
-async def test_a_frozen_line_holds_everything_and_loses_nothing(echo: Line) -> None:
+async def test_a_frozen_line_holds_everything_and_loses_nothing(echo: FaultyProxy) -> None:
     reader, writer = await open_(echo)
     await say(echo, reader, writer)
     echo.freeze()
@@ -95,7 +97,7 @@ async def test_a_frozen_line_holds_everything_and_loses_nothing(echo: Line) -> N
     writer.close()
 
 
-async def test_a_connection_is_dropped_after_so_many_bytes_of_the_answer(echo: Line) -> None:
+async def test_a_connection_is_dropped_after_so_many_bytes_of_the_answer(echo: FaultyProxy) -> None:
     echo.drop_after = 7
     reader, writer = await open_(echo)
     await say(echo, reader, writer)
@@ -104,7 +106,7 @@ async def test_a_connection_is_dropped_after_so_many_bytes_of_the_answer(echo: L
         await reader.readexactly(5)
 
 
-async def test_one_half_closes_and_the_other_still_speaks(echo: Line) -> None:
+async def test_one_half_closes_and_the_other_still_speaks(echo: FaultyProxy) -> None:
     reader, writer = await open_(echo)
     await say(echo, reader, writer)
     echo.half_close()
@@ -115,7 +117,7 @@ async def test_one_half_closes_and_the_other_still_speaks(echo: Line) -> None:
     writer.close()
 
 
-async def test_a_slow_line_takes_its_time(echo: Line) -> None:
+async def test_a_slow_line_takes_its_time(echo: FaultyProxy) -> None:
     clock = asyncio.get_running_loop().time
     reader, writer = await open_(echo)
     echo.delay = 0.05

@@ -210,7 +210,7 @@ class AgentExecutor:
             context_id=context_id,
             turn_open=True,
             release=True,
-            place=self.queue.next_key(scope),
+            queue_key=self.queue.next_key(scope),
             receipts=first_turn_receipts(receipts, task_id),
             pushes=(push,) if push is not None else (),
         )

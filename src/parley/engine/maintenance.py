@@ -81,7 +81,7 @@ class Maintenance:
             if self._has_to_poll:
                 await self._try(self._update_backlogs())
             if self._store.is_shared or self._store.has_operators:
-                await self._try(self._push.look())
+                await self._try(self._push.reconcile())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
                 await self._try(self._recover_orphans())

@@ -82,7 +82,7 @@ def asgi(
         shutdown=host.stop,
         on_drain=host.drain,
         unavailable_reason=lambda: host.store.unavailable_reason,
-        instead=WORKER if role == "worker" else "",
+        unavailable_message=WORKER if role == "worker" else "",
     )
 
 

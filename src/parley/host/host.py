@@ -118,8 +118,8 @@ class Host:
         self.push = PushDispatcher(
             store,
             egress=egress or Egress(),
-            pace=retry_policy,
-            room=DeliveryLimits().within(most_webhook_calls()),
+            retry_policy=retry_policy,
+            limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
         )
         self._runs_turns = role != "api"

@@ -55,7 +55,7 @@ def new_id(at: int | None = None) -> str:
         return f"{series.prefix}{series.counter:03x}8{random}"
 
 
-def moment_of(id: str) -> int:
+def milliseconds_of(id: str) -> int:
     """Return the time in an id, in ms since 1970; in that of a task it is by the store's clock."""
     return int(id[:12], 16)
 

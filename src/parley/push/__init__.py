@@ -1,1 +1,1 @@
-"""Webhooks: push notifications, delivered from the log."""
+"""Push notifications: at-least-once delivery of the task log to webhooks, outbox style."""

@@ -1,4 +1,8 @@
-"""Tells one webhook what is next: only while it is told from here, noting each that was taken."""
+"""Delivers a task's log to one webhook: a batch at a time, at least once, behind a durable cursor.
+
+The task's log is the outbox and the stored cursor says how far it is delivered. ``PushDispatcher``
+creates the deliveries and ``PushScheduler`` runs them; nothing here decides when.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +15,30 @@ from msgspec.structs import replace
 from parley.model import backoff
 from parley.model.push import server_of
 from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
-from parley.push.reader import EventReader, Notice, TaskReader
+from parley.push.reader import EventReader, Notification, TaskReader
 from parley.push.scheduler import DeliveryJob, Destination
 from parley.security.egress import lookup_caller
 from parley.store.task_store import PushRecord, PushState, StoreError, TaskStore
 from parley.wire import versions
 
-log = logging.getLogger("parley.agent")
+log = logging.getLogger("parley.push")
 
 STORE_PAUSE = 5.0
+"""How many seconds to wait before the store is asked again after it failed."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient delivery is. Times are in seconds.
+    """Timeout, backoff and limits of the attempts to deliver. Times are in seconds.
 
-    A try has ``timeout``. After one that failed there are others: the first after ``first_delay``,
-    each later one after twice as long, ``longest_delay`` at most. One that the webhook refused (a
-    4xx that does not ask to come again, a redirect) is followed by others after
-    ``first_refused_delay``, up to ``longest_refused_delay``. When a webhook says in ``Retry-After``
-    when to come again, the next try is not before that, or ``longest_wish``. The first failure that
-    comes ``gives_up_after`` another, with no success between them, is the last: the webhook is
-    suspended. For direct replies, which are held in memory, that is ``gives_up_replies_after``.
-    A webhook that takes longer than ``quick`` to answer gives way to others after each event.
+    An attempt has ``timeout``. After a failure, retries follow with exponential backoff from
+    ``first_delay`` up to ``longest_delay``. After a refusal (a 4xx other than 408, 425 and 429, or
+    a redirect) they follow from ``first_refused_delay`` up to ``longest_refused_delay``. A
+    ``Retry-After`` postpones the next attempt by up to ``max_retry_after``.
+    A webhook whose attempts have failed for ``gives_up_after`` is suspended at the next failure.
+    Direct replies, which are held in memory, are dropped after ``gives_up_replies_after``.
+    A webhook that takes longer than ``quick`` to answer yields to others after each notification.
 
-    Raises ``ValueError`` for times that are none.
+    Raises ``ValueError`` for a time that is out of range.
     """
 
     timeout: float = 10.0
@@ -42,7 +46,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     longest_delay: float = 15 * 60.0
     first_refused_delay: float = 60.0
     longest_refused_delay: float = 60 * 60.0
-    longest_wish: float = 24 * 3600.0
+    max_retry_after: float = 24 * 3600.0
     gives_up_after: float = 24 * 3600.0
     gives_up_replies_after: float = 120.0
     quick: float = 1.0
@@ -55,152 +59,144 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number of seconds, {least:g} at least, not {value}")
 
     def delay(self, failures: int, failure: DeliveryFailure) -> float:
-        """Return how long to wait after so many failures in a row, of which this is the last."""
+        """Return the backoff in seconds after ``failures`` in a row, the last being ``failure``."""
         first, longest = self.first_delay, self.longest_delay
         if failure.is_refusal:
             first, longest = self.first_refused_delay, self.longest_refused_delay
         delay = backoff.Backoff(first, longest, jitter=(0.75, 1.25)).delay(failures)
-        # Those that were told the same do not all come back at the same moment.
-        wish = min(failure.retry_after or 0.0, self.longest_wish) * backoff.uniform(1.0, 1.1)
-        return max(delay, wish)
+        # Jitter: webhooks that got the same Retry-After do not all return at once.
+        asked = min(failure.retry_after or 0.0, self.max_retry_after) * backoff.uniform(1.0, 1.1)
+        return max(delay, asked)
 
 
 class Webhook:
-    """One configuration, as long as its task goes on: a place in the log, and no events.
+    """The delivery state of one push notification configuration. Holds no events.
 
-    ``is_busy`` while it waits for its turn or is told something; ``has_news`` when the log may
-    hold more than was read. ``is_known`` is that the task goes on, ``is_sure`` that the webhook was
-    looked up since it is here: it may come of a look from before it was told to the end. ``stored``
-    is what the store knows of it.
+    ``is_scheduled``: its job is queued, running or in backoff. ``has_more``: the log may hold more
+    than was read. ``is_task_known``: the store was asked whether the task has ended.
+    ``is_claim_known``: the store confirmed since it was loaded that this replica delivers to it.
+    ``stored`` is the configuration as the store has it, ``push`` as it is after the last attempt.
     """
 
     __slots__ = (
-        "call",
-        "failed_first",
-        "failures",
-        "has_news",
-        "is_busy",
-        "is_known",
-        "is_sure",
-        "push",
-        "reader",
-        "stored",
-        "task_id",
-    )
+        "failed_first", "failures", "has_more", "is_claim_known", "is_scheduled", "is_task_known",
+        "job", "push", "reader", "stored", "task_id",
+    )  # fmt: skip
 
     def __init__(self, task_id: str, push: PushRecord, reader: EventReader | TaskReader) -> None:
         self.task_id = task_id
         self.push = self.stored = push
         self.reader = reader
-        self.call: DeliveryJob
-        self.is_busy = self.has_news = self.is_known = self.is_sure = False
+        self.job: DeliveryJob
+        self.is_scheduled = self.has_more = self.is_task_known = self.is_claim_known = False
         self.failures = 0
-        self.failed_first = 0.0  # when, by the loop's clock
+        self.failed_first = 0.0  # by the loop's clock
 
     def __str__(self) -> str:
-        return f"task {self.task_id}: {where(self.push)}"
+        return f"task {self.task_id}: {label(self.push)}"
 
 
 class WebhookDelivery:
-    """Tells webhooks, each a little at a time.
+    """Delivers to webhooks, a batch at a time.
 
-    The store is asked whether a webhook is still told from here: before the first event, and where
-    others use the store too before the first of each burst. Each later one follows on the note that
-    the one before was taken. So a replica that was stopped, or lost the store, or died, has one
-    event repeated at most.
+    Before the first notification, and on a shared store before each batch, it asks the store
+    whether this replica still delivers to the webhook. Each notification waits until the cursor is
+    stored behind the one before. So a replica that stops, dies or loses the store repeats at most
+    one notification.
     """
 
-    def __init__(self, store: TaskStore, poster: HttpSender, pace: RetryPolicy) -> None:
+    def __init__(self, store: TaskStore, sender: HttpSender, retry_policy: RetryPolicy) -> None:
         self._store = store
-        self._poster = poster
-        self._pace = pace
+        self._sender = sender
+        self._retry_policy = retry_policy
 
     def reader(self, task_id: str, push: PushRecord) -> EventReader | TaskReader:
-        """Return what reads what a webhook is to be told, after its cursor."""
+        """Return the reader of a webhook's notifications, which starts after its cursor."""
         if versions.dialect(push.version).pushes_tasks:
             return TaskReader(self._store, task_id, push.cursor)
         return EventReader(self._store, task_id)
 
-    async def tell(self, webhook: Webhook) -> float | None:
-        """Tell a webhook some of what is new; return in how many seconds to go on, if at all.
+    async def deliver(self, webhook: Webhook) -> float | None:
+        """Deliver a batch. Return the seconds until the next one, ``None`` if nothing is left.
 
-        Its call is over when it is told nothing more from here.
+        The webhook's job is finished when this replica delivers nothing more to it.
         """
         try:
-            return await self._burst(webhook)
+            return await self._deliver_batch(webhook)
         except StoreError as error:
             log.error("%s waits: %s", webhook, error)
         except Exception:
-            log.exception("%s could not be told", webhook)
-            self._failed(webhook, DeliveryFailure("the server failed; its log says why"))
-            return self._delay(webhook, DeliveryFailure(""))
+            log.exception("delivery to %s failed", webhook)
+            self._count_failure(webhook, DeliveryFailure("the server failed; its log says why"))
+            return self._retry_delay(webhook, DeliveryFailure(""))
         return STORE_PAUSE
 
     async def post(
-        self, destination: Destination, push: PushRecord, body: bytes, named: str
+        self, destination: Destination, push: PushRecord, body: bytes, notification_id: str
     ) -> DeliveryFailure | None:
-        """Send a notification, and note how its destination answers."""
+        """Send a notification, and record how its destination answers."""
         loop = get_running_loop()
         begun = loop.time()
-        lookup_caller.set(destination.caller)  # in this task, which is one call's
-        failure = await self._poster.post(push, body, named)
-        if failure is None or not failure.is_ours:
+        lookup_caller.set(destination.caller)  # in this task, which runs one job
+        failure = await self._sender.post(push, body, notification_id)
+        if failure is None or not failure.is_local:
             is_well = failure is None or failure.is_refusal
-            destination.answered(well=is_well and loop.time() - begun <= self._pace.quick)
+            destination.answered(well=is_well and loop.time() - begun <= self._retry_policy.quick)
         return failure
 
-    async def _burst(self, webhook: Webhook) -> float | None:
-        webhook.has_news = False
-        if not await self._save(webhook):  # what an earlier try could not note
+    async def _deliver_batch(self, webhook: Webhook) -> float | None:
+        webhook.has_more = False
+        if not await self._save(webhook):  # a cursor that could not be stored before
             return None
-        notices = await webhook.reader.after(webhook.push.cursor)
-        if not notices:
-            await self._found_nothing(webhook)
+        notifications = await webhook.reader.after(webhook.push.cursor)
+        if not notifications:
+            await self._check_ended(webhook)
             return None
-        if self._store.is_shared or not webhook.is_sure:
-            known = webhook.push
-            if not await self._is_ours(webhook):
+        if self._store.is_shared or not webhook.is_claim_known:
+            before = webhook.push
+            if not await self._confirm_claim(webhook):
                 return None
-            if webhook.push is not known:
+            if webhook.push is not before:
                 return 0.0
         loop = get_running_loop()
         begun = loop.time()
-        for notice in notices:
-            failure = await self._tell(webhook, notice)
+        for notification in notifications:
+            failure = await self._deliver_one(webhook, notification)
             if not await self._save(webhook):
                 return None
             if failure is not None:
-                return STORE_PAUSE if failure.is_ours else self._delay(webhook, failure)
-            if loop.time() - begun > self._pace.quick:
+                return STORE_PAUSE if failure.is_local else self._retry_delay(webhook, failure)
+            if loop.time() - begun > self._retry_policy.quick:
                 break
         return 0.0
 
-    async def _tell(self, webhook: Webhook, notice: Notice) -> DeliveryFailure | None:
-        """Tell of one event."""
+    async def _deliver_one(
+        self, webhook: Webhook, notification: Notification
+    ) -> DeliveryFailure | None:
         push = webhook.push
-        body = versions.dialect(push.version).write_push(notice.event, notice.task)
-        named = notification_id(webhook.task_id, push.id, notice.seq)
-        failure = await self.post(webhook.call.destination, push, body, named)
+        body = versions.dialect(push.version).write_push(notification.event, notification.task)
+        named = notification_id(webhook.task_id, push.id, notification.seq)
+        failure = await self.post(webhook.job.destination, push, body, named)
         if failure is not None:
-            self._failed(webhook, failure)
+            self._count_failure(webhook, failure)
             return failure
         webhook.failures = 0
-        webhook.call.was_woken = False
-        webhook.reader.took(notice, len(body))
-        state = PushState.DONE if notice.ends else PushState.ACTIVE
-        webhook.push = replace(push, cursor=notice.seq, state=state)
+        webhook.job.retried_early = False
+        webhook.reader.delivered(notification, len(body))
+        state = PushState.DONE if notification.is_last else PushState.ACTIVE
+        webhook.push = replace(push, cursor=notification.seq, state=state)
         return None
 
-    def _failed(self, webhook: Webhook, failure: DeliveryFailure) -> None:
-        """Count a failure, and suspend the webhook when there will be no further try."""
-        if failure.is_ours:
+    def _count_failure(self, webhook: Webhook, failure: DeliveryFailure) -> None:
+        """Count a failure, and suspend the webhook when it gets no retry."""
+        if failure.is_local:
             log.warning("%s waits: %s", webhook, failure.reason)
             return
         now = get_running_loop().time()
         webhook.failures += 1
         if webhook.failures == 1:
             webhook.failed_first = now
-        if not failure.is_final and now - webhook.failed_first < self._pace.gives_up_after:
+        if not failure.is_final and now - webhook.failed_first < self._retry_policy.gives_up_after:
             log.info("%s will be tried again: %s", webhook, failure.reason)
             return
         tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
@@ -208,56 +204,56 @@ class WebhookDelivery:
         webhook.push = replace(webhook.push, state=PushState.PARKED, note=note)
         log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
 
-    def _delay(self, webhook: Webhook, failure: DeliveryFailure) -> float:
-        """Return how long to wait after a failure, unless its destination answers sooner: that
-        counts once, as other webhooks there may be well while this one is not.
+    def _retry_delay(self, webhook: Webhook, failure: DeliveryFailure) -> float:
+        """Return the backoff after a failure. It may end early, once in a row of failures, when the
+        destination answers another job: other webhooks there may be well while this one is not.
         """
-        call = webhook.call
-        call.may_wake = not (failure.is_refusal or failure.retry_after or call.was_woken)
-        return self._pace.delay(webhook.failures, failure)
+        job = webhook.job
+        job.may_retry_early = not (failure.is_refusal or failure.retry_after or job.retried_early)
+        return self._retry_policy.delay(webhook.failures, failure)
 
-    async def _is_ours(self, webhook: Webhook) -> bool:
-        """Ask the store whether a webhook is told from here, and go on where it stands there.
+    async def _confirm_claim(self, webhook: Webhook) -> bool:
+        """Return whether this replica still delivers to a webhook, and take over its stored cursor.
 
-        It may be removed, made anew, or another's; or it was another's for a while, who told it
-        more than is known here.
+        The configuration may be removed, replaced, or claimed by another replica, which may have
+        delivered more than is known here.
         """
-        for kept in await self._store.pushes(webhook.task_id):
-            if kept.revision == webhook.push.revision and kept.state is PushState.ACTIVE:
-                if kept.lease_owner != self._store.replica:
+        for stored in await self._store.pushes(webhook.task_id):
+            if stored.revision == webhook.push.revision and stored.state is PushState.ACTIVE:
+                if stored.lease_owner != self._store.replica:
                     break
-                webhook.is_sure = True
-                if kept.cursor > webhook.push.cursor:
-                    webhook.push = webhook.stored = kept
-                    webhook.is_known = False
+                webhook.is_claim_known = True
+                if stored.cursor > webhook.push.cursor:
+                    webhook.push = webhook.stored = stored
+                    webhook.is_task_known = False
                 return True
-        webhook.call.is_over = True
+        webhook.job.is_finished = True
         return False
 
     async def _save(self, webhook: Webhook) -> bool:
-        """Note how far a webhook is. Return whether it is told more from here."""
+        """Store the cursor and the state. Return whether this replica goes on delivering."""
         push = webhook.push
         if push != webhook.stored:
             if not await self._store.move_push(webhook.task_id, push):
-                webhook.call.is_over = True  # another replica tells it by now, or it is gone
+                webhook.job.is_finished = True  # removed, or claimed by another replica
             webhook.stored = push
         if push.state is not PushState.ACTIVE:
-            webhook.call.is_over = True
-        return not webhook.call.is_over
+            webhook.job.is_finished = True
+        return not webhook.job.is_finished
 
-    async def _found_nothing(self, webhook: Webhook) -> None:
-        """See whether there will be anything: the task may have ended before, or be gone."""
-        if webhook.is_known and not webhook.failures:
+    async def _check_ended(self, webhook: Webhook) -> None:
+        """Complete a webhook that is at the end of a log that has ended, or is removed."""
+        if webhook.is_task_known and not webhook.failures:
             return
-        webhook.is_known = True
+        webhook.is_task_known = True
         record = await self._store.load(webhook.task_id, history=0, artifacts=False)
         if record is None:
-            webhook.call.is_over = True
+            webhook.job.is_finished = True
         elif record.task.state.is_terminal and webhook.push.cursor >= record.seq:
             webhook.push = replace(webhook.push, state=PushState.DONE)
             await self._save(webhook)
 
 
-def where(push: PushRecord) -> str:
-    """Return which webhook it is, as the server's log names it."""
+def label(push: PushRecord) -> str:
+    """Return the name of a webhook in the server's log."""
     return f"the webhook {push.id or '(no id)'} at {server_of(push.config.url)}"

@@ -1,10 +1,12 @@
-"""One notification to a webhook: an HTTP POST, and what came of it."""
+"""One delivery attempt: the HTTP POST of a notification, and its outcome.
+
+``WebhookDelivery`` calls it. It keeps no state but connections, and decides nothing about retries.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -19,40 +21,38 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
-log = logging.getLogger("parley.agent")
-
 NOTIFICATION_ID = "A2A-Notification-Id"
-"""The header by which a receiver knows a notification that it has had before."""
+"""The idempotency key: by this header a receiver recognises a notification sent twice."""
 
 TOKEN = "X-A2A-Notification-Token"
 
 # Under the five seconds after which common servers close an idle connection.
 KEEP_ALIVE = 4.0
-_TRY_AGAIN = (408, 425, 429)
+_RETRYABLE = (408, 425, 429)
 _GONE = 410
-_ASKS_FOR_TIME = (429, 503)
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_WITH_RETRY_AFTER = (429, 503)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class DeliveryFailure(NamedTuple):
-    """Why a notification was not taken. Holds no secrets.
+    """The reason why an attempt failed. Holds no secrets.
 
-    ``is_final`` is that it never will be; ``is_refusal`` that the webhook answers, and somebody has
-    to do something about it first; ``is_ours`` that it never went out. ``retry_after`` is in how
-    many seconds the webhook wants to be called again, if it says so.
+    ``is_final``: no retry will succeed. ``is_refusal``: the webhook answers, and its operator has
+    to change something first. ``is_local``: the fault is here, and nothing was sent.
+    ``retry_after``: the seconds that the webhook asks for, if it does.
     """
 
     reason: str
     is_final: bool = False
     is_refusal: bool = False
-    is_ours: bool = False
+    is_local: bool = False
     retry_after: float | None = None
 
 
 class HttpSender:
-    """Sends notifications, to addresses that ``egress`` allows, without proxies or redirects.
+    """Sends notifications to addresses that ``egress`` allows, without proxies or redirects.
 
-    ``resolver`` is for tests. A poster belongs to the event loop that uses it first.
+    ``resolver`` is for tests. A sender belongs to the event loop that uses it first.
     """
 
     def __init__(
@@ -66,8 +66,9 @@ class HttpSender:
     async def post(
         self, push: PushRecord, body: bytes, notification_id: str
     ) -> DeliveryFailure | None:
-        """Send a body to a webhook; return nothing once it was taken (any 2xx)."""
-        await self._load()
+        """Send a body to a webhook. Return ``None`` once it accepts (any 2xx)."""
+        if not self._sessions:  # the first import takes a while
+            await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
         import yarl
 
@@ -83,7 +84,7 @@ class HttpSender:
                     allow_redirects=False,
                 ) as response,
             ):
-                return _judged(response)  # of the body nothing is read
+                return _failure_of(response)  # the body is not read
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
         except (aiohttp.InvalidURL, ValueError):
@@ -92,8 +93,8 @@ class HttpSender:
             forbidden = find_forbidden(error)
             if forbidden is not None:
                 return DeliveryFailure(f"it is at a {forbidden.kind} address", is_final=True)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                return DeliveryFailure("this server has no room for a connection", is_ours=True)
+            if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
+                return DeliveryFailure("this server has no room for a connection", is_local=True)
             if find_cause(error, ResponseLimitExceeded) is not None:
                 return DeliveryFailure("it answers with more than an answer may take")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
@@ -103,11 +104,6 @@ class HttpSender:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             await session.close()
-
-    async def _load(self) -> None:
-        """Import the HTTP library; the first time that takes a while, and nobody waits for it."""
-        if not self._sessions:
-            await asyncio.to_thread(import_module, "aiohttp")
 
     def _session(self, is_trusted: bool) -> aiohttp.ClientSession:
         session = self._sessions.get(is_trusted)
@@ -146,11 +142,11 @@ def headers_of(push: PushRecord, notification_id: str) -> dict[str, str]:
 
 
 def notification_id(task_id: str, push_id: str, seq: int) -> str:
-    """Return the id of an event's notification: the same however often it is sent."""
+    """Return the id of an event's notification, the same for every attempt."""
     return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
 
 
-def _judged(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
+def _failure_of(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
     status = response.status
     reason = f"it answers with HTTP {status}"
     if 200 <= status < 300:
@@ -160,7 +156,7 @@ def _judged(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
     if status == _GONE:
         return DeliveryFailure(f"{reason}: it is gone", is_final=True)
     retry_after = None
-    if status in _ASKS_FOR_TIME:
+    if status in _WITH_RETRY_AFTER:
         retry_after = seconds_of(response.headers.get("Retry-After"))
-    is_refusal = 400 <= status < 500 and status not in _TRY_AGAIN
+    is_refusal = 400 <= status < 500 and status not in _RETRYABLE
     return DeliveryFailure(reason, is_refusal=is_refusal, retry_after=retry_after)

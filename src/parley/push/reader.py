@@ -1,4 +1,4 @@
-"""What a webhook is to be told next: read from its task's log."""
+"""The next notifications of a webhook, read from its task's log after its cursor."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 from parley.store.events import Kind, LoggedEvent
 from parley.store.task_store import TaskStore
 
-BURST = 16
+BATCH = 16
 """How many events are read at once."""
 
 
-class Notice(NamedTuple):
-    """What is to be told of a log up to ``seq``. ``ends`` says that nothing will follow."""
+class Notification(NamedTuple):
+    """What to send of a log up to ``seq``. Nothing follows one that ``is_last``."""
 
     seq: int
     event: Event
     task: Task | None
-    ends: bool
+    is_last: bool
 
 
 class EventReader:
-    """Reads a task's events, each of which is told."""
+    """Reads a task's events; each is a notification."""
 
     __slots__ = ("_store", "_task_id")
 
@@ -30,49 +30,51 @@ class EventReader:
         self._store = store
         self._task_id = task_id
 
-    async def after(self, cursor: int) -> list[Notice]:
-        """Return some of the events after a number."""
-        events = await self._store.events(self._task_id, cursor, BURST)
-        return [Notice(e.seq, e.event, None, _ends(e)) for e in events]  # type: ignore[arg-type]
+    async def after(self, cursor: int) -> list[Notification]:
+        """Return the next batch of notifications after a cursor."""
+        return [
+            Notification(e.seq, e.event, None, _is_last(e))  # type: ignore[arg-type]
+            for e in await self._store.events(self._task_id, cursor, BATCH)
+        ]
 
-    def took(self, notice: Notice, size: int) -> None:
-        """Take note that a notice of so many bytes was told."""
+    def delivered(self, notification: Notification, size: int) -> None:
+        """Note that a notification of ``size`` bytes was delivered."""
 
 
 class TaskReader:
-    """Reads a task as it stands, which is told when enough has happened to it.
+    """Reads a task as a whole (0.3), once enough has changed.
 
-    That is when its status was told, or its artifacts grew by as much as was sent the last time: so
-    what is sent grows with them and not with their square, however small their chunks are.
+    A task is due when its status changed, or when its artifacts grew by the size of the last
+    notification. So the bytes sent grow in proportion to the artifacts, however small the chunks.
     """
 
     def __init__(self, store: TaskStore, task_id: str, cursor: int) -> None:
         self._store = store
         self._task_id = task_id
-        self._seen = cursor
-        self._grown = self._told = 0
+        self._read = cursor
+        self._grown = self._last_size = 0
         self._is_due = False
 
-    async def after(self, cursor: int) -> list[Notice]:
-        """Return the task, if it is to be told."""
-        while events := await self._store.events(self._task_id, self._seen, BURST):
+    async def after(self, cursor: int) -> list[Notification]:
+        """Return the task, if it is due."""
+        while events := await self._store.events(self._task_id, self._read, BATCH):
             for event in events:
                 self._grown += len(event.payload)
                 self._is_due = self._is_due or event.kind is not Kind.ARTIFACT
-            self._seen = events[-1].seq
-        if not self._is_due and self._grown <= self._told:
+            self._read = events[-1].seq
+        if not self._is_due and self._grown <= self._last_size:
             return []
         record = await self._store.load(self._task_id)
         if record is None:
             return []
-        return [Notice(record.seq, record.task, record.task, record.task.state.is_terminal)]
+        return [Notification(record.seq, record.task, record.task, record.task.state.is_terminal)]
 
-    def took(self, notice: Notice, size: int) -> None:
-        """Take note that a notice of so many bytes was told."""
-        self._seen = max(self._seen, notice.seq)
-        self._grown, self._told, self._is_due = 0, size, False
+    def delivered(self, notification: Notification, size: int) -> None:
+        """Note that a notification of ``size`` bytes was delivered."""
+        self._read = max(self._read, notification.seq)
+        self._grown, self._last_size, self._is_due = 0, size, False
 
 
-def _ends(record: LoggedEvent) -> bool:
+def _is_last(record: LoggedEvent) -> bool:
     event = record.event
     return isinstance(event, Task | TaskStatusUpdateEvent) and event.status.state.is_terminal

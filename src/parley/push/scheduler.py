@@ -1,4 +1,7 @@
-"""Which webhook is called next: many at once, and no origin or caller in the way of another."""
+"""Fair scheduling of deliveries: many at once, shared between callers and between their origins.
+
+``PushDispatcher`` submits jobs. A job returns its own delay; nothing here knows what a job does.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ import msgspec
 class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many webhooks are called at once. All are at least 1.
 
-    ``places`` are for origins that answered well and soon the last time, or were not called yet;
-    those that failed or took long have ``slow`` others. Of both a caller takes at most as many as
+    ``slots`` are for origins whose last answer was good and quick, or that were not called yet;
+    those that failed or were slow share ``slow_slots``. Of both a caller takes at most as many as
     it leaves free: half when it is alone. An origin takes up to ``per_origin`` for each caller, and
     up to ``per_quick_origin`` while it answers well; more than one only while its caller takes less
     than a quarter of what is free.
     """
 
-    places: int = 3072
-    slow: int = 512
+    slots: int = 3072
+    slow_slots: int = 512
     per_origin: int = 2
     per_quick_origin: int = 8
 
@@ -33,21 +36,21 @@ class DeliveryLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def within(self, connections: int) -> DeliveryLimits:
         """Return these limits, scaled down to a number of open connections."""
-        part = min(1.0, connections / (self.places + self.slow))
-        places, slow = max(1, int(self.places * part)), max(1, int(self.slow * part))
-        return msgspec.structs.replace(self, places=places, slow=slow)
+        part = min(1.0, connections / (self.slots + self.slow_slots))
+        slots, slow_slots = max(1, int(self.slots * part)), max(1, int(self.slow_slots * part))
+        return msgspec.structs.replace(self, slots=slots, slow_slots=slow_slots)
 
 
 class Destination:
-    """What a caller's webhooks at one origin have in common: who waits, and how it answers.
+    """The webhooks of one caller at one origin: their queued jobs, and how the origin answers.
 
-    ``is_quick`` is that it answered well and soon the last time, ``is_slow`` that it did not;
-    neither holds for one that was not called yet.
+    ``is_quick``: the last answer was good and quick. ``is_slow``: it was not. Neither holds before
+    the first call.
     """
 
     __slots__ = (
-        "__weakref__", "active", "caller", "has_recovered", "is_quick", "is_slow", "queued_in",
-        "resting", "waiting",
+        "__weakref__", "active", "backing_off", "caller", "has_recovered", "is_quick", "is_slow",
+        "queued", "queued_in",
     )  # fmt: skip
 
     def __init__(self, caller: str) -> None:
@@ -55,39 +58,42 @@ class Destination:
         self.is_quick = self.is_slow = self.has_recovered = False
         self.active = 0
         self.queued_in: OrderedDict[Destination, None] | None = None
-        # Made when they are needed: there may be very many destinations with nothing to tell.
-        self.waiting: deque[DeliveryJob] | None = None
-        self.resting: dict[DeliveryJob, None] | None = None
+        # Created on demand: there may be very many idle destinations.
+        self.queued: deque[DeliveryJob] | None = None
+        self.backing_off: dict[DeliveryJob, None] | None = None
 
     def answered(self, *, well: bool) -> None:
-        """Note how it answered."""
+        """Record an answer; ``well`` is one that was good and quick."""
         self.has_recovered = self.has_recovered or (well and self.is_slow)
         self.is_quick, self.is_slow = well, not well
 
 
 class DeliveryJob:
-    """Something to be done about a webhook, a little at a time: ``work``, in its turn.
+    """A job that delivers to one webhook, a batch for each call of ``work``.
 
-    What ``work`` returns says in how many seconds there is more to do, and ``None`` that there is
-    nothing until it is put again. One that ``may_wake`` is done before that when another call finds
-    that its destination answers again; ``was_woken`` then.
+    ``work`` returns the delay in seconds before the next call, or ``None`` until the job is
+    submitted again. With ``may_retry_early`` the delay ends as soon as another job finds that the
+    destination answers again, and ``retried_early`` is set. One that ``is_finished`` never runs
+    again.
     """
 
-    __slots__ = ("destination", "is_over", "may_wake", "task", "timer", "was_woken", "work")
+    __slots__ = (
+        "destination", "is_finished", "may_retry_early", "retried_early", "task", "timer", "work",
+    )  # fmt: skip
 
     def __init__(
         self, destination: Destination, work: Callable[[], Coroutine[Any, Any, float | None]]
     ) -> None:
         self.destination = destination
         self.work = work
-        self.is_over = self.may_wake = self.was_woken = False
+        self.is_finished = self.may_retry_early = self.retried_early = False
         self.task: asyncio.Task[float | None] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
-class _Share:
-    """What one caller has of some places, and its destinations that wait for one: those without any
-    yet, and those that have some.
+class _CallerShare:
+    """The slots that one caller has, and its destinations that wait for one: those without any yet
+    (``first``), and those that have some (``more``).
     """
 
     __slots__ = ("active", "first", "more")
@@ -98,7 +104,7 @@ class _Share:
         self.more: OrderedDict[Destination, None] = OrderedDict()
 
     def next(self, free: int) -> Destination | None:
-        """Return the destination whose turn it is, when so many places are free."""
+        """Return the caller's next destination, if its share of the free slots allows one."""
         if self.first and self.active < free:
             return self.first.popitem(last=False)[0]
         if self.more and self.active < free / 4:
@@ -106,169 +112,172 @@ class _Share:
         return None
 
 
-class _Places:
-    """So many places, who has some, and who waits for one: callers in turns."""
+class _SlotPool:
+    """A number of slots, given to callers in round-robin order."""
 
-    def __init__(self, places: int) -> None:
-        self.free = places
-        self.shares: dict[str, _Share] = {}
-        self.turns: OrderedDict[str, _Share] = OrderedDict()
+    def __init__(self, slots: int) -> None:
+        self.free = slots
+        self.shares: dict[str, _CallerShare] = {}
+        self.round_robin: OrderedDict[str, _CallerShare] = OrderedDict()
 
-    def queue(self, destination: Destination) -> OrderedDict[Destination, None]:
-        """Put a destination into its caller's queue, and return that."""
-        share = self.shares.setdefault(destination.caller, _Share())
+    def enqueue(self, destination: Destination) -> OrderedDict[Destination, None]:
+        """Append a destination to its caller's queue, and return that queue."""
+        share = self.shares.setdefault(destination.caller, _CallerShare())
         queue = share.more if destination.active else share.first
         queue[destination] = None
-        self.turns.setdefault(destination.caller, share)
+        self.round_robin.setdefault(destination.caller, share)
         return queue
 
     def next(self) -> Destination | None:
-        """Return the destination whose turn it is, if there is room for it.
+        """Return the destination that gets the next slot, if any.
 
-        The callers that it passes over have at least a quarter as many places as are free each, so
-        they are few.
+        Each caller that is passed over has at least a quarter as many slots as are free, so there
+        are few of them.
         """
-        for _ in range(len(self.turns) if self.free > 0 else 0):
-            caller, share = self.turns.popitem(last=False)
+        for _ in range(len(self.round_robin) if self.free > 0 else 0):
+            caller, share = self.round_robin.popitem(last=False)
             destination = share.next(self.free)
             if share.first or share.more:
-                self.turns[caller] = share
+                self.round_robin[caller] = share
             elif not share.active and destination is None:
                 del self.shares[caller]
             if destination is not None:
                 return destination
         return None
 
-    def take(self, caller: str, count: int) -> None:
-        """Let a caller have so many places more."""
-        share = self.shares.setdefault(caller, _Share())
-        share.active += count
-        self.free -= count
+    def acquire(self, caller: str) -> None:
+        """Take a slot for a caller, until ``release``."""
+        self.shares.setdefault(caller, _CallerShare()).active += 1
+        self.free -= 1
+
+    def release(self, caller: str) -> None:
+        """Return a slot of a caller."""
+        share = self.shares[caller]
+        share.active -= 1
+        self.free += 1
         if not (share.active or share.first or share.more):
             del self.shares[caller]
 
 
 class PushScheduler:
-    """Does calls: callers in turns, their origins in turns, and those to one origin in order."""
+    """Runs jobs: callers in turn, the origins of each in turn, and those of one origin in order."""
 
-    def __init__(self, room: DeliveryLimits) -> None:
-        self._room = room
-        self._destinations: WeakValueDictionary[tuple[str, str], Destination] = (
-            WeakValueDictionary()
-        )
-        self._places = {False: _Places(room.places), True: _Places(room.slow)}
+    def __init__(self, limits: DeliveryLimits) -> None:
+        self._limits = limits
+        self._destinations = WeakValueDictionary[tuple[str, str], Destination]()
+        self._pools = {False: _SlotPool(limits.slots), True: _SlotPool(limits.slow_slots)}
         self._running: set[asyncio.Task[float | None]] = set()
         self._is_closed = False
 
     def destination(self, caller: str, origin: str) -> Destination:
-        """Return the one of a caller's webhooks at an origin: the same while it is in use."""
+        """Return the destination of a caller's webhooks at an origin, the same while in use."""
         known = self._destinations.get((caller, origin))
         if known is None:
             known = self._destinations[caller, origin] = Destination(caller)
         return known
 
-    def put(self, call: DeliveryJob) -> None:
-        """Have a call done when it is its turn."""
-        self._wait(call)
-        self._fill()
+    def submit(self, job: DeliveryJob) -> None:
+        """Queue a job, and start it once it gets a slot."""
+        self._enqueue(job)
+        self._start_jobs()
 
-    def _wait(self, call: DeliveryJob) -> None:
-        destination = call.destination
-        if destination.resting is not None:
-            destination.resting.pop(call, None)
-        call.timer = None
-        if destination.waiting is None:
-            destination.waiting = deque()
-        destination.waiting.append(call)
-        self._queue(destination)
+    def _enqueue(self, job: DeliveryJob) -> None:
+        destination = job.destination
+        if destination.backing_off is not None:
+            destination.backing_off.pop(job, None)
+        job.timer = None
+        if destination.queued is None:
+            destination.queued = deque()
+        destination.queued.append(job)
+        self._requeue(destination)
 
-    def _queue(self, destination: Destination) -> None:
-        """Let a destination wait for a place where it belongs by now, if it needs one."""
-        room = self._room
-        most = room.per_quick_origin if destination.is_quick else room.per_origin
+    def _requeue(self, destination: Destination) -> None:
+        """Queue a destination for a slot where its state puts it now, if it needs one."""
+        limits = self._limits
+        most = limits.per_quick_origin if destination.is_quick else limits.per_origin
         before, destination.queued_in = destination.queued_in, None
-        if destination.waiting and destination.active < most:
-            destination.queued_in = self._places[destination.is_slow].queue(destination)
+        if destination.queued and destination.active < most:
+            destination.queued_in = self._pools[destination.is_slow].enqueue(destination)
         if before is not None and before is not destination.queued_in:
             before.pop(destination, None)
 
-    def _fill(self) -> None:
+    def _start_jobs(self) -> None:
         if self._is_closed:
             return
-        for places in self._places.values():
-            while (destination := places.next()) is not None:
+        for pool in self._pools.values():
+            while (destination := pool.next()) is not None:
                 destination.queued_in = None
-                while destination.waiting:
-                    call = destination.waiting.popleft()
-                    if not call.is_over:
-                        self._start(call, places)
+                while destination.queued:
+                    job = destination.queued.popleft()
+                    if not job.is_finished:
+                        self._start(job, pool)
                         break
-                if not destination.waiting:
-                    destination.waiting = None
-                self._queue(destination)
+                if not destination.queued:
+                    destination.queued = None
+                self._requeue(destination)
 
-    def _start(self, call: DeliveryJob, places: _Places) -> None:
-        destination = call.destination
+    def _start(self, job: DeliveryJob, pool: _SlotPool) -> None:
+        destination = job.destination
         destination.active += 1
-        places.take(destination.caller, 1)
-        task = call.task = asyncio.create_task(call.work())
+        pool.acquire(destination.caller)
+        task = job.task = asyncio.create_task(job.work())
         self._running.add(task)
 
         def ended(task: asyncio.Task[float | None]) -> None:
             self._running.discard(task)
             destination.active -= 1
-            places.take(destination.caller, -1)
-            if call.task is task:
-                call.task = None
+            pool.release(destination.caller)
+            if job.task is task:
+                job.task = None
             if not task.cancelled():
-                self._again(call, task.result())
+                self._reschedule(job, task.result())
             if destination.has_recovered:
-                self._wake(destination)
-            self._queue(destination)
-            self._fill()
+                self._retry_early(destination)
+            self._requeue(destination)
+            self._start_jobs()
 
         task.add_done_callback(ended)
 
-    def _again(self, call: DeliveryJob, delay: float | None) -> None:
-        if delay is None or call.is_over:
+    def _reschedule(self, job: DeliveryJob, delay: float | None) -> None:
+        if delay is None or job.is_finished:
             return
         if not delay:
-            self._wait(call)
+            self._enqueue(job)
             return
-        call.timer = asyncio.get_running_loop().call_later(delay, self.put, call)
-        if call.may_wake:
-            if call.destination.resting is None:
-                call.destination.resting = {}
-            call.destination.resting[call] = None
+        job.timer = asyncio.get_running_loop().call_later(delay, self.submit, job)
+        if job.may_retry_early:
+            if job.destination.backing_off is None:
+                job.destination.backing_off = {}
+            job.destination.backing_off[job] = None
 
-    def _wake(self, destination: Destination) -> None:
-        """Have done at once what waits until a destination may answer again: it does."""
+    def _retry_early(self, destination: Destination) -> None:
+        """End the backoff of a destination's jobs: it answers again."""
         destination.has_recovered = False
-        resting, destination.resting = destination.resting or {}, None
-        for call in resting:
-            if call.timer is not None and not call.is_over:
-                call.timer.cancel()
-                call.was_woken = True
-                self._wait(call)
+        jobs, destination.backing_off = destination.backing_off or {}, None
+        for job in jobs:
+            if job.timer is not None and not job.is_finished:
+                job.timer.cancel()
+                job.retried_early = True
+                self._enqueue(job)
 
-    async def drop(self, call: DeliveryJob) -> None:
-        """Have a call done no more, and wait until what is under way has ended."""
-        call.is_over = True
-        if call.destination.resting is not None:
-            call.destination.resting.pop(call, None)
-        if call.timer is not None:
-            call.timer.cancel()
-        if call.task is not None:
-            call.task.cancel()
-            await asyncio.wait({call.task})
+    async def cancel(self, job: DeliveryJob) -> None:
+        """Cancel a job, and wait until a call that runs has ended."""
+        job.is_finished = True
+        if job.destination.backing_off is not None:
+            job.destination.backing_off.pop(job, None)
+        if job.timer is not None:
+            job.timer.cancel()
+        if job.task is not None:
+            job.task.cancel()
+            await asyncio.wait({job.task})
 
     async def close(self, grace: float) -> None:
-        """Give what there is to do ``grace`` seconds, then end the rest."""
+        """Run jobs for ``grace`` seconds more, then cancel the rest."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         while self._running and (left := deadline - loop.time()) > 0:
             await asyncio.wait(self._running, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # for what follows them to begin
+            await asyncio.sleep(0)  # lets the jobs that follow them start
         self._is_closed = True
         running = list(self._running)
         for task in running:

@@ -1,4 +1,4 @@
-"""Whether a push notification configuration can be taken, before anything is done about it."""
+"""Validates a push notification configuration before it is stored. Calls nothing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from parley.model.uuid7 import new_id
 from parley.security.egress import Egress, ForbiddenAddress, normalize_host
 from parley.store.task_store import PushRecord
 
-LONGEST_ID = 256
-LONGEST_URL = 2048
-LONGEST_SECRET = 4096
+MAX_ID = 256
+MAX_URL = 2048
+MAX_SECRET = 4096
 
 _SCHEME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}")
 _HEADER = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
@@ -24,16 +24,16 @@ _NOT_IN_URL = re.compile(r"[\s\x00-\x20\x7f-\x9f\\\ud800-\udfff]")
 _IN_BRACKETS = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]*)?")
 
 
-def checked(
+def validated(
     config: TaskPushNotificationConfig, egress: Egress, *, version: str, at: str = ""
 ) -> PushRecord:
-    """Return a configuration as it is to be kept.
+    """Return the record to store for a configuration.
 
-    ``version`` is that of the request, in which the webhook will be told. ``at`` is the path of
-    the configuration in the request. Raises ``InvalidParamsError`` that names all that is wrong,
-    and repeats no secret.
+    ``version`` is that of the request; notifications are written in it. ``at`` is the path of the
+    configuration in the request. Raises ``InvalidParamsError``, which names every violation and
+    repeats no secret.
     """
-    wrong: list[FieldViolation] = []
+    violations: list[FieldViolation] = []
     for field, problem in (
         ("id", _wrong_id(config.id)),
         ("url", _wrong_url(config.url, egress)),
@@ -41,26 +41,26 @@ def checked(
         *_wrong_authentication(config.authentication),
     ):
         if problem:
-            wrong.append(FieldViolation(f"{at}{field}", problem))
-    if wrong:
-        said = "; ".join(f"{violation.field}: {violation.description}" for violation in wrong)
-        raise InvalidParamsError(said, violations=tuple(wrong))
+            violations.append(FieldViolation(f"{at}{field}", problem))
+    if violations:
+        message = "; ".join(f"{each.field}: {each.description}" for each in violations)
+        raise InvalidParamsError(message, violations=tuple(violations))
     authentication = config.authentication
     if authentication is not None and not authentication.scheme:
-        authentication = None  # as some clients write that there is none
+        authentication = None  # some clients write "none" so
     config = replace(config, tenant="", task_id="", authentication=authentication)
     return PushRecord(config=config, version=version, revision=new_id())
 
 
 def _wrong_id(push_id: str) -> str:
-    if len(push_id) > LONGEST_ID or _CONTROLS.search(push_id) or push_id in (".", ".."):
-        return f"at most {LONGEST_ID} characters, none of them a control character"
+    if len(push_id) > MAX_ID or _CONTROLS.search(push_id) or push_id in (".", ".."):
+        return f"at most {MAX_ID} characters, none of them a control character"
     return ""
 
 
 def _wrong_url(url: str, egress: Egress) -> str:
-    if len(url) > LONGEST_URL:
-        return f"at most {LONGEST_URL} characters"
+    if len(url) > MAX_URL:
+        return f"at most {MAX_URL} characters"
     try:
         address = urlsplit(url)
         host, port = address.hostname or "", address.port  # which has to be a number
@@ -86,9 +86,9 @@ def _wrong_url(url: str, egress: Egress) -> str:
 
 
 def _wrong_secret(secret: str) -> str:
-    if secret and (len(secret) > LONGEST_SECRET or not _HEADER.fullmatch(secret)):
+    if secret and (len(secret) > MAX_SECRET or not _HEADER.fullmatch(secret)):
         return (
-            f"at most {LONGEST_SECRET} printable ASCII characters, not beginning or ending with "
+            f"at most {MAX_SECRET} printable ASCII characters, not beginning or ending with "
             "a space, as it is sent in a header"
         )
     return ""

@@ -1,4 +1,4 @@
-"""Where a request was sent to, as its sender sees it."""
+"""The address that a request was sent to, as its sender sees it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOST = re.compile(
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*/?")
 
 FORWARDED_ADDRESS = (b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-Prefix")
-"""The headers by which a trusted proxy says how a server is reached."""
+"""The headers in which a trusted proxy states the public address of a server."""
 
 FORWARDED_SCHEME = (
     b"X-Forwarded-Proto",
@@ -31,13 +31,13 @@ NOT_A_HOST = "the Host header is not a host name or address, with or without a p
 
 
 class BadAddress(Exception):
-    """The request names a host that cannot be one."""
+    """The request names an invalid host, scheme or prefix."""
 
 
 def route_path(scope: Scope) -> str:
-    """Return the path below where the app is mounted, beginning with a slash.
+    """Return the path below the app's mount point, with a leading slash.
 
-    ``scope["path"]`` holds the mount's own path too, unless a proxy took it off.
+    ``scope["path"]`` includes the mount point, unless a proxy removed it.
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -49,16 +49,14 @@ def route_path(scope: Scope) -> str:
 
 
 def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
-    """Return the address at which the app is reached, without a slash at its end.
+    """Return the URL of the app: scheme, host and mount point, without a trailing slash.
 
-    Made of scheme, host and the path that the app is mounted at; with ``trust_proxy`` what the
-    proxy in front of the server says about them counts. Without it no such header does, also where
-    the ASGI server believes them: uvicorn sets the scheme from ``X-Forwarded-Proto`` when the peer
-    is on this machine, and does not tell. So a request with such a header came by https only if
-    the server names its TLS (ASGI's ``tls`` extension).
+    With ``trust_proxy`` the ``X-Forwarded-*`` headers count; without it none does, even where the
+    ASGI server believes them. uvicorn sets the scheme from ``X-Forwarded-Proto`` when the peer is
+    on this machine, and leaves no trace of that. So a request with such a header counts as https
+    only if the server names its TLS (ASGI's ``tls`` extension).
 
-    Raises ``BadAddress`` when the host, or what the proxy says, is malformed: a card must never
-    carry what somebody put into a header.
+    Raises ``BadAddress`` for a malformed host or header: a card must never carry one.
     """
     names = {name: value.decode("latin-1") for name, value in scope["headers"]}
     scheme: str = scope.get("scheme", "http")
@@ -66,13 +64,13 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
     mount = quote(scope.get("root_path", ""), safe="/~!$&'()*+,;=:@")
     prefix = ""
     if trust_proxy:
-        scheme = first(names.get(b"x-forwarded-proto", "")) or scheme
-        host = first(names.get(b"x-forwarded-host", "")) or host
-        prefix = first(names.get(b"x-forwarded-prefix", "")).rstrip("/")
+        scheme = outermost(names.get(b"x-forwarded-proto", "")) or scheme
+        host = outermost(names.get(b"x-forwarded-host", "")) or host
+        prefix = outermost(names.get(b"x-forwarded-prefix", "")).rstrip("/")
     elif scheme == "https" and not _SCHEME_CLAIMS.isdisjoint(names):
         scheme = "https" if "tls" in (scope.get("extensions") or ()) else "http"
     if not host:
-        host = _own_host(scope)
+        host = _server_host(scope)
     if scheme not in ("http", "https"):
         raise BadAddress(f"{scheme!r} is not a scheme that an agent is reached by")
     if split_host(host) is None:
@@ -83,10 +81,10 @@ def server_address(scope: Scope, *, trust_proxy: bool = False) -> str:
 
 
 def split_host(host: str) -> tuple[str, str] | None:
-    """Return the name and the port of a ``Host`` header, or ``None`` for what cannot be one.
+    """Return the name and the port of a ``Host`` header, or ``None`` if it is invalid.
 
-    The name is as names are compared: in lower case, without a dot at its end, and an IPv6 address
-    without brackets, in its shortest form. The port is empty where there is none.
+    The name is normalised for comparison: lower case, no trailing dot, an IPv6 address in its
+    shortest form without brackets. A missing port is empty.
     """
     match = _HOST.fullmatch(host)
     if match is None or int(match["port"] or 0) > 65535:
@@ -101,12 +99,12 @@ def split_host(host: str) -> tuple[str, str] | None:
         return None
 
 
-def first(header: str) -> str:
-    """Return what the outermost proxy said."""
+def outermost(header: str) -> str:
+    """Return the value of the outermost proxy, the first of a list."""
     return header.partition(",")[0].strip()
 
 
-def _own_host(scope: Scope) -> str:
+def _server_host(scope: Scope) -> str:
     """Return the server's own address, for a request without a Host (HTTP/1.0)."""
     name, port = scope.get("server") or ("localhost", None)
     if ":" in name:

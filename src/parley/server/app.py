@@ -1,4 +1,8 @@
-"""The ASGI app of one or more agents: bindings, discovery and health, put together."""
+"""The ASGI app of one or more agents: it composes routes, lifecycle, streams and budgets.
+
+The way of a request: ``App`` checks its host, ``Routes`` finds the handler, a binding parses it,
+``Dispatcher`` selects the agent, ``Exchange`` or ``Streams`` writes the answer.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from parley.server.address import route_path
 from parley.server.byte_budget import ByteReservation
 from parley.server.endpoint import Endpoint as Endpoint
-from parley.server.hosts import Hosts, NotOurHost
+from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
 from parley.server.http.exchange import Identify
 from parley.server.http.misdirected import refuse_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
-from parley.server.routes import Routes, checked
+from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
 from parley.server.slow_readers import UnsentBytes
 
@@ -56,42 +60,42 @@ def create_app(
     shutdown: Hook | None = None,
     on_drain: Callable[[], None] | None = None,
     unavailable_reason: Callable[[], str] | None = None,
-    instead: str = "",
+    unavailable_message: str = "",
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
-    ``identify`` says who sends a request, from its ASGI scope; without it everybody is anonymous.
-    It gives an ``issuer`` where ids come from several, and ``authenticated=True`` for an id that it
-    has checked: an unauthenticated "bob" is another caller than "bob".
-    ``url`` is the public address of the app, where requests do not tell it. ``startup`` runs once
-    before the first request is answered, ``on_drain`` when the end is near, ``shutdown`` at it.
-    ``unavailable_reason`` says why nothing can be done just now: then the app is not ready.
-    With ``instead`` it can do without agents: it tells how it is (health), and whoever asks for
-    anything else those words.
+    ``identify`` returns the caller of a request from its ASGI scope; without it every caller is
+    anonymous. It sets ``issuer`` where ids come from several, and ``authenticated=True`` for an id
+    that it has checked: an unauthenticated "bob" is another caller than "bob".
+    ``url`` is the public address of the app, if requests do not show it. ``startup`` runs once
+    before the first answer, ``on_drain`` when the server begins to drain, ``shutdown`` at the end.
+    ``unavailable_reason`` returns why the agents cannot work now: then the app is not ready.
+    With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
+    every other request with that message.
 
-    Raises ``ValueError`` for a path or a URL that cannot be one.
+    Raises ``ValueError`` for an invalid path or URL.
     """
-    if not endpoints and not instead:
+    if not endpoints and not unavailable_message:
         raise ValueError("a server needs at least one agent")
     lifecycle = Lifecycle(startup, shutdown, unavailable_reason)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)
     return App(
-        checked(endpoints),
+        checked_endpoints(endpoints),
         settings=settings or Settings(),
         identify=identify,
-        url=_public(url),
+        url=_public_url(url),
         lifecycle=lifecycle,
-        instead=instead,
+        unavailable_message=unavailable_message,
     )
 
 
 class App:
     """An ASGI app: run it, or mount it in another under a prefix.
 
-    Where it is mounted, pass ``lifespan=app.lifespan`` to the app around it (or enter it in that
-    app's own lifespan), so that it is started and stopped with it; without that, the first request
-    starts it and nothing stops it.
+    Mounted, it needs ``lifespan=app.lifespan`` on the outer app (or to be entered in the outer
+    app's own lifespan), which then starts and stops it. Otherwise the first request starts it and
+    nothing stops it.
     """
 
     def __init__(
@@ -102,16 +106,16 @@ class App:
         identify: Identify | None,
         url: str | None,
         lifecycle: Lifecycle,
-        instead: str = "",
+        unavailable_message: str = "",
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
         self.is_open = identify is None
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
-        self.hosts = Hosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
-        self.held = ByteReservation(settings)
-        self.unsent = UnsentBytes(settings)
+        self.hosts = AllowedHosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
+        self.request_bytes = ByteReservation(settings)
+        self.unsent_bytes = UnsentBytes(settings)
         self._routes = Routes(
             endpoints,
             settings=settings,
@@ -120,8 +124,8 @@ class App:
             lifecycle=lifecycle,
             streams=streams,
             hosts=self.hosts,
-            held=self.held,
-            instead=instead,
+            request_bytes=self.request_bytes,
+            unavailable_message=unavailable_message,
         )
         self.agents = self._routes.agents
         self.grpc = self._routes.grpc
@@ -138,22 +142,22 @@ class App:
             )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, as ASGI asks."""
+        """Serve one ASGI scope."""
         if scope["type"] == "http":
             try:
                 self.hosts.check(scope)
-            except NotOurHost as error:
+            except HostNotAllowed as error:
                 await refuse_host(self._handler(scope), error, scope, send)
                 return
             await (self._cors or self._handler(scope))(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._serve_lifespan(receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncIterator[None]:
-        """Start what is served, and stop it at the end."""
+        """Start the agents, and stop them at the end."""
         try:
             await self.lifecycle.start()
             yield
@@ -166,18 +170,18 @@ class App:
     def _handler(self, scope: Scope) -> ASGIApp:
         return self._routes.find(route_path(scope), scope.get("raw_path") or b"")
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        """Follow the lifespan of the server (ASGI's lifespan protocol)."""
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        """Follow ASGI's lifespan protocol, also when it is cancelled."""
         try:
-            await self._follow(receive, send)
+            await self._follow_lifespan(receive, send)
         except asyncio.CancelledError:
-            # The server is given up: what is open is closed, and nobody's turn is waited for.
+            # The server is aborted: close everything, and wait for no turn.
             with suppress(TimeoutError):
                 async with asyncio.timeout(0):
                     await self.lifecycle.stop()
             raise
 
-    async def _follow(self, receive: Receive, send: Send) -> None:
+    async def _follow_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         try:
             await self.lifecycle.start()
@@ -196,7 +200,7 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def _public(url: str | None) -> str | None:
+def _public_url(url: str | None) -> str | None:
     if url is not None and not _URL.fullmatch(url):
         raise ValueError(f"url is an address such as https://example.com/agents, not {url!r}")
     return url

@@ -1,4 +1,4 @@
-"""How many bytes the server holds for its clients, and how many of them for one address."""
+"""Budgets for the bytes that clients make the server hold, in all and for each address."""
 
 from __future__ import annotations
 
@@ -9,80 +9,77 @@ from parley.server.settings import Settings
 
 
 class ByteBudget:
-    """Bytes that are held for each address: ``each`` at most, of what ``what`` names.
+    """The bytes held for each address: at most ``limit`` of them. ``what`` names them in errors.
 
-    An address of IPv6 counts with all of its network (/64), which is what one client has. Those
-    that have none (unix sockets) have no share of their own.
+    An IPv6 address counts with all of its network (/64), which is what one client has. Clients
+    without an address (unix sockets) have no budget of their own.
     """
 
-    def __init__(self, what: str, each: int) -> None:
+    def __init__(self, what: str, limit: int) -> None:
         self._what = what
-        self._each = each
-        self._of: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        """Whether anything is held for anybody."""
-        return bool(self._of)
+        self._limit = limit
+        self._held: dict[str, int] = {}  # by network
 
     def check(self, address: str, size: int) -> None:
-        """Raise ``OverloadedError`` when so many bytes more would be too many for an address.
+        """Raise ``OverloadedError`` when ``size`` bytes more exceed the budget of an address.
 
-        Those of one alone never are.
+        An address that holds nothing yet always passes.
         """
-        his = self._of.get(_network(address), 0)
-        if his and his + size > self._each:
+        held = self._held.get(_network(address), 0)
+        if held and held + size > self._limit:
             raise OverloadedError(
-                f"{his} bytes of {self._what} are here for your address, of which this server "
-                f"holds {self._each}",
+                f"{held} bytes of {self._what} are here for your address, of which this server "
+                f"holds {self._limit}",
                 retry_after=1,
             )
 
     def add(self, address: str, size: int) -> None:
-        """Count bytes more."""
+        """Add bytes to an address."""
         if address and size:
             network = _network(address)
-            self._of[network] = self._of.get(network, 0) + size
+            self._held[network] = self._held.get(network, 0) + size
 
-    def take_off(self, address: str, size: int) -> None:
-        """Count bytes no more."""
+    def subtract(self, address: str, size: int) -> None:
+        """Subtract bytes from an address."""
         if address and size:
             network = _network(address)
-            self._of[network] -= size
-            if not self._of[network]:
-                del self._of[network]
+            self._held[network] -= size
+            if not self._held[network]:
+                del self._held[network]
 
 
 class ByteReservation:
-    """Bytes of requests that are not whole, or wait for their turn: so many in all.
+    """The bytes of requests that are incomplete or wait for the answer before theirs.
 
-    One address may have its share of them, but always as many as the largest request has.
+    They are bounded in all, and for each address: to its share, or to one request of the largest
+    size where that is more.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._most = settings.max_body_bytes_held
-        each = max(settings.max_body_bytes, int(self._most * settings.address_share))
-        self.shares = ByteBudget("unfinished requests", each)
+        self._limit = settings.max_body_bytes_held
+        limit = max(settings.max_body_bytes, int(self._limit * settings.address_share))
+        self.by_address = ByteBudget("unfinished requests", limit)
         self.total = 0
 
-    def take(self, address: str, size: int) -> None:
-        """Count ``size`` bytes more for an address, until ``give_back``.
+    def reserve(self, address: str, size: int) -> None:
+        """Reserve ``size`` bytes for an address, until ``release``.
 
-        Raises ``OverloadedError`` when there is no room for them; nothing is counted then.
+        Raises ``OverloadedError`` when they exceed a limit; nothing is reserved then.
         """
-        if self.total + size > self._most:
+        if self.total + size > self._limit:
             raise OverloadedError(
                 f"{self.total} bytes of unfinished requests are here, of which this server holds "
-                f"{self._most}",
+                f"{self._limit}",
                 retry_after=1,
             )
-        self.shares.check(address, size)
-        self.shares.add(address, size)
+        self.by_address.check(address, size)
+        self.by_address.add(address, size)
         self.total += size
 
-    def give_back(self, address: str, size: int) -> None:
-        """Count ``size`` bytes no more."""
+    def release(self, address: str, size: int) -> None:
+        """Release ``size`` reserved bytes."""
         self.total -= size
-        self.shares.take_off(address, size)
+        self.by_address.subtract(address, size)
 
 
 def _network(address: str) -> str:

@@ -1,70 +1,61 @@
-"""How many may be here at once, and how many of those may be one caller's."""
+"""A limit on how many requests of one kind are under way at once, in all and for each caller."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext
 
 
 class ConcurrencyLimiter:
-    """So many places for something that lasts, of which a known caller gets a share.
+    """A number of slots, of which each known caller gets a share.
 
-    ``what`` names those who have one. ``share`` is the part of ``most`` that one caller may have,
-    told apart by tenant and owner; those who are not known have no share of their own, since nobody
-    can tell how many they are.
+    ``what`` names those that have a slot in errors. ``share`` is the part of ``limit`` that one
+    caller may have; tenant and owner tell callers apart. Anonymous callers have no share of their
+    own, because nothing tells how many they are.
     """
 
-    def __init__(self, what: str, most: int, share: float) -> None:
+    def __init__(self, what: str, limit: int, share: float) -> None:
         self._what = what
-        self._most = most
-        self._each = max(1, int(most * share))
+        self._limit = limit
+        self._caller_limit = max(1, int(limit * share))
         self._taken = 0
-        self._of: dict[tuple[str, str], int] = {}
+        self._by_caller: dict[tuple[str, str], int] = {}
 
-    def one(self, context: CallContext) -> AbstractContextManager[None]:
-        """Have a place while the context lasts. Raises ``OverloadedError`` when there is none."""
-        return _Slot(self, (context.tenant, context.caller.owner))
+    @contextmanager
+    def slot(self, context: CallContext) -> Iterator[None]:
+        """Have a slot while the context lasts. Raises ``OverloadedError`` if none is free."""
+        caller = (context.tenant, context.caller.owner)
+        self.acquire(caller)
+        try:
+            yield
+        finally:
+            self.release(caller)
 
-    def take(self, caller: tuple[str, str]) -> None:
-        """Take a place for a caller, until ``give_back``. Raises ``OverloadedError``."""
-        if self._taken >= self._most:
+    def acquire(self, caller: tuple[str, str]) -> None:
+        """Acquire a slot for a caller, until ``release``. Raises ``OverloadedError``."""
+        if self._taken >= self._limit:
             raise OverloadedError(
                 f"{self._taken} {self._what}, which is all that this server serves at once",
                 retry_after=1,
             )
         if caller[1]:
-            his = self._of.get(caller, 0)
-            if his >= self._each:
+            taken = self._by_caller.get(caller, 0)
+            if taken >= self._caller_limit:
                 raise OverloadedError(
-                    f"{his} {self._what} for this caller, which is as many as one caller may have "
-                    "here",
+                    f"{taken} {self._what} for this caller, which is as many as one caller may "
+                    "have here",
                     retry_after=1,
                 )
-            self._of[caller] = his + 1
+            self._by_caller[caller] = taken + 1
         self._taken += 1
 
-    def give_back(self, caller: tuple[str, str]) -> None:
-        """Give back a place of a caller."""
+    def release(self, caller: tuple[str, str]) -> None:
+        """Release a slot of a caller."""
         self._taken -= 1
         if caller[1]:
-            self._of[caller] -= 1
-            if not self._of[caller]:
-                del self._of[caller]
-
-
-class _Slot:
-    """A place of a caller, while the context lasts."""
-
-    __slots__ = ("_caller", "_places")
-
-    def __init__(self, places: ConcurrencyLimiter, caller: tuple[str, str]) -> None:
-        self._places = places
-        self._caller = caller
-
-    def __enter__(self) -> None:
-        self._places.take(self._caller)
-
-    def __exit__(self, *error: object) -> None:
-        self._places.give_back(self._caller)
+            self._by_caller[caller] -= 1
+            if not self._by_caller[caller]:
+                del self._by_caller[caller]

@@ -1,7 +1,7 @@
-"""From a request that a binding has read to the service that answers it.
+"""Dispatches a request that a binding has parsed to the service that answers it.
 
-What all bindings have in common, and none decides for itself: which agent a request is for, what
-that agent's card allows, and the context that goes with the request.
+Every binding calls it. It selects the agent, checks the request against the agent's card, and
+makes the ``CallContext``. It knows no transport.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
 
 
-def _nowhere(tenant: str) -> Interfaces:
+def _no_interfaces(tenant: str) -> Interfaces:
     return ()
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """The service parameters of a request, as the binding found them (specification §3.2.6).
+    """The service parameters of a request, as the binding read them (specification §3.2.6).
 
-    ``extensions`` are the URIs that the caller names. ``tenant`` is that of the path, where the
-    path has one. ``interfaces`` tells where the agent is offered to a tenant, as this caller sees
-    it.
+    ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
+    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them.
     """
 
     version: str
@@ -49,23 +48,26 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: str | None = None
     traceparent: str = ""
     reply_timeout: float | None = None
-    interfaces: Callable[[str], Interfaces] = _nowhere
+    interfaces: Callable[[str], Interfaces] = _no_interfaces
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
-    """A request on its way to an agent's service."""
+    """A request that is checked and ready for its agent's service.
+
+    ``limiter`` bounds the requests that wait for a turn to end, where this is one.
+    """
 
     endpoint: Endpoint
     operation: Operation
     request: Any
     context: CallContext
     interfaces: Callable[[str], Interfaces]
-    waiting: ConcurrencyLimiter | None = None
+    limiter: ConcurrencyLimiter | None = None
 
     def answer(self) -> Awaitable[Any]:
-        """Return what the service answers. Raises ``A2AError``."""
-        if self.waiting is not None:
-            return self._reply(self.waiting)
+        """Call the service and return its answer. Raises ``A2AError``."""
+        if self.limiter is not None:
+            return self._blocking_answer(self.limiter)
         if self.operation.request is GetExtendedAgentCardRequest:
             return self._card()
         answer: Awaitable[Any] = getattr(self.endpoint.service, self.operation.method)(
@@ -73,27 +75,27 @@ class ServiceCall(msgspec.Struct, frozen=True):
         )
         return answer
 
-    async def _reply(self, waiting: ConcurrencyLimiter) -> Any:
+    async def _blocking_answer(self, limiter: ConcurrencyLimiter) -> Any:
         caller = (self.context.tenant, self.context.caller.owner)
-        waiting.take(caller)
+        limiter.acquire(caller)
         try:
             return await getattr(self.endpoint.service, self.operation.method)(
                 self.request, self.context
             )
         finally:
-            waiting.give_back(caller)
+            limiter.release(caller)
 
     async def _card(self) -> AgentCard:
         assert self.endpoint.service is not None
         card = await self.endpoint.service.get_extended_agent_card(self.request, self.context)
         if card.supported_interfaces:
             return card
-        # An agent does not know where it is offered; the server does.
+        # The agent does not know its interfaces; the server does.
         interfaces = self.interfaces(self.context.tenant)
         return msgspec.structs.replace(card, supported_interfaces=interfaces)
 
     def stream(self) -> AsyncIterator[StreamItem]:
-        """Return the events that the service answers with."""
+        """Return the events of the service's answer."""
         items: AsyncIterator[StreamItem] = getattr(self.endpoint.service, self.operation.method)(
             self.request, self.context
         )
@@ -101,12 +103,12 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
 
 class MethodCall(ServiceCall, frozen=True, kw_only=True):
-    """A call of a method that an extension adds."""
+    """A call of an extension method."""
 
     handle: Callable[..., Awaitable[Any]]
 
     async def answer(self) -> Any:
-        """Return what the method answers. Raises ``A2AError``."""
+        """Call the method and return its answer. Raises ``A2AError``."""
         answer = await self.handle(self.endpoint.service, self.request, self.context)
         if not isinstance(answer, self.operation.response):
             raise TypeError(f"{self.operation.name} answered with a {type(answer).__name__}")
@@ -114,18 +116,18 @@ class MethodCall(ServiceCall, frozen=True, kw_only=True):
 
 
 class Dispatcher:
-    """Finds the agent that a request is for, and holds the request against its card."""
+    """Selects the agent that a request is for, and checks the request against the agent's card."""
 
     def __init__(
-        self, endpoint: Endpoint, lifecycle: Lifecycle, waiting: ConcurrencyLimiter
+        self, endpoint: Endpoint, lifecycle: Lifecycle, limiter: ConcurrencyLimiter
     ) -> None:
         self._lifecycle = lifecycle
-        self._waiting = waiting
-        self._agent = _Agent(endpoint) if endpoint.service is not None else None
-        self._tenants = {name: _Agent(each) for name, each in endpoint.tenants.items()}
+        self._limiter = limiter
+        self._agent = _CheckedEndpoint(endpoint) if endpoint.service is not None else None
+        self._tenants = {name: _CheckedEndpoint(each) for name, each in endpoint.tenants.items()}
 
     async def start(self) -> None:
-        """Start what is served, if nothing has. Raises ``OverloadedError``."""
+        """Start the agents, if nothing has. Raises ``OverloadedError``."""
         if self._lifecycle.started:
             return
         try:
@@ -136,16 +138,16 @@ class Dispatcher:
     def call(
         self, operation: Operation, parameters: Parameters, read: Callable[[], Any]
     ) -> ServiceCall:
-        """Return the call that a request is; ``read`` returns the request itself.
+        """Return the call of a request, which ``read`` parses.
 
-        What can be refused without a look into it is refused before. Raises ``A2AError``.
+        Checks that need only the parameters run before ``read``. Raises ``A2AError``.
         """
         if self._lifecycle.draining and (operation.streaming or not operation.safe):
             raise OverloadedError("the server is shutting down", retry_after=1)
         tenant = parameters.tenant
         agent = extensions = None
         if tenant or not self._tenants:
-            agent = self._of(tenant)
+            agent = self._select(tenant)
             extensions = agent.check(operation, parameters)
         request = read()
         named: str = getattr(request, "tenant", "")  # methods of extensions may do without one
@@ -158,7 +160,7 @@ class Dispatcher:
             else:
                 raise _wrong_tenant(f"the path names the tenant {tenant[:100]!r}")
         if agent is None or extensions is None:
-            agent = self._of(tenant)
+            agent = self._select(tenant)
             extensions = agent.check(operation, parameters)
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
@@ -174,15 +176,15 @@ class Dispatcher:
         )
         if operation.extension:
             return agent.method_call(operation, request, context)
-        waiting = self._waiting if _waits(operation, request) else None
+        limiter = self._limiter if _is_blocking(operation, request) else None
         return ServiceCall(
-            agent.endpoint, operation, request, context, parameters.interfaces, waiting
+            agent.endpoint, operation, request, context, parameters.interfaces, limiter
         )
 
-    def method(self, name: str, tenant: str) -> Operation | None:
-        """Return the method of this name that an extension of the agent adds, if one does.
+    def extension_method(self, name: str, tenant: str) -> Operation | None:
+        """Return the extension method of this name, if the agent has one.
 
-        Where the request alone knows its tenant, it is that of any agent at the address.
+        Without a tenant, the methods of all agents at the address count.
         """
         agent = self._tenants.get(tenant, self._agent)
         agents = [agent] if agent is not None else []
@@ -191,10 +193,10 @@ class Dispatcher:
         found = (each.extensions.methods.get(name) for each in agents)
         return next((known.operation for known in found if known is not None), None)
 
-    def _of(self, tenant: str) -> _Agent:
+    def _select(self, tenant: str) -> _CheckedEndpoint:
         agent = self._tenants.get(tenant, self._agent) if tenant else self._agent
         if agent is None:
-            # Which tenants there are is nobody else's business.
+            # The message must not reveal which tenants exist.
             raise _wrong_tenant(
                 f"there is no tenant {tenant[:100]!r} here"
                 if tenant
@@ -203,8 +205,8 @@ class Dispatcher:
         return agent
 
 
-def _waits(operation: Operation, request: Any) -> bool:
-    """Whether a request is answered when a turn ends, however long that takes."""
+def _is_blocking(operation: Operation, request: Any) -> bool:
+    """Return whether the answer to a request waits for the end of a turn."""
     if operation.request is not SendMessageRequest or operation.streaming:
         return False
     configuration = request.configuration
@@ -217,10 +219,10 @@ def _wrong_tenant(description: str) -> InvalidParamsError:
     )
 
 
-class _Agent:
-    """What is asked of an endpoint's card again and again.
+class _CheckedEndpoint:
+    """An endpoint with the capabilities and extensions of its card.
 
-    It is looked at when the first request comes: an author may add to an agent until then.
+    The card is read at the first request: an author may add to the agent until then.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -236,7 +238,7 @@ class _Agent:
         return Extensions.of(self.capabilities, self.endpoint.extensions)
 
     def check(self, operation: Operation, parameters: Parameters) -> frozenset[str]:
-        """Return the extensions in force. Raises ``A2AError`` for what the card does not allow."""
+        """Return the active extensions. Raises ``A2AError`` for what the card does not allow."""
         extensions = self.extensions.negotiate(parameters.extensions)
         if operation.extension:
             self.extensions.require(operation.extension, extensions)
@@ -244,8 +246,10 @@ class _Agent:
         return extensions
 
     def method_call(self, operation: Operation, request: Any, context: CallContext) -> MethodCall:
-        """Return the call of a method that an extension adds. Raises ``MethodNotFoundError``."""
+        """Return the call of an extension method. Raises ``MethodNotFoundError``."""
         known: ExtensionMethod[Any, Any] | None = self.extensions.methods.get(operation.name)
         if known is None or known.operation.request is not operation.request:
             raise MethodNotFoundError(f"this agent has no method {operation.name}")
-        return MethodCall(self.endpoint, operation, request, context, _nowhere, handle=known.handle)
+        return MethodCall(
+            self.endpoint, operation, request, context, _no_interfaces, handle=known.handle
+        )

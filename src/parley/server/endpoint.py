@@ -1,4 +1,4 @@
-"""An agent as a server sees it: something that answers, and its card."""
+"""An agent as the server sees it: a service and its card."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ Interfaces = tuple[AgentInterface, ...]
 class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
-    ``card`` returns the agent's card for the interfaces at which a server offers it. Capabilities
-    and extensions must not depend on them. ``extensions`` are those of the agent that have a part
-    on the server: dependencies to be checked, methods of their own. ``tenants`` are agents behind
-    the same address, by the tenant that requests name; a tenant that is not among them is the
-    agent's own business. Without ``service`` and ``card`` nobody but the tenants is here.
-    ``key`` is a name of the agent that paths may call it by.
+    ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
+    extensions must not depend on them. ``extensions`` are those of the agent with dependencies or
+    methods for the server to handle. ``tenants`` are agents behind the same address, by the tenant
+    that requests name; any other tenant is passed to ``service``. Without ``service`` and ``card``
+    there are only tenants. ``key`` is an id of the agent for paths.
     """
 
     service: A2AService | None = None

@@ -1,4 +1,4 @@
-"""Failures that nobody foresaw: the log has the details, the caller a reference to them."""
+"""Unexpected exceptions: the log has the details, the caller a reference to them."""
 
 from __future__ import annotations
 

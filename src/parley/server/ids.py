@@ -1,4 +1,4 @@
-"""The ids in a request, looked at before anything is done with them."""
+"""Validates the ids in a request, and the caller's, before anything uses them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from parley.model.ids import RIGHT_ID, RIGHT_NAME, may_be_id, may_be_name
 from parley.model.requests import SendMessageRequest
 from parley.model.service import Caller
 
-_NAMES = (
+_REQUEST_IDS = (
     ("id", "id"),
     ("task_id", "taskId"),
     ("context_id", "contextId"),
     ("tenant", "tenant"),
 )
-_OF_MESSAGE = (
+_MESSAGE_IDS = (
     ("message_id", "message.messageId"),
     ("context_id", "message.contextId"),
     ("task_id", "message.taskId"),
@@ -24,23 +24,23 @@ _OF_MESSAGE = (
 
 
 def check_ids(request: Any) -> None:
-    """Refuse a request with ids that no store could keep. Raises ``InvalidParamsError``.
+    """Raise ``InvalidParamsError`` for ids that no store could keep.
 
-    Requests of extensions are looked at too, as far as their fields have the same names.
+    Requests of extensions are checked too where their fields have the same names.
     """
     if type(request) is SendMessageRequest:
         message = request.message
         ids = request.tenant + message.message_id + message.context_id + message.task_id
         if not message.reference_task_ids and may_be_id(ids):
-            return  # if all of them could be one, each could; most are
-    wrong = tuple([FieldViolation(field, RIGHT_ID) for field in _wrong_in(request)])
-    if wrong:
-        said = ", ".join([violation.field for violation in wrong])
-        raise InvalidParamsError(f"{said}: an id has {RIGHT_ID}", violations=wrong)
+            return  # valid together, so each is: the common case costs one check
+    violations = tuple([FieldViolation(field, RIGHT_ID) for field in _invalid_fields(request)])
+    if violations:
+        fields = ", ".join([violation.field for violation in violations])
+        raise InvalidParamsError(f"{fields}: an id has {RIGHT_ID}", violations=violations)
 
 
 def check_caller(caller: Caller) -> None:
-    """Refuse a caller who could not be told from others. Raises ``UnauthenticatedError``."""
+    """Raise ``UnauthenticatedError`` for a caller whose id or issuer is ambiguous or invalid."""
     if not may_be_name(caller.id):
         raise UnauthenticatedError(f"the id under which the caller is known has {RIGHT_NAME}")
     if not caller.issuer:
@@ -51,15 +51,15 @@ def check_caller(caller: Caller) -> None:
         raise UnauthenticatedError("the caller has an issuer and no id: an issuer vouches for one")
 
 
-def _wrong_in(request: Any) -> Iterator[str]:
-    for name, field in _NAMES:
+def _invalid_fields(request: Any) -> Iterator[str]:
+    for name, field in _REQUEST_IDS:
         value = getattr(request, name, "")
         if value and isinstance(value, str) and not may_be_id(value):
             yield field
     if not isinstance(request, SendMessageRequest):
         return
     message = request.message
-    for name, field in _OF_MESSAGE:
+    for name, field in _MESSAGE_IDS:
         if not may_be_id(getattr(message, name)):
             yield field
     for n, task_id in enumerate(message.reference_task_ids):

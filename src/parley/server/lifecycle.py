@@ -12,14 +12,12 @@ Hook = Callable[[], Awaitable[None]]
 
 
 class Lifecycle:
-    """Starts what is served, once, and stops it.
+    """Starts the agents once, drains and stops them.
 
-    ``start`` may be called by any number of requests at once: all of them wait for the same start,
-    and one that is cancelled does not take the start with it. A start that failed is tried again
-    by the next call. ``drain`` tells those who registered with ``on_drain`` that the end is near.
-    A server that was stopped can be started again, on another event loop too.
-    ``unavailable_reason`` says why
-    what is served can do nothing just now, and nothing while it can.
+    Any number of requests may call ``start`` at once: all wait for the same start, and cancelling
+    one of them does not cancel it. The next call retries a start that failed. ``drain`` calls what
+    is registered with ``on_drain``. A stopped server can be started again, also on another event
+    loop. ``unavailable_reason`` returns why the agents cannot work now, empty while they can.
     """
 
     def __init__(
@@ -30,36 +28,38 @@ class Lifecycle:
     ) -> None:
         self._startup = startup
         self._shutdown = shutdown
-        self._trouble = unavailable_reason
+        self._unavailable_reason = unavailable_reason
         self._starting: asyncio.Task[None] | None = None
-        self._to_drain: list[Callable[[], None]] = []
+        self._drain_callbacks: list[Callable[[], None]] = []
         self.started = False
         self.draining = False
 
     @property
     def unavailable_reason(self) -> str:
-        """Why what has started can do nothing just now, in words for everybody; mostly empty."""
-        return self._trouble() if self.started and self._trouble is not None else ""
+        """The reason why the started agents cannot work now, fit for callers; mostly empty."""
+        if not self.started or self._unavailable_reason is None:
+            return ""
+        return self._unavailable_reason()
 
     def on_drain(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have ``callback`` called when the server begins to drain. Returns what undoes that."""
-        self._to_drain.append(callback)
-        return lambda: self._to_drain.remove(callback)
+        """Call ``callback`` when the server begins to drain. Return what undoes it."""
+        self._drain_callbacks.append(callback)
+        return lambda: self._drain_callbacks.remove(callback)
 
     async def start(self) -> None:
-        """Start what is served. Raises what the startup raises."""
+        """Start the agents. Raises what the startup raises."""
         if not self.started:
             await asyncio.shield(self._start())
 
     async def start_late(self) -> None:
-        """Start, because a request came and nobody had.
+        """Start on the first request, when the outer app did not.
 
-        Raises what the startup raises, which is in the log too.
+        Raises what the startup raises, and logs it.
         """
         await asyncio.shield(self._start(late=True))
 
     def start_soon(self) -> None:
-        """Begin to start late; the start goes on by itself, and a failure is in the log."""
+        """Begin ``start_late`` without waiting for it."""
         self._start(late=True)
 
     def _start(self, *, late: bool = False) -> asyncio.Task[None]:
@@ -83,19 +83,19 @@ class Lifecycle:
         self._starting = None
 
     def drain(self) -> None:
-        """Begin the end: no new streams or messages, and those under way come to a close."""
+        """Refuse new streams and messages, and bring those under way to an end."""
         if not self.draining:
             self.draining = True
-            for callback in list(self._to_drain):
+            for callback in list(self._drain_callbacks):
                 try:
                     callback()
                 except Exception:
-                    _log.exception("beginning the end failed; the end goes on")
+                    _log.exception("a drain callback failed; draining continues")
 
     async def stop(self) -> None:
-        """Drain, and stop what has started. Raises what the shutdown raises.
+        """Drain, and stop the agents if they started. Raises what the shutdown raises.
 
-        A start that is under way is cancelled, and undoes what it did.
+        A start under way is cancelled, and undoes what it did.
         """
         self.drain()
         try:

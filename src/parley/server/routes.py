@@ -1,4 +1,4 @@
-"""Which handler answers at which path: agents, their tenants, assistants."""
+"""Maps paths to handlers: agents, their tenants, assistants, cards and docs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from parley.server.cards.index import ASSISTANTS, Index
 from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import Endpoint
-from parley.server.hosts import Hosts
-from parley.server.http.exchange import Identify, Surroundings
+from parley.server.hosts import AllowedHosts
+from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import has_quoted_slash
@@ -48,12 +48,12 @@ _OWN_SEGMENTS = frozenset(
 class Routes:
     """The paths of a server, with their handlers.
 
-    Most paths are known as they are, so one look-up takes the place of a router. What lies below
-    an agent's address is for its HTTP+JSON binding. A path that somebody chose counts before one
-    that follows from a name.
+    Most paths are fixed, so one look-up replaces a router. Everything below an agent's address
+    goes to its HTTP+JSON binding. A path that an operator chose takes precedence over one derived
+    from a name.
 
-    ``agents`` are what each path's agent is surrounded by, for bindings without paths; ``grpc``
-    is where such a one listens.
+    ``agents`` has the served endpoint of each path, for bindings without paths; ``grpc`` is the
+    address of the gRPC binding.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Routes:
         url: str | None,
         lifecycle: Lifecycle,
         streams: Streams,
-        hosts: Hosts,
-        held: ByteReservation,
-        instead: str = "",
+        hosts: AllowedHosts,
+        request_bytes: ByteReservation,
+        unavailable_message: str = "",
     ) -> None:
         self._settings = settings
-        self._held = held
+        self._request_bytes = request_bytes
         self._identify = identify
         self._url = url
         self._lifecycle = lifecycle
@@ -80,20 +80,22 @@ class Routes:
         self._below: dict[str, ASGIApp] = {}
         self._longest = len(ASSISTANTS)
         self._assistants: dict[str, CardPage] = {}
-        self._with_slash: set[str] = set()
-        self._offers: list[AdvertisedInterfaces] = []
-        self._nowhere: ASGIApp = Index(self._offers, settings, held)
-        if instead and not endpoints:
-            self._nowhere = Unavailable(instead, settings, held)
-        self.agents: dict[str, Surroundings] = {}
+        self._slash_paths: set[str] = set()
+        self._advertised: list[AdvertisedInterfaces] = []
+        self._fallback: ASGIApp = Index(self._advertised, settings, request_bytes)
+        if unavailable_message and not endpoints:
+            self._fallback = Unavailable(unavailable_message, settings, request_bytes)
+        self.agents: dict[str, ServedEndpoint] = {}
         self.grpc = GrpcAddress(settings.grpc_address)
-        waiting = ConcurrencyLimiter("senders wait", settings.max_waiting, settings.caller_share)
+        limiter = ConcurrencyLimiter(
+            "senders wait", settings.max_blocking_requests, settings.caller_share
+        )
         dispatchers = {
-            prefix: Dispatcher(endpoint, lifecycle, waiting)
+            prefix: Dispatcher(endpoint, lifecycle, limiter)
             for prefix, endpoint in endpoints.items()
         }
-        # Where there are no paths, one of several agents is the tenant of its path.
-        self._over_grpc = {
+        # gRPC has no paths: each of several agents is the tenant named like its path.
+        self._grpc_tenants = {
             dispatcher: prefix.strip("/") if len(endpoints) > 1 else ""
             for prefix, dispatcher in dispatchers.items()
         }
@@ -107,55 +109,55 @@ class Routes:
             for id in (name, endpoint.key):
                 if id and endpoint.service is not None:
                     self._add_assistant(id, endpoint, dispatchers[prefix])
-        self._below.setdefault(ASSISTANTS, self._nowhere)
+        self._below.setdefault(ASSISTANTS, self._fallback)
         for path in CARD_PATHS:
-            self.add(path, CardChoice(self._nowhere, tenants={}, assistants=self._assistants))
+            self.add(path, CardChoice(self._fallback, tenants={}, assistants=self._assistants))
 
-    def find(self, path: str, sent: bytes = b"") -> ASGIApp:
-        """Return the handler of a path, which was ``sent`` quoted.
+    def find(self, path: str, raw_path: bytes = b"") -> ASGIApp:
+        """Return the handler of a path, which was sent quoted as ``raw_path``.
 
-        A slash that was quoted is part of a segment, and parts none.
+        A quoted slash is part of a segment and separates none.
         """
         handler = self._exact.get(path)
         if handler is not None:
-            if b"%" not in sent or not has_quoted_slash(sent) or path in self._with_slash:
+            if b"%" not in raw_path or not has_quoted_slash(raw_path) or path in self._slash_paths:
                 return handler
             handler = None
-        path = path[: self._longest + 1]  # so that a huge path costs no more than another
+        path = path[: self._longest + 1]  # bounds the cost of a huge path
         while handler is None and path:
             path = path[: path.rfind("/")]
             handler = self._below.get(path)
-        return handler or self._nowhere
+        return handler or self._fallback
 
     def add(self, path: str, handler: ASGIApp) -> None:
-        """Have a path answered, unless it is already."""
+        """Add the handler of a path, unless it has one."""
         self._exact.setdefault(path, handler)
 
     def _add_agent(self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher) -> None:
         """Add an agent at its address, and its tenants below it."""
-        offer = self._offer(prefix, dispatcher, tenants=endpoint.tenants)
-        around = self.agents[prefix] = self._around(offer, dispatcher)
+        advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants)
+        served = self.agents[prefix] = self._serve(advertised, dispatcher)
         cards = {
-            name: CardPage(tenant, offer, settings=self._settings, tenant=name)
+            name: CardPage(tenant, advertised, settings=self._settings, tenant=name)
             for name, tenant in endpoint.tenants.items()
         }
         own = None
         if endpoint.service is not None:
-            self._offers.append(offer)
-            own = CardPage(endpoint, offer, settings=self._settings)
+            self._advertised.append(advertised)
+            own = CardPage(endpoint, advertised, settings=self._settings)
         card = CardChoice(own, tenants=cards, assistants={} if prefix else self._assistants)
         extensions = [
             extension
             for each in (endpoint, *endpoint.tenants.values())
             for extension in each.extensions
         ]
-        below = HttpJsonBinding(around, prefix.split("/")[1:], extensions)
-        self._place(prefix, JsonRpcBinding(around), card, below)
+        below = HttpJsonBinding(served, prefix.split("/")[1:], extensions)
+        self._add_binding(prefix, JsonRpcBinding(served), card, below)
         if endpoint.service is not None:
-            self._describe(prefix, endpoint, offer)
+            self._add_docs(prefix, endpoint, advertised)
         for name, page in cards.items():
-            self._place(f"{prefix}/{name}", JsonRpcBinding(around, name), page)
-            self._describe(f"{prefix}/{name}", endpoint.tenants[name], offer, tenant=name)
+            self._add_binding(f"{prefix}/{name}", JsonRpcBinding(served, name), page)
+            self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
 
     def _add_assistant(
         self, id: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -163,21 +165,22 @@ class Routes:
         if id in self._assistants:
             return
         prefix = f"{ASSISTANTS}/{id}"
-        offer = self._offer(f"{ASSISTANTS}/{quote(id, safe='')}", dispatcher, tenant=tenant)
-        around = self._around(offer, dispatcher)
-        page = CardPage(endpoint, offer, settings=self._settings, tenant=tenant)
+        address = f"{ASSISTANTS}/{quote(id, safe='')}"
+        advertised = self._advertise(address, dispatcher, tenant=tenant)
+        served = self._serve(advertised, dispatcher)
+        page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
-        # Seen from above a tenant, its name is the tenant of the path.
+        # Relative to /a2a, a tenant's name is the tenant segment of the path.
         below = HttpJsonBinding(
-            around, (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id), endpoint.extensions
+            served, (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id), endpoint.extensions
         )
         known = set(self._exact)
-        self._place(prefix, JsonRpcBinding(around, tenant), page, below)
-        self._describe(prefix, endpoint, offer)
+        self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
+        self._add_docs(prefix, endpoint, advertised)
         if "/" in id:
-            self._with_slash |= self._exact.keys() - known
+            self._slash_paths |= self._exact.keys() - known
 
-    def _place(
+    def _add_binding(
         self, address: str, jsonrpc: ASGIApp, card: ASGIApp, below: ASGIApp | None = None
     ) -> None:
         self.add(address or "/", jsonrpc)
@@ -188,15 +191,20 @@ class Routes:
             self._below.setdefault(address, below)
             self._longest = max(self._longest, len(address))
 
-    def _describe(
-        self, address: str, endpoint: Endpoint, offer: AdvertisedInterfaces, *, tenant: str = ""
+    def _add_docs(
+        self,
+        address: str,
+        endpoint: Endpoint,
+        advertised: AdvertisedInterfaces,
+        *,
+        tenant: str = "",
     ) -> None:
         if self._settings.docs:
-            page = OpenApiPage(endpoint, offer, settings=self._settings, tenant=tenant)
+            page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, page)
             self.add(address + DOCS_PATH, docs)
 
-    def _offer(
+    def _advertise(
         self,
         prefix: str,
         dispatcher: Dispatcher,
@@ -212,25 +220,25 @@ class Routes:
             tenants=tenants,
             tenant=tenant,
             grpc=self.grpc if self._settings.grpc_on_card else None,
-            over_grpc=self._over_grpc[dispatcher],
+            over_grpc=self._grpc_tenants[dispatcher],
         )
 
-    def _around(self, offer: AdvertisedInterfaces, dispatcher: Dispatcher) -> Surroundings:
-        return Surroundings(
+    def _serve(self, advertised: AdvertisedInterfaces, dispatcher: Dispatcher) -> ServedEndpoint:
+        return ServedEndpoint(
             dispatcher=dispatcher,
             settings=self._settings,
             lifecycle=self._lifecycle,
             streams=self._streams,
             identify=self._identify,
-            interfaces=offer.interfaces,
-            held=self._held,
+            interfaces=advertised.interfaces,
+            request_bytes=self._request_bytes,
         )
 
 
-def checked(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
-    """Return endpoints by their paths, without a slash at the end.
+def checked_endpoints(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
+    """Return endpoints by their paths, without a trailing slash.
 
-    Raises ``ValueError`` for a path or a tenant that cannot be one.
+    Raises ``ValueError`` for an invalid path or tenant.
     """
     endpoints = {_prefix(path): endpoint for path, endpoint in given.items()}
     if len(endpoints) < len(given):

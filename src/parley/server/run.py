@@ -1,4 +1,8 @@
-"""Running an app on uvicorn: listening, draining, stopping."""
+"""Runs an app on uvicorn: listens, serves HTTP and gRPC, drains, stops.
+
+``Server`` overrides internals of uvicorn, which pyproject.toml therefore pins;
+``tests/server/http/test_uvicorn_internals.py`` names each of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from parley.security.loopback import is_loopback
 from parley.server.app import App, Settings
 from parley.server.byte_budget import ByteReservation
 from parley.server.grpc.options import GrpcOptions
-from parley.server.http.connection import Limits, protocol_with
+from parley.server.http.connection import ConnectionLimits, protocol_with
 from parley.server.slow_readers import UnsentBytes
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
@@ -34,8 +38,8 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
 
-_LEAVE_SECONDS = 1.0
-"""How long what is left is waited for when it was cancelled at the very end."""
+_CANCEL_SECONDS = 1.0
+"""How long to wait at the very end for tasks that were cancelled."""
 
 _log = logging.getLogger("parley.server")
 
@@ -52,10 +56,9 @@ def run(
 ) -> None:
     """Serve ``app`` until SIGINT or SIGTERM.
 
-    ``port`` 0 takes a free one; ``on_listening`` is called with the address once requests are
-    accepted. gRPC is served beside it where ``grpc`` says so. The
-    first signal drains: streams end, and what is under way has ``grace`` seconds. The second one
-    exits without waiting.
+    ``port`` 0 picks a free one; ``on_listening`` is called with the address once the server accepts
+    requests. ``grpc`` serves gRPC beside HTTP. The first signal drains: streams end, and requests
+    under way have ``grace`` seconds. The second one exits at once.
 
     Raises ``ListenError``, and what the app's startup raises.
     """
@@ -63,7 +66,7 @@ def run(
     address = address_of(host, sockets)
     if app.is_open and not is_loopback(host):
         _log.warning("everyone who can reach %s can call these agents: nobody is identified", host)
-    _tell_hosts(app, host, sockets)
+    _set_listener(app, host, sockets)
     server = Server(
         app,
         grace=grace,
@@ -78,7 +81,7 @@ def run(
     async def main() -> None:
         try:
             await app.lifecycle.start()
-            _collect_seldom()
+            _tune_garbage_collector()
             async with grpc_serving:
                 await server.serve(sockets)
         finally:
@@ -92,21 +95,21 @@ def run(
         if not server.should_exit:
             raise
     finally:
-        _leave(runner)
+        _close_runner(runner)
         _close(sockets)
 
 
-def _leave(runner: asyncio.Runner) -> None:
-    """Close a runner; functions that take no cancellation are left where they are.
+def _close_runner(runner: asyncio.Runner) -> None:
+    """Close a runner, and abandon tasks that ignore their cancellation.
 
-    The runner would wait for them without end, and everything of ours is closed by now.
+    The runner would wait for them forever, and everything of ours is closed by now.
     """
     loop = runner.get_loop()
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
     if tasks:
-        _, tasks = loop.run_until_complete(asyncio.wait(tasks, timeout=_LEAVE_SECONDS))
+        _, tasks = loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_SECONDS))
     if not tasks:
         runner.close()
         return
@@ -116,28 +119,28 @@ def _leave(runner: asyncio.Runner) -> None:
     loop.close()
 
 
-def _collect_seldom() -> None:
-    """Have the garbage collector look less often, and not at what was there from the start.
+def _tune_garbage_collector() -> None:
+    """Run the garbage collector less often, and not over the objects of the start.
 
-    The process is a server's own, and a request leaves no cycles behind: looking for them after
-    every 700 objects took one part in twenty of the time.
+    The process is the server's own, and a request leaves no cycles: collecting after every 700
+    objects took a twentieth of the time.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
-def _tell_hosts(app: App, host: str, sockets: Iterable[socket.socket]) -> None:
-    """Have an app know where it is listened for, and so which hosts it answers to."""
+def _set_listener(app: App, host: str, sockets: Iterable[socket.socket]) -> None:
+    """Tell an app its listening addresses, which decide the hosts that it answers to."""
     app.hosts.listens(host, [sock.getsockname()[0] for sock in sockets])
 
 
 def over_grpc(
     app: App, options: GrpcOptions | None, host: str, address: str, grace: float
 ) -> contextlib.AbstractAsyncContextManager[str]:
-    """Serve an app over gRPC too while the context lasts, if there are ``options`` for that.
+    """Serve an app over gRPC too while the context lasts, if there are ``options``.
 
-    ``host`` is what HTTP listens on, ``address`` where it is reached from this machine.
+    ``host`` is what HTTP listens on, ``address`` its URL from this machine.
     """
     if options is None:
         return contextlib.nullcontext("")
@@ -155,10 +158,9 @@ async def serving(
     grace: int = 5,
     grpc: GrpcOptions | None = None,
 ) -> AsyncIterator[str]:
-    """Serve an app on the running event loop for as long as the context lasts; its address.
+    """Serve an app on the running event loop while the context lasts. Yields its URL.
 
-    Any ASGI app will do; one of ours is served over gRPC too, where ``grpc`` says so. Signals are
-    left alone.
+    Takes any ASGI app; ``grpc`` serves an ``App`` over gRPC too. Leaves signals alone.
 
     Raises ``ListenError``, and what the app's startup raises.
     """
@@ -166,7 +168,7 @@ async def serving(
     try:
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(app, App):
-                _tell_hosts(app, host, sockets)
+                _set_listener(app, host, sockets)
                 await stack.enter_async_context(app.lifespan())
                 address = address_of(host, sockets)
                 await stack.enter_async_context(over_grpc(app, grpc, host, address, grace))
@@ -195,7 +197,7 @@ async def serving(
 def serving_in_thread(
     app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, grace: int = 5
 ) -> Iterator[str]:
-    """Serve an app in a thread of its own for as long as the context lasts; its address.
+    """Serve an app in a thread of its own while the context lasts. Yields its URL.
 
     For callers without an event loop. Raises what ``serving`` raises.
     """
@@ -225,11 +227,10 @@ def serving_in_thread(
 
 
 class Server(uvicorn.Server):
-    """uvicorn, whose app hears of the end before the grace period begins.
+    """uvicorn's server, which drains the app before the grace period begins.
 
-    uvicorn waits for responses that are under way and then cancels them, which is no end for a
-    stream. Here the app is drained first. ``kinds`` is how many kinds of connections the process
-    has to share its files among.
+    uvicorn only waits for responses and then cancels them, which cuts streams off. ``kinds`` is
+    the number of protocols whose connections share the process's file descriptors.
     """
 
     def __init__(
@@ -242,23 +243,24 @@ class Server(uvicorn.Server):
         access_log: bool = False,
         signals: bool = True,
     ) -> None:
-        settings = app.settings if isinstance(app, App) else Settings()
+        ours = app if isinstance(app, App) else None
+        settings = ours.settings if ours else Settings()
         super().__init__(
             uvicorn.Config(
                 app,
                 http=protocol_with(
-                    Limits(
+                    ConnectionLimits(
                         connections=min(settings.max_connections, most_connections(kinds)),
-                        head=settings.head_timeout,
-                        body=settings.body_timeout,
-                        held=app.held if isinstance(app, App) else ByteReservation(settings),
-                        unsent=app.unsent if isinstance(app, App) else UnsentBytes(settings),
+                        head_timeout=settings.head_timeout,
+                        body_timeout=settings.body_timeout,
+                        request_bytes=ours.request_bytes if ours else ByteReservation(settings),
+                        unsent_bytes=ours.unsent_bytes if ours else UnsentBytes(settings),
                     )
                 ),
-                # Whoever runs one of our apps starts it, and hears of what goes wrong.
-                lifespan="off" if isinstance(app, App) else "auto",
+                # The caller starts an app of ours itself, and gets its errors.
+                lifespan="off" if ours else "auto",
                 ws="none",
-                # Otherwise uvicorn believes what a peer on this machine says of scheme and client.
+                # Otherwise uvicorn believes the proxy headers of any peer on this machine.
                 proxy_headers=settings.trust_proxy,
                 log_config=None,
                 log_level="warning",
@@ -270,7 +272,7 @@ class Server(uvicorn.Server):
         )
         if access_log:
             logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-        self._drain = app.lifecycle.drain if isinstance(app, App) else None
+        self._drain = ours.lifecycle.drain if ours else None
         self._started = started
         self._signals = signals
         self._over = asyncio.Event()
@@ -286,19 +288,19 @@ class Server(uvicorn.Server):
         try:
             await super().serve(sockets)
         finally:
-            # However it ended: uvloop cannot be closed while something listens.
+            # uvloop cannot be closed while a server listens.
             for server in self.servers:
                 server.close()
 
     def end(self) -> None:
-        """Begin the end: drain the app, then let uvicorn wait for what is under way."""
+        """Drain the app, then let uvicorn wait for responses under way."""
         self.should_exit = True
         if self._drain is not None:
             self._drain()
         self._over.set()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal: the first begins the end, the second does not wait for it."""
+        """Handle a signal: the first drains, the second exits at once."""
         if self._loop is None:
             return
         if not self._interrupted:
@@ -310,9 +312,9 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take the signals that end a server, while it runs."""
-        # Unlike uvicorn's own this does not raise them again at the end, where the process would
-        # die of one: our caller has things to do after that.
+        """Handle termination signals while the server runs."""
+        # Unlike uvicorn's, this does not raise the signals again at the end, which would kill the
+        # process: the caller still has to clean up.
         if not self._signals or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -324,12 +326,12 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to take requests."""
+        """Start to accept requests, and report it."""
         await super().startup(sockets)
         self._started()
 
     async def main_loop(self) -> None:
-        """Wait for the end, without uvicorn's looking out for it ten times a second."""
+        """Wait for the end without polling ten times a second, as uvicorn does."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):

@@ -1,4 +1,4 @@
-"""What an operator can set about a server, checked when it is set."""
+"""The settings of a server, validated on construction. Imports nothing that serves."""
 
 from __future__ import annotations
 
@@ -15,48 +15,42 @@ _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server.
+    """The settings of a server. Times are in seconds.
 
     ``max_body_bytes``, ``max_depth`` (nesting of the JSON) and ``max_parts`` (of one message) limit
-    a request. ``keep_alive`` is the silence in seconds after which a stream carries a comment.
-    ``max_body_bytes_held`` bounds, in bytes, what is here of all requests that are not whole yet or
-    wait for the answer before theirs, and ``address_share`` is the part of it that may come from
-    one address, though never less than one request of ``max_body_bytes``; 1 where all requests
-    come through a proxy. ``max_unsent_bytes`` bounds what all answers hold whose readers are slow:
-    beyond it the one that nobody read for longest ends.
-    ``send_buffer`` bounds, in bytes, what a stream holds for a reader that is slow; one event may
-    exceed it. ``max_streams`` bounds the streams that are open at once, ``max_waiting`` the senders
-    that wait for a reply; ``caller_share`` is the part of either that one known caller may have.
-    ``max_connections`` bounds the HTTP connections, and those of gRPC, besides what the system lets
-    a process open.
-    A client has ``head_timeout`` seconds for the head of a request, from its first byte on, and
-    ``body_timeout`` for the body, and more as long as it comes faster than 4 KiB a second; it may
-    not stand still for that long. Over gRPC the first is for the beginning of a connection, the
-    second for a whole message.
-    These three are kept by the server of this package; another that runs the app has its own.
-    ``cors_origins`` are the origins whose pages may call, ``"*"`` for all.
-    ``missing_version`` is how methods and paths of 1.0 are answered that come without
-    ``A2A-Version``: such a request is of version 0.3 (§3.6.2), so they are refused with the header
-    to send; ``"1.0"`` serves them. What is of 0.3 is served either way; ``GET /tasks`` and
-    ``GET /tasks/{id}``, which texts print without one, are of the version that this says.
-    ``card`` is the form of agent cards for callers that name no version: ``"merged"`` can be read
-    by those of every version, ``"1.0"`` is exactly what that version says.
-    ``card_max_age`` is how long, in seconds, an agent card may be kept by caches.
-    ``grpc_address`` is the ``host:port`` at which gRPC is reached, for cards, where it is another
-    than the host that callers see and the port that is listened on.
-    ``grpc_on_card`` lists gRPC on cards; without it, it is for those who know where it is. Some
-    clients refuse a card with another address than that of HTTP.
-    ``docs`` serves a page about the HTTP+JSON binding at ``docs`` below an agent's address, and the
-    OpenAPI document that it is made of at ``openapi.json``.
-    ``trust_proxy`` believes ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto`` when a card is
-    written: only for a server that nobody can reach but through a proxy that sets them. Without it
-    no such header is believed.
-    ``allowed_hosts`` are the hosts that requests may name, such as ``example.com``,
-    ``*.example.com`` (those below it), ``example.com:8443`` or ``"*"`` for all, besides the
-    server's own names; others are refused with 421. Without any, that holds on a loopback address
-    only, where pages elsewhere must not get at the server (DNS rebinding).
+    a request. ``max_body_bytes_held`` bounds all requests that are incomplete or wait for the
+    answer before theirs. ``address_share`` is the part of it that one address may use, and always
+    one request of ``max_body_bytes``; behind a proxy, set it to 1. ``max_unsent_bytes`` bounds all
+    unread answers; beyond it, the one without progress for longest is aborted. ``send_buffer``
+    bounds the bytes of one stream for a slow reader; one event may exceed it.
+    ``max_streams`` bounds open streams, ``max_blocking_requests`` requests that wait for a reply.
+    ``caller_share`` is the part of either that one known caller may have. ``max_connections``
+    bounds the connections of HTTP, and of gRPC, within what the system lets a process open.
+    ``head_timeout`` runs from the first byte of a request to the end of its headers,
+    ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
+    as long. For gRPC they are for the handshake of a connection and for a whole message. After
+    ``keep_alive`` of silence a stream carries a comment. Only this package's own server enforces
+    ``max_connections``, ``head_timeout`` and ``body_timeout``.
+    ``missing_version``: What to do with a 1.0 request that lacks ``A2A-Version``: ``"0.3"`` rejects
+    it with a hint (§3.6.2), ``"1.0"`` serves it. Requests of 0.3 are always served. ``GET /tasks``
+    and ``GET /tasks/{id}`` without the header are served in this version.
+    ``card``: The agent card for callers that name no version. ``"merged"`` is readable by clients
+    of every version, ``"1.0"`` is exactly that version's.
+    ``card_max_age``: How long caches may keep an agent card.
+    ``docs``: Serve a page about the HTTP+JSON binding at ``docs`` below an agent's address, and its
+    OpenAPI document at ``openapi.json``.
+    ``grpc_address``: The ``host:port`` of gRPC on cards, if it differs from the host that callers
+    see and the port that gRPC listens on.
+    ``grpc_on_card``: List gRPC on cards. Some clients refuse a card that lists it.
+    ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
+    ``trust_proxy``: Believe ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto``. Only for a server
+    that is reachable solely through a proxy that sets them.
+    ``allowed_hosts``: Hosts that requests may name besides the server's own, such as
+    ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
+    others get status 421. Without any, only connections to loopback addresses are checked, against
+    DNS rebinding.
 
-    Raises ``ValueError`` for a value that makes no sense.
+    Raises ``ValueError`` for a value out of range.
     """
 
     max_body_bytes: int = 10 * 1024 * 1024
@@ -68,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float = 15.0
     send_buffer: int = 64 * 1024
     max_streams: int = 10_000
-    max_waiting: int = 10_000
+    max_blocking_requests: int = 10_000
     caller_share: float = 0.5
     max_connections: int = 25_000
     head_timeout: float = 10.0
@@ -84,16 +78,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allowed_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
                 raise ValueError(
-                    f"the setting {name} takes a whole number of at least {least}, not {value!r}"
+                    f"the setting {name} takes a whole number of at least {minimum}, not {value!r}"
                 )
         for name in ("keep_alive", "head_timeout", "body_timeout"):
-            seconds = getattr(self, name)
-            is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-            if not is_number or not 0 < seconds <= _DAY:
+            if not _is_up_to(_DAY, seconds := getattr(self, name)):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
                 )
@@ -103,9 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f"(max_body_bytes, {self.max_body_bytes}), not {self.max_body_bytes_held}"
             )
         for name in ("caller_share", "address_share"):
-            share = getattr(self, name)
-            is_number = isinstance(share, int | float) and not isinstance(share, bool)
-            if not is_number or not 0 < share <= 1:
+            if not _is_up_to(1, share := getattr(self, name)):
                 raise ValueError(
                     f"the setting {name} takes a part above 0, up to 1 for all, not {share!r}"
                 )
@@ -143,7 +133,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"the setting {name} takes True or False, not {value!r}")
 
 
-_LEAST = {
+def _is_up_to(limit: int, value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= limit  # type: ignore[operator]
+
+
+_MINIMUM = {
     "max_body_bytes": 1024,
     "max_body_bytes_held": 1024,
     "max_unsent_bytes": 1024,
@@ -151,7 +146,7 @@ _LEAST = {
     "max_parts": 1,
     "send_buffer": 1024,
     "max_streams": 1,
-    "max_waiting": 1,
+    "max_blocking_requests": 1,
     "max_connections": 1,
     "card_max_age": 0,
 }

@@ -1,4 +1,4 @@
-"""Answers that wait for their readers: how many bytes, and for how long."""
+"""A budget for answers that slow readers have not read: how many bytes, and for how long."""
 
 from __future__ import annotations
 
@@ -10,124 +10,124 @@ from parley.server.byte_budget import ByteBudget
 from parley.server.settings import Settings
 
 
-class Waiting(Protocol):
-    """An answer, or a part of one, that its reader has not taken yet."""
+class UnreadAnswer(Protocol):
+    """An answer, or a part of one, that its reader has not read yet."""
 
     def unsent(self) -> int:
-        """How many bytes still wait."""
+        """Return how many bytes are unsent."""
         ...
 
-    def give_up(self) -> None:
-        """End it, and what it is sent on."""
+    def abort(self) -> None:
+        """End it, and the connection that carries it."""
         ...
 
 
 class UnsentBytes:
-    """The answers that wait for their readers: together at most ``max_unsent_bytes``.
+    """The bytes of unread answers: at most ``max_unsent_bytes`` together.
 
-    Where they would be more, those end of which nothing was read for longest. One of which nothing
-    is read for ``patience`` seconds ends too, at the latest after twice that time. Those that
-    nobody can end (gRPC) are refused instead, also when one address has its share of them.
+    When they exceed that, the answers without progress for longest are aborted. An answer without
+    progress for ``timeout`` seconds is aborted too, after at most twice that time. Answers that
+    cannot be aborted (gRPC) are refused instead, also when one address has used up its share.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._most = settings.max_unsent_bytes
-        # How many bytes of each wait, and when that last became less: longest ago first.
-        self._waiting: dict[Waiting, tuple[int, float]] = {}
+        self._limit = settings.max_unsent_bytes
+        # The unsent bytes of each answer and the time of its last progress, the oldest first.
+        self._unread: dict[UnreadAnswer, tuple[int, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._each = int(self._most * settings.address_share)
-        self.shares = ByteBudget("unread answers", self._each)
+        self._address_limit = int(self._limit * settings.address_share)
+        self.by_address = ByteBudget("unread answers", self._address_limit)
         self.total = 0
 
-    def add(self, one: Waiting, patience: float) -> None:
-        """Watch what begins to wait, until ``discard``. The ``patience`` is one for all."""
-        self.discard(one)
-        size = one.unsent()
+    def add(self, answer: UnreadAnswer, timeout: float) -> None:
+        """Watch an unread answer until ``discard``. All answers have the same ``timeout``."""
+        self.discard(answer)
+        size = answer.unsent()
         loop = asyncio.get_running_loop()
-        self._waiting[one] = size, loop.time()
+        self._unread[answer] = size, loop.time()
         self.total += size
-        if self.total > self._most:
+        if self.total > self._limit:
             self._make_room(0)
-        if self._timer is None and self._waiting:
-            self._timer = loop.call_later(patience, self._end_the_unread, patience)
+        if self._timer is None and self._unread:
+            self._timer = loop.call_later(timeout, self._abort_stalled, timeout)
 
-    @property
-    def is_small(self) -> bool:
-        """Whether so little waits that there is room for anybody's answer."""
-        return self.total < self._each
-
-    def check(self, address: str) -> None:
-        """Raise ``OverloadedError`` when there is no room for any answer to an address."""
-        if self.total >= self._most:
-            self._make_room(1)
-        if self.total >= self._most:
-            raise OverloadedError(
-                f"{self.total} bytes of unread answers are here, of which this server holds "
-                f"{self._most}",
-                retry_after=1,
-            )
-        self.shares.check(address, 1)
-
-    def take(self, address: str, size: int) -> None:
-        """Count an answer that cannot be ended, until ``give_back``.
-
-        One is taken whatever its size when there is no other. Raises ``OverloadedError``.
-        """
-        if self.total + size > self._most:
-            self._make_room(size)
-        if self.total and self.total + size > self._most:
-            raise OverloadedError(
-                f"{self.total} bytes of unread answers are here, of which this server holds "
-                f"{self._most}",
-                retry_after=1,
-            )
-        self.shares.check(address, size)
-        self.shares.add(address, size)
-        self.total += size
-
-    def give_back(self, address: str, size: int) -> None:
-        """Count it no more."""
-        self.total -= size
-        self.shares.take_off(address, size)
-
-    def discard(self, one: Waiting) -> None:
-        """Watch it no more, if it was."""
-        if one in self._waiting:
-            self.total -= self._waiting.pop(one)[0]
-            if not self._waiting and self._timer is not None:
+    def discard(self, answer: UnreadAnswer) -> None:
+        """Stop watching an answer, if it is watched."""
+        if answer in self._unread:
+            self.total -= self._unread.pop(answer)[0]
+            if not self._unread and self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
 
-    def _make_room(self, size: int) -> None:
-        """End what nobody reads until there is room for so many bytes more.
+    @property
+    def is_small(self) -> bool:
+        """Return whether there is room for an answer to any address."""
+        return self.total < self._address_limit
 
-        One is left where that is none: the only answer may be as large as it is.
+    def check(self, address: str) -> None:
+        """Raise ``OverloadedError`` when there is no room for any answer to an address."""
+        if self.total >= self._limit:
+            self._make_room(1)
+        if self.total >= self._limit:
+            raise self._overloaded()
+        self.by_address.check(address, 1)
+
+    def reserve(self, address: str, size: int) -> None:
+        """Reserve room for an answer that cannot be aborted, until ``release``.
+
+        An answer of any size passes when it is the only one. Raises ``OverloadedError``.
         """
-        self._look_around()
-        while self.total + size > self._most and len(self._waiting) > (not size):
-            self._end(next(iter(self._waiting)))
+        if self.total + size > self._limit:
+            self._make_room(size)
+        if self.total and self.total + size > self._limit:
+            raise self._overloaded()
+        self.by_address.check(address, size)
+        self.by_address.add(address, size)
+        self.total += size
 
-    def _look_around(self) -> None:
+    def release(self, address: str, size: int) -> None:
+        """Release reserved room."""
+        self.total -= size
+        self.by_address.subtract(address, size)
+
+    def _overloaded(self) -> OverloadedError:
+        return OverloadedError(
+            f"{self.total} bytes of unread answers are here, of which this server holds "
+            f"{self._limit}",
+            retry_after=1,
+        )
+
+    def _make_room(self, size: int) -> None:
+        """Abort unread answers until there is room for ``size`` bytes.
+
+        With no ``size``, one answer stays: the only one may be as large as it is.
+        """
+        self._measure()
+        while self.total + size > self._limit and len(self._unread) > (not size):
+            self._abort(next(iter(self._unread)))
+
+    def _measure(self) -> None:
+        """Measure all unread answers, and note which have made progress."""
         now = asyncio.get_running_loop().time()
-        for one, (before, _) in list(self._waiting.items()):
-            size = one.unsent()
+        for answer, (before, _) in list(self._unread.items()):
+            size = answer.unsent()
             if size < before:
-                del self._waiting[one]
-                self._waiting[one] = size, now
+                del self._unread[answer]
+                self._unread[answer] = size, now
                 self.total -= before - size
 
-    def _end_the_unread(self, patience: float) -> None:
+    def _abort_stalled(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        self._look_around()
+        self._measure()
         now = loop.time()
-        for one, (_, since) in list(self._waiting.items()):
-            if now - since < patience:
+        for answer, (_, since) in list(self._unread.items()):
+            if now - since < timeout:
                 break
-            self._end(one)
+            self._abort(answer)
         self._timer = None
-        if self._waiting:
-            self._timer = loop.call_later(patience, self._end_the_unread, patience)
+        if self._unread:
+            self._timer = loop.call_later(timeout, self._abort_stalled, timeout)
 
-    def _end(self, one: Waiting) -> None:
-        self.discard(one)
-        one.give_up()
+    def _abort(self, answer: UnreadAnswer) -> None:
+        self.discard(answer)
+        answer.abort()

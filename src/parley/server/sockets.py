@@ -1,4 +1,4 @@
-"""Sockets to listen on, and the address that they are reached by."""
+"""Listening sockets, their address, and how many connections the system allows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 _BACKLOG = 2048
-# Of the store, the bus and agents: without them, connections would be of no use.
+# For the store, the bus and agents: connections need them.
 _OTHER_FILES = 100
 # One in so many of the files that may be open is for a call to a webhook.
 _WEBHOOKS_SHARE = 4
@@ -18,11 +18,11 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(Exception):
-    """The server cannot listen where it was told to; the message says why, in one line."""
+    """The server cannot listen at the given address; the message says why, in one line."""
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to all addresses of ``host``. ``port`` 0 takes a free one.
+    """Return sockets bound to all addresses of ``host``. ``port`` 0 picks a free one.
 
     Raises ``ListenError``.
     """
@@ -37,25 +37,25 @@ def listen(host: str, port: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     try:
         for family, _, _, _, address in found:
-            # All addresses of a name share the port that the first was given.
+            # All addresses of a name share the port of the first.
             taken = sockets[0].getsockname()[1] if sockets else port
             try:
                 sockets.append(_bind(family, (address[0], taken, *address[2:])))
             except OSError as error:
-                # One family of a name may be switched off here, as long as there is another.
+                # One address family may be disabled on this machine, as long as another works.
                 if error.errno not in _NOT_HERE or (address == found[-1][4] and not sockets):
                     raise
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise ListenError(_why(host, port, error)) from None
+        raise ListenError(_bind_error(host, port, error)) from None
     return sockets
 
 
 def most_connections(kinds: int = 1) -> int:
-    """Return how many connections the system lets this process have, beside what else it opens.
+    """Return how many connections the system lets this process have, besides its other files.
 
-    With connections of several ``kinds``, which are counted one by one, each has a part of them.
+    Several ``kinds`` of connections, which are counted separately, get equal parts.
     """
     return max(1, (_most_files() - most_webhook_calls() - _OTHER_FILES) // kinds)
 
@@ -76,18 +76,18 @@ def _most_files() -> int:
 
 
 def address_of(host: str, sockets: list[socket.socket]) -> str:
-    """Return the address at which what listens is reached from this machine."""
+    """Return the URL of listening sockets from this machine."""
     name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     port = sockets[0].getsockname()[1]
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def _bind(family: int, address: Any) -> socket.socket:
-    # With its protocol named: asyncio otherwise leaves Nagle's algorithm on, and a response in two
-    # pieces takes 40 ms.
+    # The protocol is explicit: asyncio otherwise leaves Nagle's algorithm on, and a response in
+    # two pieces takes 40 ms.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
+        if os.name == "posix":  # on Windows it lets two servers share a port
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -99,7 +99,7 @@ def _bind(family: int, address: Any) -> socket.socket:
     return sock
 
 
-def _why(host: str, port: int, error: OSError) -> str:
+def _bind_error(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use: end what listens there, or choose another port "

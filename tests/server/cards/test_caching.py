@@ -125,7 +125,7 @@ async def test_no_refusal_may_be_kept(whole, method, path, body, headers):
 
 
 async def test_a_process_without_agents_lets_nothing_be_kept():
-    app = create_app({}, instead="nobody is here")
+    app = create_app({}, unavailable_message="nobody is here")
     async with serving(app) as url:
         for method, path, body in (("GET", "/tasks/t-1", b""), ("POST", "/", call())):
             response = await ask(url, method, path, body)

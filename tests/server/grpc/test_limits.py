@@ -68,7 +68,7 @@ async def test_a_message_that_does_not_come_is_given_up(path: str) -> None:
     async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         path = path if path.startswith("/") else rpc.path(path)
         streams = [await half(http, path), await http.call(path, VERSION)]
-        await until(lambda: app.held.total)
+        await until(lambda: app.request_bytes.total)
         assert await rpc.ask("SendMessage")
         await http.over(*streams)
         await until(lambda: is_back_to_nothing(app))
@@ -91,7 +91,7 @@ async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> 
     async with served(app) as rpc, http2(app.grpc.port) as http, asyncio.timeout(LONG):
         streams = [await half(http, rpc.path("SendMessage"), MIB) for _ in range(10)]
         await until(lambda: sum(map(http.gone, streams)) >= 8)
-        assert app.held.total == 2 * MIB
+        assert app.request_bytes.total == 2 * MIB
         silent = rpc.channel.stream_unary(rpc.path("SendMessage"))(metadata=rpc.metadata)
         error = refusal(await ended(silent)).error
         assert isinstance(error, OverloadedError)
@@ -99,7 +99,7 @@ async def test_one_address_has_only_its_share_of_messages_that_do_not_come() -> 
         assert "for your address" in error.message
         assert await rpc.ask("SendMessage")  # which comes at once
         assert sum(map(http.gone, streams)) == 8
-        assert app.held.total == 2 * MIB
+        assert app.request_bytes.total == 2 * MIB
     await until(lambda: is_back_to_nothing(app))
 
 
@@ -109,7 +109,7 @@ async def test_a_slow_message_is_taken() -> None:
         data = written(rpc, asking("1 " + " " * 300_000))
         stream = await http.call(rpc.path("SendMessage"), VERSION)
         for start in range(0, len(data), 100_000):
-            await until(lambda: not start or app.held.total)  # noqa: B023
+            await until(lambda: not start or app.request_bytes.total)  # noqa: B023
             piece = data[start : start + 100_000]
             await http.data(stream, piece, ends=start + 100_000 >= len(data))
         await http.over(stream)
@@ -195,7 +195,7 @@ async def test_answers_that_nobody_reads_are_refused_beyond_a_share() -> None:
                 streams.append(await deaf.call(rpc.path("SendMessage"), VERSION))
                 await deaf.data(streams[-1], data, ends=True)
             await until(lambda: sum(map(deaf.gone, streams)) == 7)
-            assert 3 * MIB < app.unsent.total < 4 * MIB
+            assert 3 * MIB < app.unsent_bytes.total < 4 * MIB
             # Small answers have room, large ones none for this address, and then nothing has.
             assert await rpc.ask("SendMessage", asking("2"))
             refused = await rpc.refused("SendMessage", asking(f"3 {MIB}"))
@@ -206,7 +206,7 @@ async def test_answers_that_nobody_reads_are_refused_beyond_a_share() -> None:
                 await deaf.data(stream, written(rpc, asking("4 10000")), ends=True)
                 if deaf.gone(stream):
                     break
-            await until(lambda: app.unsent.total > 3.9 * MIB)
+            await until(lambda: app.unsent_bytes.total > 3.9 * MIB)
         await until(lambda: is_back_to_nothing(app))
         answer = await rpc.ask("SendMessage", asking(f"5 {MIB}"))
         assert len(answer.parts[0].text) == MIB + 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ from parley.model.encoding import encode
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
 from parley.model.service import StreamItem
 from parley.server.app import Settings
+from parley.server.http.streams import OpenStream
 from parley.server.run import serving
 from tests.server.raw_http import JSON, WAIT, ask, call, connection, data_of, id_of, post
 from tests.server.scripted import (
@@ -383,6 +385,18 @@ async def test_streams_are_limited_in_number():
         await asyncio.wait_for(still.closed.wait(), WAIT)
         async with connection(url) as again:
             await again.subscribe()
+
+
+async def test_a_stream_that_is_refused_leaves_no_timer():
+    still = Standstill(StreamItem(task(), 1))
+    app = app_of(Scripted(subscribe_to_task=still), settings=Settings(max_streams=1))
+    async with serving(app) as url, connection(url) as http:
+        await http.subscribe()
+        for _ in range(5):
+            assert (await post(url, call("SubscribeToTask"))).status == 503
+        gc.collect()
+        left = [each for each in gc.get_objects() if type(each) is OpenStream]
+        assert [each._timer.cancelled() for each in left].count(False) == 1
 
 
 async def test_two_hundred_readers_get_the_same(url, service):

@@ -233,7 +233,7 @@ def register(app: typer.Typer) -> None:
                     store,
                     url,
                     log_level.lower(),
-                    sharing=lambda: _sharing(bus, role, lease, migrates=not no_migrate),
+                    sharing=lambda: _sharing(bus, role, lease, migrate=not no_migrate),
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
@@ -333,7 +333,7 @@ def _serve(
         ) from error
 
 
-def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, Any]:
+def _sharing(bus: str, role: str, lease: str, *, migrate: bool) -> dict[str, Any]:
     """Return the options of processes that share a store. Raises ``UsageFailure``."""
     if role not in ROLES:
         raise UsageFailure(f"--role: {role!r} is not one of {', '.join(ROLES)}")
@@ -341,7 +341,7 @@ def _sharing(bus: str, role: str, lease: str, *, migrates: bool) -> dict[str, An
         seconds = parse_duration(lease) if lease else None
     except ValueError as error:
         raise UsageFailure(f"--lease: {error}") from None
-    return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrates}
+    return {"bus": bus or None, "role": role, "lease": seconds, "migrate": migrate}
 
 
 def banner(

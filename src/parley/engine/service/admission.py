@@ -24,7 +24,7 @@ from parley.model.errors import (
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
-from parley.push.validation import checked
+from parley.push.validation import validated
 from parley.store.events import Kind, Received
 from parley.store.task_store import (
     Append,
@@ -105,7 +105,7 @@ class Admission:
         at = "configuration.taskPushNotificationConfig."
         if config.task_id and request.message.task_id not in ("", config.task_id):
             raise invalid(f"{at}taskId", "the task of the message, or left out")
-        return checked(config, self._executor.push.egress, version=context.version, at=at)
+        return validated(config, self._executor.push.egress, version=context.version, at=at)
 
     async def _join(
         self,

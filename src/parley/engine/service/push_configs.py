@@ -21,7 +21,7 @@ from parley.model.requests import (
     ListTaskPushNotificationConfigsResponse,
 )
 from parley.model.service import CallContext
-from parley.push.validation import checked
+from parley.push.validation import validated
 from parley.store.task_store import (
     PushRecord,
     Scope,
@@ -61,7 +61,7 @@ class PushConfigs:
         self._check_supported()
         if not request.task_id:
             raise invalid("taskId", "the id of the task")
-        push = checked(request, self._executor.push.egress, version=context.version)
+        push = validated(request, self._executor.push.egress, version=context.version)
         await self._owned(request.task_id, scope)
         try:
             stored = await self._put(request.task_id, push, scope)

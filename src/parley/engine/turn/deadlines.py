@@ -8,7 +8,7 @@ from typing import NamedTuple
 from parley.engine.options import Options
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import turns_in
-from parley.model.uuid7 import moment_of
+from parley.model.uuid7 import milliseconds_of
 from parley.store.events import TurnStarted
 from parley.store.task_store import TaskRecord, TaskStore
 
@@ -51,7 +51,7 @@ class Deadlines:
         """Return about when a task times out (ms): its id holds its creation time."""
         if self._task is None:
             return None
-        return moment_of(task_id) + _milliseconds(self._task)
+        return milliseconds_of(task_id) + _milliseconds(self._task)
 
 
 def _started(records: PrivateRecords, turn: int, created: int, now: int) -> int:

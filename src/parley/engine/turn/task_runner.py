@@ -403,7 +403,7 @@ class TaskRunner:
         if self.receipts or self.executor.options.keep_history:
             await self._keep_direct_reply(attempt, outcome)
         if self.push is not None:
-            self.executor.push.tell(self.push, outcome, self.scope)
+            self.executor.push.deliver_reply(self.push, outcome, self.scope)
         self.waiters.resolve(outcome)
 
     def _filter_of(self, request: Request) -> OutputFilter | None:

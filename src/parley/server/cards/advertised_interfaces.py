@@ -10,7 +10,7 @@ from starlette.types import Scope
 from parley.model.cards import AgentInterface
 from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, server_address
 from parley.server.endpoint import Interfaces
-from parley.server.hosts import Hosts
+from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"
@@ -53,7 +53,7 @@ class AdvertisedInterfaces:
         *,
         url: str | None,
         trust_proxy: bool,
-        hosts: Hosts | None = None,
+        hosts: AllowedHosts | None = None,
         tenants: Collection[str] = (),
         tenant: str = "",
         grpc: GrpcAddress | None = None,
@@ -64,7 +64,7 @@ class AdvertisedInterfaces:
         self._over_grpc = over_grpc
         self._prefix = prefix
         self._trust_proxy = trust_proxy
-        self._hosts = hosts or Hosts()
+        self._hosts = hosts or AllowedHosts()
         self._tenants = frozenset(tenants)
         self._tenant = tenant
 

@@ -17,7 +17,7 @@ from parley.server.address import BadAddress
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.endpoint import Endpoint
 from parley.server.failures import log_unforeseen
-from parley.server.http.responses import JSON, refuse_method, reply_in_words, reply_without_body
+from parley.server.http.responses import JSON, refuse_method, reply_with_message, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import versions
 
@@ -72,10 +72,11 @@ class CardPage:
         try:
             file = self._file(self._advertised.address(scope), self._version(scope))
         except BadAddress as error:
-            await reply_in_words(scope, send, 400, str(error))
+            await reply_with_message(scope, send, 400, str(error))
             return
         except Exception:
-            await reply_in_words(scope, send, 500, log_unforeseen("making an agent card").message)
+            failure = log_unforeseen("making an agent card")
+            await reply_with_message(scope, send, 500, failure.message)
             return
         headers = [
             self._cached,
@@ -144,7 +145,7 @@ class CardChoice:
             page = self._tenants.get(query["tenant"], self._own)
             words = f"there is no tenant {query['tenant'][:100]!r} here"
         if page is None:
-            await reply_in_words(scope, send, 404, words)
+            await reply_with_message(scope, send, 404, words)
         else:
             await page(scope, receive, send)
 

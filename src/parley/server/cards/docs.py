@@ -20,7 +20,7 @@ from parley.server.http.responses import (
     Headers,
     refuse_method,
     reply,
-    reply_in_words,
+    reply_with_message,
     reply_without_body,
 )
 from parley.server.settings import Settings
@@ -63,11 +63,11 @@ class OpenApiPage:
         try:
             body = self._document(self._advertised.address(scope).rstrip("/") + self._path)
         except BadAddress as error:
-            await reply_in_words(scope, send, 400, str(error))
+            await reply_with_message(scope, send, 400, str(error))
             return
         except Exception:
             words = log_unforeseen("making an OpenAPI document").message
-            await reply_in_words(scope, send, 500, words)
+            await reply_with_message(scope, send, 500, words)
             return
         headers = [(b"cache-control", b"public, max-age=%d" % self._settings.card_max_age)]
         if varies := self._advertised.varies:

@@ -14,7 +14,7 @@ from parley.server.byte_budget import ByteReservation
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.responses import reply, reply_in_words, reply_without_body
+from parley.server.http.responses import reply, reply_with_message, reply_without_body
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 
@@ -43,7 +43,7 @@ class Index:
         try:
             addresses = [each.address(scope) for each in self._advertised]
         except BadAddress as error:
-            await reply_in_words(scope, send, 400, str(error))
+            await reply_with_message(scope, send, 400, str(error))
             return
         words = f"nothing is at {path[:200]}"
         if path.startswith(f"{ASSISTANTS}/"):

@@ -28,8 +28,8 @@ from parley.model.tasks import Event
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits, address_of
-from parley.server.http.exchange import Surroundings, named_in
-from parley.server.http.streams import is_question, shutting_down
+from parley.server.http.exchange import ServedEndpoint, extension_uris
+from parley.server.http.streams import is_input_required, shutting_down
 from parley.wire import versions
 from parley.wire.dialect import Dialect, GrpcCodec
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
@@ -54,14 +54,14 @@ class AgentRouter:
     follows, as in ``time/acme``. An agent alone gets every request.
     """
 
-    def __init__(self, agents: Mapping[str, Surroundings], limits: GrpcLimits) -> None:
+    def __init__(self, agents: Mapping[str, ServedEndpoint], limits: GrpcLimits) -> None:
         self.first = next(iter(agents.values()))
         self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
         self._alone = len(agents) == 1
 
-    def find(self, request: Any) -> tuple[Surroundings, Any]:
-        """Return the agent of a request, and the request with the tenant that the agent knows.
+    def find(self, request: Any) -> tuple[ServedEndpoint, Any]:
+        """Return where a request goes, and the request as it is seen there.
 
         Raises ``InvalidParamsError`` for an unknown tenant.
         """
@@ -150,7 +150,7 @@ class GrpcCall:
         try:
             call = await self._read_call()
             is_numbered = RESUMABLE_STREAMS in call.context.extensions
-            with self._around.streams.holding(self, call.context):
+            with self._around.streams.registered(self, call.context):
                 items = cast("AsyncGenerator[StreamItem, None]", call.stream())
                 async with aclosing(items):
                     async for item in items:
@@ -171,7 +171,7 @@ class GrpcCall:
         except asyncio.CancelledError:
             if self._drained and self._task is not None and self._task.uncancel() == 0:
                 answers = self._operation.request is SendMessageRequest
-                if not started or (answers and is_question(last)):
+                if not started or (answers and is_input_required(last)):
                     failure = shutting_down()
             elif self._task is not None and self._task.cancelling():
                 raise
@@ -221,7 +221,7 @@ class GrpcCall:
         parameters = Parameters(
             version=self._dialect.version,
             caller=caller,
-            extensions=named_in(extensions),
+            extensions=extension_uris(extensions),
             last_event_id=metadata.get("last-event-id"),
             traceparent=metadata.get("traceparent", ""),
             reply_timeout=self._reply_timeout(),

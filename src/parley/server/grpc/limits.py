@@ -86,10 +86,10 @@ class GrpcLimits:
         host = host_of(context.peer())
         size += _CALL_BYTES
         try:
-            self._unsent.take(host, size)
+            self._unsent.reserve(host, size)
         except OverloadedError as error:
             raise InternalError(f"the answer is not sent: {error.message}") from None
-        task.add_done_callback(lambda _: self._unsent.give_back(host, size))
+        task.add_done_callback(lambda _: self._unsent.release(host, size))
 
     @contextmanager
     def sending(self, context: Any, size: int) -> Iterator[None]:
@@ -98,11 +98,11 @@ class GrpcLimits:
             yield
             return
         host = host_of(context.peer())
-        self._unsent.take(host, size)
+        self._unsent.reserve(host, size)
         try:
             yield
         finally:
-            self._unsent.give_back(host, size)
+            self._unsent.release(host, size)
 
     async def receive_or_abort(self, context: Any) -> bytes | None:
         """Return the next message of a call to another service than A2A's, or abort the call."""
@@ -146,7 +146,7 @@ class _IncomingMessage:
         """Stop the timer and release what was counted."""
         self._timer.cancel()
         if self._counted:
-            self._held.give_back(self._address, self._counted)
+            self._held.release(self._address, self._counted)
             self._counted = 0
 
     def _check(self, context: Any, passes: int) -> None:
@@ -159,7 +159,7 @@ class _IncomingMessage:
     def _count(self, context: Any) -> None:
         self._address = host_of(context.peer())
         try:
-            self._held.take(self._address, self._settings.max_body_bytes)
+            self._held.reserve(self._address, self._settings.max_body_bytes)
         except OverloadedError as error:
             self._end(error)
             return

@@ -51,7 +51,7 @@ async def serving_grpc(
     parts = urlsplit(address)
     http = (parts.hostname or "", parts.port or 0)
     settings = next(iter(app.agents.values())).settings
-    limits = GrpcLimits(settings, app.held, app.unsent)
+    limits = GrpcLimits(settings, app.request_bytes, app.unsent_bytes)
     agents = AgentRouter(app.agents, limits)
     supported = [
         VersionCodec(each, each.grpc())
@@ -66,7 +66,9 @@ async def serving_grpc(
     )
     server = grpc.aio.server(
         options=_channel(settings),
-        maximum_concurrent_rpcs=settings.max_streams + settings.max_waiting + _OTHER_CALLS,
+        maximum_concurrent_rpcs=(
+            settings.max_streams + settings.max_blocking_requests + _OTHER_CALLS
+        ),
     )
     server.add_generic_rpc_handlers(
         (

@@ -1,4 +1,4 @@
-"""The body of a request, read up to a limit."""
+"""Reads the body of a request, up to a limit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ class ClientGone(Exception):
 
 
 async def read_body(
-    receive: Receive, scope: Scope, declared: bytes | None, limit: int, held: ByteReservation
+    receive: Receive,
+    scope: Scope,
+    declared: bytes | None,
+    limit: int,
+    request_bytes: ByteReservation,
 ) -> bytes:
     """Read the body of a request, at most ``limit`` bytes of it.
 
-    ``declared`` is the Content-Length header: a body that says that it is too large is not read.
-    While it is not whole, what came of it counts among what is ``held``.
+    ``declared`` is the Content-Length header: a body that declares more is not read. What was read
+    of an incomplete body is reserved in ``request_bytes``.
 
-    Raises ``BodyTooLarge``, ``ClientGone``, and ``OverloadedError`` when too much is held.
+    Raises ``BodyTooLarge``, ``ClientGone``, and ``OverloadedError`` when there is no room.
     """
     if (
         declared is not None
@@ -40,19 +44,19 @@ async def read_body(
     if not message.get("more_body", False):
         return piece
     client = scope.get("client")
-    return await _read_on(receive, piece, limit, held, client[0] if client else "")
+    return await _read_on(receive, piece, limit, request_bytes, client[0] if client else "")
 
 
 async def _read_on(
-    receive: Receive, piece: bytes, limit: int, held: ByteReservation, address: str
+    receive: Receive, piece: bytes, limit: int, request_bytes: ByteReservation, address: str
 ) -> bytes:
-    """Read a body whose first piece is not all of it."""
+    """Read the rest of a body after its first piece."""
     pieces = bytearray()
-    counted = 0
+    reserved = 0
     try:
         while True:
-            held.take(address, len(piece))
-            counted += len(piece)
+            request_bytes.reserve(address, len(piece))
+            reserved += len(piece)
             pieces += piece
             message = await receive()
             if message["type"] != "http.request":
@@ -64,4 +68,4 @@ async def _read_on(
                 pieces += piece
                 return bytes(pieces)
     finally:
-        held.give_back(address, counted)
+        request_bytes.release(address, reserved)

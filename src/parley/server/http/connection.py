@@ -1,4 +1,8 @@
-"""HTTP connections whose clients cannot take forever to say what they want."""
+"""HTTP connections with limits: uvicorn's httptools protocol, bounded in time and memory.
+
+``run.Server`` installs it. It overrides and reads internals of uvicorn, which pyproject.toml
+therefore pins; ``tests/server/http/test_uvicorn_internals.py`` names each of them.
+"""
 
 from __future__ import annotations
 
@@ -17,44 +21,43 @@ from parley.model.errors import OverloadedError
 from parley.server.byte_budget import ByteReservation
 from parley.server.slow_readers import UnsentBytes
 
-LONGEST_HEAD = 64 * 1024
-"""How many bytes a request may have before its body, after it, and between two pieces of it."""
+MAX_HEAD = 64 * 1024
+"""The most bytes of a request before its body, after it, and between two chunks of it."""
 
-MOST_HEADERS = 256
-"""How many headers a request may have that does not come at once."""
+MAX_HEADERS = 256
+"""The most headers of a request that arrives in several reads."""
 
-SLOWEST = 4096
-"""With so many bytes of a body in a second nobody comes too late."""
+MIN_BODY_RATE = 4096
+"""Bytes per second at which the body of a request never times out."""
 
-# So much is parsed at once where more than one request may begin in it.
-_PIECE = 4096
-# What a request costs that is parsed and has to wait, at least.
-_PARSED = 4096
-# So much may come before it is its turn; after that nothing is read, not even that the client left.
-_EARLY = 64 * 1024
-# From so many bytes on that the system does not take, nothing more is written.
-_UNREAD = 16 * 1024
+# The bytes parsed at once where more than one request may begin in them.
+_CHUNK = 4096
+# The least cost of a parsed request that waits.
+_REQUEST_OVERHEAD = 4096
+# Beyond this backlog nothing is read, not even a disconnect.
+_MAX_BACKLOG = 64 * 1024
+# Beyond this many unsent bytes the app's writes pause.
+_WRITE_BUFFER = 16 * 1024
 
-# What asks for another protocol.
 _UPGRADE = b"upgrade"
 
 _log = logging.getLogger("parley.server")
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What one connection may take, and what all of them together.
+class ConnectionLimits(msgspec.Struct, frozen=True):
+    """The limits of each connection, and the budgets that all share.
 
-    ``head`` is how many seconds a client has from the first byte of a request to the end of its
-    headers. ``body`` is how many it has for the body, besides a second for every ``SLOWEST`` bytes
-    that came, and how long none of it may come. ``held`` counts what came and cannot be answered
-    yet, ``unsent`` what waits for its readers.
+    ``head_timeout`` is in seconds from the first byte of a request to the end of its headers.
+    ``body_timeout`` is for the body, extended by a second for every ``MIN_BODY_RATE`` bytes
+    received, and for each pause in it. ``request_bytes`` bounds unanswered input, ``unsent_bytes``
+    unread output.
     """
 
     connections: int
-    head: float
-    body: float
-    held: ByteReservation
-    unsent: UnsentBytes
+    head_timeout: float
+    body_timeout: float
+    request_bytes: ByteReservation
+    unsent_bytes: UnsentBytes
 
 
 class _Receiving(Enum):
@@ -64,96 +67,95 @@ class _Receiving(Enum):
 
 
 class _Flow(FlowControl):
-    """Flow control under which nothing is read while there is something to be parsed still."""
+    """Flow control that does not read while there is a backlog to parse."""
 
-    is_held = False
+    is_blocked = False
 
     def resume_reading(self) -> None:
-        """Read on, if that was not for somebody else to say."""
-        if self.read_paused and not self.is_held:
+        """Resume reading, unless it is blocked."""
+        if self.read_paused and not self.is_blocked:
             self.read_paused = False
             self._transport.resume_reading()
 
-    def hold(self) -> None:
-        """Do not read, whoever wants to, until ``release``."""
-        self.is_held = True
+    def block(self) -> None:
+        """Stop reading until ``unblock``, even if uvicorn resumes it."""
+        self.is_blocked = True
         self.pause_reading()
 
-    def release(self) -> None:
-        """Read on."""
-        self.is_held = False
+    def unblock(self) -> None:
+        """Resume reading."""
+        self.is_blocked = False
         self.resume_reading()
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which gives up on a request that comes too slowly, or has no end.
+    """uvicorn's protocol, with a timeout for slow requests and bounds on what it buffers.
 
-    Only the time in which it is the client's turn counts: not that of a response that is under way,
-    however long (streams), nor that in which the app does not read. Silence between requests is
-    bounded by uvicorn.
+    The timeout runs only while the server waits for the client: not during a response, however
+    long (streams), nor while the app does not read. uvicorn bounds the idle time between requests.
 
-    Requests that come before the one before them has its answer, or while that is not read, wait as
-    they came; when they are many, nothing is read meanwhile. So a connection holds one request, one
-    answer and little besides. What waits so for an idle connection's time is not answered.
+    Pipelined requests wait as unparsed bytes (the backlog) until the answer before them is sent and
+    read; when the backlog is large, nothing is read meanwhile. So a connection holds one request,
+    one answer and little else. A large backlog is dropped after the timeout of an idle connection.
     """
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[ConnectionLimits]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, if there is room for it."""
+        """Accept a connection, unless there are too many."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(_UNREAD)
+        transport.set_write_buffer_limits(_WRITE_BUFFER)
         self.flow = self._flow = _Flow(transport)
         self._receiving = _Receiving.NOTHING
-        self._since: float | None = None
-        self._heard = 0.0
-        self._received = self._unread = self._unsent = 0
-        self._body = self._counted = 0
-        self._kept = b""
-        self._early: list[RequestResponseCycle] = []
-        self._is_loaded = self._is_to_go_on = self._is_to_count = self._is_deaf = False
-        self._asks_for_more = False
-        self._behind_head: int | None = None
-        self._patience: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._started_at: float | None = None
+        self._last_data_at = 0.0
+        self._received = self._head_size = self._last_unsent = 0
+        self._body_size = self._reserved = 0
+        self._backlog = b""
+        self._pipelined: list[RequestResponseCycle] = []
+        self._has_buffered = self._is_next_deferred = self._is_reserve_scheduled = False
+        self._ignores_input = self._asks_for_upgrade = False
+        self._head_end: int | None = None
+        self._backlog_timer: asyncio.TimerHandle | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.connections:
-            _log.debug("%s connections are all that this server takes", self.limits.connections)
-            self._refuse(b"503 Service Unavailable", b"retry-after: 1\r\n")
+            _log.debug("%s connections are all that this server accepts", self.limits.connections)
+            self._respond_and_close(b"503 Service Unavailable", b"retry-after: 1\r\n")
             return
-        self._wait_for_more()
+        self._start_idle_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Cancel the timers and release the buffers of the connection."""
         self._receiving = _Receiving.NOTHING
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
         self._unset_keepalive_if_required()
-        if self._patience is not None:
-            self._patience.cancel()
-        self.limits.unsent.discard(self)
-        for cycle in self._early:  # uvicorn tells the last one only
+        if self._backlog_timer is not None:
+            self._backlog_timer.cancel()
+        self.limits.unsent_bytes.discard(self)
+        for cycle in self._pipelined:  # uvicorn notifies only the last one
             if not cycle.response_complete:
                 cycle.disconnected = True
             cycle.message_event.set()
-        self._early.clear()
+        self._pipelined.clear()
         self.pipeline.clear()
-        self._kept = b""
-        self._count(0)
+        self._backlog = b""
+        self._reserve(0)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: parse it, or keep it until it is its turn."""
+        """Parse data, or append it to the backlog."""
         if self.transport.is_closing():
             return
-        if len(data) <= _PIECE and not self._kept and not self._is_full():
+        if len(data) <= _CHUNK and not self._backlog and not self._must_wait():
             self._parse(data)
-        elif not self._is_deaf:
-            self._kept += data
-            self._go_on()
+        elif not self._ignores_input:
+            self._backlog += data
+            self._parse_backlog()
 
-    def _is_full(self) -> bool:
-        """Whether there is a request under way that has to have its answer first."""
+    def _must_wait(self) -> bool:
+        """Return whether new data must wait for the answer to an earlier request."""
         cycle = self.cycle
         return cycle is not None and (
             (self._receiving is _Receiving.NOTHING and not cycle.response_complete)
@@ -161,130 +163,131 @@ class BoundedProtocol(HttpToolsProtocol):
             or bool(self.pipeline)
         )
 
-    def _go_on(self) -> None:
-        """Parse what was kept, as far as it is its turn, and read on if that was all."""
+    def _parse_backlog(self) -> None:
+        """Parse the backlog as far as possible, and resume reading if it is small."""
         if self.transport.is_closing():
             return
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._flow.release()
-        while self._kept and not self._is_full():
-            size = self._at_once()
-            data, self._kept = self._kept[:size], self._kept[size:]
+        if self._backlog_timer is not None:
+            self._backlog_timer.cancel()
+            self._backlog_timer = None
+        self._flow.unblock()
+        while self._backlog and not self._must_wait():
+            size = self._chunk_size()
+            data, self._backlog = self._backlog[:size], self._backlog[size:]
             self._parse(data)
             if self.transport.is_closing():
                 return
-        if len(self._kept) > _EARLY:
-            self._flow.hold()
-            until = self.timeout_keep_alive
-            self._patience = self.loop.call_later(until, self._lose_patience)
-        if self._kept or self._counted or self.pipeline or (self.cycle and self.cycle.body):
-            self._count_soon()
+        if len(self._backlog) > _MAX_BACKLOG:
+            self._flow.block()
+            self._backlog_timer = self.loop.call_later(
+                self.timeout_keep_alive, self._on_backlog_timeout
+            )
+        if self._backlog or self._reserved or self.pipeline or (self.cycle and self.cycle.body):
+            self._reserve_soon()
 
-    def _lose_patience(self) -> None:
-        """Do not keep much for ever: what is under way may take hours."""
-        self._patience = None
-        if len(self._kept) > _EARLY and not self.flow.write_paused:
-            self._refuse_what_is_here()
+    def _on_backlog_timeout(self) -> None:
+        """Drop a large backlog: the response under way may take hours."""
+        self._backlog_timer = None
+        if len(self._backlog) > _MAX_BACKLOG and not self.flow.write_paused:
+            self._refuse_buffered()
 
-    def _at_once(self) -> int:
-        """Return how much may be parsed: the rest of a body, or what can hold few requests."""
+    def _chunk_size(self) -> int:
+        """Return how many bytes to parse: the rest of a body, or a chunk that has few requests."""
         if self._receiving is _Receiving.BODY:
-            given = dict(self.headers)
-            if b"transfer-encoding" not in given:
-                return int(given.get(b"content-length", b"0")) - self._body or _PIECE
-        return _PIECE
+            headers = dict(self.headers)
+            if b"transfer-encoding" not in headers:
+                return int(headers.get(b"content-length", b"0")) - self._body_size or _CHUNK
+        return _CHUNK
 
-    def _count_soon(self) -> None:
-        """Count what is here once the app has had the time to take it."""
-        self._is_loaded = True
-        if not self._is_to_count:
-            self._is_to_count = True
-            self.loop.call_soon(self._count_what_is_here)
+    def _reserve_soon(self) -> None:
+        """Reserve room for the buffers, once the app had a chance to read them."""
+        self._has_buffered = True
+        if not self._is_reserve_scheduled:
+            self._is_reserve_scheduled = True
+            self.loop.call_soon(self._reserve_buffered)
 
-    def _count_what_is_here(self) -> None:
-        """Count what came and the app has not taken; refuse it if there is no room for it."""
-        self._is_to_count = False
+    def _reserve_buffered(self) -> None:
+        """Reserve room for the buffers that the app has not read; refuse them if there is none."""
+        self._is_reserve_scheduled = False
         if self.transport.is_closing():
             return
-        waiting = sum(_PARSED + len(cycle.body) for cycle, _ in self.pipeline)
+        waiting = sum(_REQUEST_OVERHEAD + len(cycle.body) for cycle, _ in self.pipeline)
         body = len(self.cycle.body) if self.cycle is not None else 0
-        head = self._unread if self._receiving is _Receiving.HEAD else 0
+        head = self._head_size if self._receiving is _Receiving.HEAD else 0
         try:
-            self._count(len(self._kept) + waiting + body + head)
+            self._reserve(len(self._backlog) + waiting + body + head)
         except OverloadedError as error:
             _log.debug("%s: %s", self.client, error.message)
-            self._refuse_what_is_here()
+            self._refuse_buffered()
 
-    def _refuse_what_is_here(self) -> None:
-        """Refuse the request that comes, or close after the answer to the one under way."""
+    def _refuse_buffered(self) -> None:
+        """Refuse the request being received, or close after the response under way."""
         if self.transport.is_closing():
             return
-        if not (self._kept or self.pipeline):
-            self._give_up(b"503 Service Unavailable", b"retry-after: 1\r\n")
+        if not (self._backlog or self.pipeline):
+            self._reject(b"503 Service Unavailable", b"retry-after: 1\r\n")
             return
-        self._end_with_this_answer()
+        self._close_after_response()
 
-    def _end_with_this_answer(self) -> None:
-        """Close after the answer to the request under way, and look at nothing else."""
-        under_way = [each for each in (*self._early, self.cycle) if not each.response_complete]
-        if not under_way or self._is_to_go_on:
+    def _close_after_response(self) -> None:
+        """Close after the response under way, and ignore all further input."""
+        unanswered = [each for each in (*self._pipelined, self.cycle) if not each.response_complete]
+        if not unanswered or self._is_next_deferred:
             self.transport.close()
             return
-        self.cycle = under_way[0]
+        self.cycle = unanswered[0]
         self.cycle.keep_alive = False
         self._receiving = _Receiving.NOTHING
-        self._kept = b""
-        self._is_deaf = True
+        self._backlog = b""
+        self._ignores_input = True
         self.pipeline.clear()
-        self._early.clear()
-        self._flow.release()
-        self._count_soon()
+        self._pipelined.clear()
+        self._flow.unblock()
+        self._reserve_soon()
 
-    def _count(self, size: int) -> None:
-        """Have so many bytes counted for this connection. Raises ``OverloadedError``."""
+    def _reserve(self, size: int) -> None:
+        """Set the bytes reserved for this connection. Raises ``OverloadedError``."""
         address = self.client[0] if self.client else ""
-        if size > self._counted:
-            self.limits.held.take(address, size - self._counted)
-        elif size < self._counted:
-            self.limits.held.give_back(address, self._counted - size)
-        self._counted = size
+        if size > self._reserved:
+            self.limits.request_bytes.reserve(address, size - self._reserved)
+        elif size < self._reserved:
+            self.limits.request_bytes.release(address, self._reserved - size)
+        self._reserved = size
 
     def _parse(self, data: bytes) -> None:
-        """Parse data, and watch out for what is not whole yet."""
-        self._unread += len(data)
+        """Parse data, and start the timer for an incomplete request."""
+        self._head_size += len(data)
         self._received += len(data)
         idle, cycle = self.timeout_keep_alive_task, self.cycle
         self._feed(data)
         if self._receiving is _Receiving.NOTHING:
-            self._unread = 0
+            self._head_size = 0
             is_over = self.cycle is None or self.cycle.response_complete
             if is_over and self.timeout_keep_alive_task is None:
-                # What came began no request, or was the end of one that had its answer before.
-                until = idle.when() if idle is not None and self.cycle is cycle else None
-                self._wait_for_more(until)
-        elif self._unread > LONGEST_HEAD or len(self.headers) > MOST_HEADERS:
-            self._give_up(b"431 Request Header Fields Too Large")
+                # The data began no request, or ended one that was answered before.
+                deadline = idle.when() if idle is not None and self.cycle is cycle else None
+                self._start_idle_timer(deadline)
+        elif self._head_size > MAX_HEAD or len(self.headers) > MAX_HEADERS:
+            self._reject(b"431 Request Header Fields Too Large")
         else:
-            self._watch_for_the_rest()
+            self._start_request_timer()
 
     def _feed(self, data: bytes) -> None:
-        """Give data to the parser, which stops behind the head that asks for another protocol.
+        """Feed the parser, and ignore ``Upgrade``.
 
-        There is none here, so the head is parsed again without that, and the request is one as any
-        other (RFC 9110 §7.8): clients that know HTTP/2 ask for it with the first that they send.
+        The parser stops after a head that asks for another protocol. The head is then parsed again
+        without that, as RFC 9110 §7.8 allows: HTTP/2 clients ask for an upgrade at first.
         """
         super().data_received(data)
-        while self._behind_head is not None:
-            data = self._without_upgrade() + data[self._behind_head :]
-            self._behind_head = None
-            # The old one may be at the end of its connection: HTTP/1.0 and Connection: close.
+        while self._head_end is not None:
+            data = self._without_upgrade() + data[self._head_end :]
+            self._head_end = None
+            # The old parser may expect no further data: HTTP/1.0 and Connection: close.
             self.parser = _parser_for(self)
             super().data_received(data)
 
     def _without_upgrade(self) -> bytes:
-        """Return the head that was parsed, as if it asked for no other protocol."""
+        """Return the parsed head without its request for another protocol."""
         method, version = self.scope["method"], self.scope["http_version"]
         lines = [b"%b %b HTTP/%b\r\n" % (method.encode(), self.url, version.encode())]
         for name, value in self.headers:
@@ -296,147 +299,147 @@ class BoundedProtocol(HttpToolsProtocol):
         return b"".join(lines) + b"\r\n"
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, but for what comes behind a whole request: that is answered."""
+        """Refuse malformed HTTP; a complete request before it is answered first."""
         cycle = self.cycle
-        is_whole = self._receiving is not _Receiving.BODY or bool(self.pipeline)
-        if is_whole and cycle is not None and not cycle.response_complete:
-            self._end_with_this_answer()
+        is_complete = self._receiving is not _Receiving.BODY or bool(self.pipeline)
+        if is_complete and cycle is not None and not cycle.response_complete:
+            self._close_after_response()
         else:
             super().send_400_response(msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Note where the parser stopped, in the data that it was given."""
+        """Note where in its data the parser stopped."""
         stopped = sys.exception()
-        if self._asks_for_more and isinstance(stopped, httptools.HttpParserUpgrade):
-            self._behind_head = stopped.args[0]
+        if self._asks_for_upgrade and isinstance(stopped, httptools.HttpParserUpgrade):
+            self._head_end = stopped.args[0]
 
-    def _watch_for_the_rest(self) -> None:
-        """Have the rest of a request come in time."""
-        self._heard = self.loop.time()
-        if self._since is None:
-            self._since = self._heard
+    def _start_request_timer(self) -> None:
+        """Start the timer for the rest of a request, and note that data came."""
+        self._last_data_at = self.loop.time()
+        if self._started_at is None:
+            self._started_at = self._last_data_at
             self._received = 0
-            if self._timer is not None and self._timer.when() > self._due:
-                self._timer.cancel()
-                self._timer = None
-            if self._timer is None:
-                self._timer = self.loop.call_at(self._due, self._look)
-        self._count_soon()
+            if self._request_timer is not None and self._request_timer.when() > self._deadline:
+                self._request_timer.cancel()
+                self._request_timer = None
+            if self._request_timer is None:
+                self._request_timer = self.loop.call_at(self._deadline, self._on_request_timer)
+        self._reserve_soon()
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
-        self._receiving, self._since = _Receiving.HEAD, None
-        self._asks_for_more = False
+        """Begin a request (parser callback)."""
+        self._receiving, self._started_at = _Receiving.HEAD, None
+        self._asks_for_upgrade = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Begin its response."""
+        """Begin the response of a request (parser callback)."""
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
-            self._asks_for_more = True
+            self._asks_for_upgrade = True
             self.scope["method"] = self.parser.get_method().decode("ascii")
             self.scope["http_version"] = self.parser.get_http_version()
             return
-        self._receiving, self._since = _Receiving.BODY, None
-        self._body = 0
+        self._receiving, self._started_at = _Receiving.BODY, None
+        self._body_size = 0
         before = self.cycle
         super().on_headers_complete()
         if self.pipeline:
-            self._early.append(before)
-            self._count_soon()
+            self._pipelined.append(before)
+            self._reserve_soon()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of its body."""
-        self._unread = 0
-        self._body += len(body)
+        """Append to the body of a request (parser callback)."""
+        self._head_size = 0
+        self._body_size += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
-        if self._asks_for_more:
+        """End a request (parser callback)."""
+        if self._asks_for_upgrade:
             return
         self._receiving = _Receiving.NOTHING
-        self._unread = 0
+        self._head_size = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin what comes after a response, once there is room for an answer to it."""
+        """Begin the next response, once the client has read enough of this one."""
         if self.pipeline and self.flow.write_paused and not self.transport.is_closing():
-            self._is_to_go_on = True
+            self._is_next_deferred = True
             return
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
-                self._wait_for_more()
-        elif self._is_loaded:
-            self._is_loaded = False
+                self._start_idle_timer()
+        elif self._has_buffered:
+            self._has_buffered = False
             if not self.pipeline:
-                self._early.clear()
-            self._go_on()
+                self._pipelined.clear()
+            self._parse_backlog()
 
     def pause_writing(self) -> None:
-        """Notice that an answer waits for its reader."""
+        """Watch an answer whose reader is slow (transport callback)."""
         super().pause_writing()
-        self.limits.unsent.add(self, self.timeout_keep_alive)
+        self.limits.unsent_bytes.add(self, self.timeout_keep_alive)
 
     def resume_writing(self) -> None:
-        """Notice that it has been read, all but a little."""
+        """Continue after the reader caught up (transport callback)."""
         super().resume_writing()
-        self.limits.unsent.discard(self)
-        if self._is_to_go_on:
-            self._is_to_go_on = False
+        self.limits.unsent_bytes.discard(self)
+        if self._is_next_deferred:
+            self._is_next_deferred = False
             self.on_response_complete()
-        elif self._kept:
-            self._go_on()
+        elif self._backlog:
+            self._parse_backlog()
 
     def unsent(self) -> int:
-        """How many bytes wait for the client to read."""
+        """Return how many bytes the client has not read."""
         return self.transport.get_write_buffer_size()
 
-    def give_up(self) -> None:
-        """End the connection, whose client does not read."""
+    def abort(self) -> None:
+        """Abort the connection of a client that does not read."""
         _log.debug("%s does not read what it asked for", self.client)
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
-        """End a connection that is idle, and one whose client does not read what it asked for."""
-        unsent, before = self.transport.get_write_buffer_size(), self._unsent
-        self._unsent = unsent
+        """Close a connection that is idle, or whose client does not read the answer."""
+        unsent, before = self.transport.get_write_buffer_size(), self._last_unsent
+        self._last_unsent = unsent
         if not unsent:
             super().timeout_keep_alive_handler()
         elif before and unsent >= before:
             self.transport.abort()
         else:
-            self._wait_for_more()
+            self._start_idle_timer()
 
-    def _wait_for_more(self, until: float | None = None) -> None:
-        """Wait for a request, as long as a connection may be idle."""
-        if until is None:
-            until = self.loop.time() + self.timeout_keep_alive
-        self.timeout_keep_alive_task = self.loop.call_at(until, self.timeout_keep_alive_handler)
+    def _start_idle_timer(self, deadline: float | None = None) -> None:
+        """Close the connection if no request comes until ``deadline``."""
+        if deadline is None:
+            deadline = self.loop.time() + self.timeout_keep_alive
+        self.timeout_keep_alive_task = self.loop.call_at(deadline, self.timeout_keep_alive_handler)
 
     @property
-    def _due(self) -> float:
-        assert self._since is not None
+    def _deadline(self) -> float:
+        assert self._started_at is not None
         if self._receiving is _Receiving.HEAD:
-            return self._since + self.limits.head
-        late = self._since + self._received / SLOWEST
-        return min(late, self._heard) + self.limits.body
+            return self._started_at + self.limits.head_timeout
+        deadline = self._started_at + self._received / MIN_BODY_RATE
+        return min(deadline, self._last_data_at) + self.limits.body_timeout
 
-    def _look(self) -> None:
-        """Give up on a request that is late; look again when it would be."""
-        self._timer = None
+    def _on_request_timer(self) -> None:
+        """Refuse a request that is past its deadline, or set the timer again."""
+        self._request_timer = None
         if self._receiving is _Receiving.NOTHING or self.transport.is_closing():
             return
         now = self.loop.time()
-        if self._since is None or self._is_ours():
-            self._since, self._heard, self._received = now, now, 0
-        if now < self._due:
-            self._timer = self.loop.call_at(self._due, self._look)
+        if self._started_at is None or self._is_client_blocked():
+            self._started_at, self._last_data_at, self._received = now, now, 0
+        if now < self._deadline:
+            self._request_timer = self.loop.call_at(self._deadline, self._on_request_timer)
         else:
-            self._give_up(b"408 Request Timeout")
+            self._reject(b"408 Request Timeout")
 
-    def _is_ours(self) -> bool:
-        """Whether the client has to wait for us before it is its turn."""
+    def _is_client_blocked(self) -> bool:
+        """Return whether the client has to wait for the server before it can send."""
         cycle = self.cycle
         if self.flow.read_paused:
             return True
@@ -444,8 +447,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return False
         return self._receiving is _Receiving.HEAD or cycle.response_started
 
-    def _give_up(self, status: bytes, headers: bytes = b"") -> None:
-        """End the connection, with an answer if there is room for one."""
+    def _reject(self, status: bytes, headers: bytes = b"") -> None:
+        """Refuse the request being received with a status, or abort where none can be sent."""
         cycle = self.cycle
         if self._receiving is _Receiving.HEAD:
             may_answer = cycle is None or cycle.response_complete
@@ -453,11 +456,11 @@ class BoundedProtocol(HttpToolsProtocol):
             may_answer = not (cycle.response_started or self.pipeline)
         _log.debug("%s: %s", self.client, status.decode())
         if may_answer:
-            self._refuse(status, headers)
+            self._respond_and_close(status, headers)
         else:
             self.transport.abort()
 
-    def _refuse(self, status: bytes, headers: bytes = b"") -> None:
+    def _respond_and_close(self, status: bytes, headers: bytes = b"") -> None:
         self.transport.write(
             b"HTTP/1.1 %s\r\n%scontent-length: 0\r\nconnection: close\r\n\r\n" % (status, headers)
         )
@@ -465,12 +468,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _parser_for(protocol: BoundedProtocol) -> httptools.HttpRequestParser:
-    """Return a parser as uvicorn makes it: what follows a last request is passed over."""
+    """Return a parser configured as uvicorn's: it ignores data after the last request."""
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
 
 
-def protocol_with(limits: Limits) -> type[BoundedProtocol]:
-    """Return the class of connections that keep these limits."""
+def protocol_with(limits: ConnectionLimits) -> type[BoundedProtocol]:
+    """Return the protocol class of connections with these limits."""
     return type("Connection", (BoundedProtocol,), {"limits": limits})

@@ -1,4 +1,8 @@
-"""One HTTP request and its response, as far as the HTTP bindings have it in common."""
+"""One HTTP request and its response: the part that both HTTP bindings share.
+
+``JsonRpcExchange`` and ``HttpJsonExchange`` parse and write; ``Exchange.run`` is the way of a
+request: start, caller, body, parse, dispatch, answer or stream, error.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,12 @@ from parley.wire import sse, versions
 from parley.wire.dialect import Codec
 
 Identify = Callable[[Scope], Caller | Awaitable[Caller]]
-"""Says who sends a request: an id, who vouches for it, and whether it was checked (``Caller``)."""
+"""Returns the caller of a request: an id, its issuer, and whether it was checked (``Caller``)."""
+
+VERSION_HEADERS = {
+    version: (b"a2a-version", version.encode()) for version in versions.SUPPORTED_VERSIONS
+}
+"""The response header of each version."""
 
 _MEDIA_TYPES = frozenset({b"application/json", b"application/a2a+json"})
 _EXTENSIONS = frozenset(name.encode() for name in versions.EXTENSIONS_HEADERS)
@@ -45,7 +54,7 @@ _LATEST = versions.LATEST.encode()
 
 
 class NotJson(ContentTypeNotSupportedError):
-    """The request does not say that it is JSON."""
+    """The request does not declare JSON."""
 
     http_status = 415
 
@@ -56,11 +65,11 @@ class TooLarge(InvalidRequestError):
     http_status = 413
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What the exchanges of one endpoint share.
+class ServedEndpoint(msgspec.Struct, frozen=True):
+    """An endpoint with all that its exchanges share.
 
-    ``interfaces`` tells where the agent is offered to a tenant, as the sender of a request sees it.
-    ``held`` counts what is here of requests that are not whole.
+    ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
+    them. ``request_bytes`` bounds the bytes of incomplete requests.
     """
 
     dispatcher: Dispatcher
@@ -69,54 +78,53 @@ class Surroundings(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
-    held: ByteReservation
+    request_bytes: ByteReservation
 
 
 class Exchange(ABC):
     """One request, from its bytes to the last byte of its response.
 
-    A binding says how a request is read (``understand``) and how an answer, an event and an error
-    are written. A request that fails is answered with the error of the specification, and changes
-    nothing for those after it on the same connection. Of its body nothing is kept while it is
-    answered but what the service was given.
+    A binding parses the request (``parse``) and writes answers, events and errors. A request that
+    fails gets the error of the specification, and the connection stays usable. The body is freed
+    before the service answers.
 
-    ``headers`` go with the response. ``silent``: the request asks for no answer. ``doing`` names
-    it in the log.
+    ``is_notification``: the request wants no answer. ``doing`` names the request in the log.
+    ``answers_message``: the stream is the answer to a message, not a subscription.
     """
 
     takes_body = True
 
-    def __init__(self, surroundings: Surroundings, scope: Scope, tenant: str = "") -> None:
-        self.around = surroundings
+    def __init__(self, served: ServedEndpoint, scope: Scope, tenant: str = "") -> None:
+        self.served = served
         self.scope = scope
         self.tenant = tenant
-        self.given: Mapping[bytes, bytes] = dict(scope["headers"])
-        self.headers: list[tuple[bytes, bytes]] = [NO_STORE]
-        self.silent = False
+        self.request_headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.response_headers: list[tuple[bytes, bytes]] = [NO_STORE]
+        self.is_notification = False
         self.doing = "a request"
         self.context = CallContext()
-        self.answers = False
+        self.answers_message = False
 
-    # -- what a binding says -------------------------------------------------------------------
+    # -- what a binding implements --------------------------------------------------------------
 
     codec: Codec
-    """What writes the answer; known, at the latest, once the request is understood."""
+    """Writes the answer. Its version is final once the request is parsed."""
 
     @abstractmethod
-    def understand(self, body: bytes, caller: Caller) -> ServiceCall:
-        """Return what is asked for. Raises ``A2AError``."""
+    def parse(self, body: bytes, caller: Caller) -> ServiceCall:
+        """Return the call that the request asks for. Raises ``A2AError``."""
 
     @abstractmethod
-    def whole(self, result: bytes) -> bytes:
-        """Return the body around a result, or around an event of a stream."""
+    def wrap(self, result: bytes) -> bytes:
+        """Return the response body of a result, or of an event of a stream."""
 
     @abstractmethod
-    def refusal(self, error: A2AError) -> tuple[int, bytes]:
+    def error_response(self, error: A2AError) -> tuple[int, bytes]:
         """Return status and body for an error."""
 
     media_type: bytes = b"application/json"
 
-    # -- what all have in common ---------------------------------------------------------------
+    # -- the way of a request ------------------------------------------------------------------
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Answer the request."""
@@ -125,120 +133,122 @@ class Exchange(ABC):
         except ClientGone:
             return
         except BodyTooLarge:
-            most = self.around.settings.max_body_bytes
-            words = f"the body has more than the {most} bytes allowed here"
-            await self._refuse(send, TooLarge(words))
+            limit = self.served.settings.max_body_bytes
+            message = f"the body has more than the {limit} bytes allowed here"
+            await self._send_error(send, TooLarge(message))
         except A2AError as error:
-            await self._refuse(send, error)
+            await self._send_error(send, error)
         except asyncio.CancelledError:
-            if self.around.lifecycle.draining:
-                # The grace period is over: the server takes back the task that runs this request.
-                words = "the server shut down before the answer was there"
-                await self._refuse(send, OverloadedError(words))
-            elif _is_cancelled():
+            if self.served.lifecycle.draining:
+                # The grace period is over: the server cancels the task that runs this request.
+                message = "the server shut down before the answer was there"
+                await self._send_error(send, OverloadedError(message))
+            elif _is_task_cancelled():
                 raise
-            else:  # something within the service was cancelled, and this request was not
-                await self._refuse(send, log_unforeseen(self.doing))
+            else:  # something within the service was cancelled, not this request
+                await self._send_error(send, log_unforeseen(self.doing))
         except Exception:
-            await self._refuse(send, log_unforeseen(self.doing))
+            await self._send_error(send, log_unforeseen(self.doing))
         else:
             if not isinstance(answer, bytes):
                 try:
                     failure = await self._stream(answer, receive, send)
                 except asyncio.CancelledError:
-                    if self.around.lifecycle.draining:
-                        return  # a reader that stopped reading outstayed the grace period
+                    if self.served.lifecycle.draining:
+                        return  # a slow reader outstayed the grace period
                     raise
                 if failure is not None:
-                    await self._refuse(send, failure)
-            elif self.silent:
-                await reply_without_body(send, 204, self.headers)
+                    await self._send_error(send, failure)
+            elif self.is_notification:
+                await reply_without_body(send, 204, self.response_headers)
             else:
-                await reply(send, 200, answer, self.headers, self.media_type)
+                await reply(send, 200, answer, self.response_headers, self.media_type)
 
     async def _handle(self, receive: Receive) -> bytes | AsyncIterator[StreamItem]:
-        """Read one request and have the service answer it: with a body, or with a stream."""
-        around, given = self.around, self.given
-        if not around.lifecycle.started:
-            await around.dispatcher.start()
+        """Read the request and call the service. Return the body of its answer, or its stream."""
+        served, request_headers = self.served, self.request_headers
+        if not served.lifecycle.started:
+            await served.dispatcher.start()
         caller = ANONYMOUS
-        if around.identify is not None:
-            named = around.identify(self.scope)
-            caller = named if isinstance(named, Caller) else await named
+        if served.identify is not None:
+            identified = served.identify(self.scope)
+            caller = identified if isinstance(identified, Caller) else await identified
         body = b""
         if self.takes_body:
             body = await read_body(
                 receive,
                 self.scope,
-                given.get(b"content-length"),
-                around.settings.max_body_bytes,
-                around.held,
+                request_headers.get(b"content-length"),
+                served.settings.max_body_bytes,
+                served.request_bytes,
             )
-            if not body and b"upgrade" in given:
-                _check_body_came(given)
-        call = self.understand(body, caller)
+            if not body and b"upgrade" in request_headers:
+                _check_body_arrived(request_headers)
+        call = self.parse(body, caller)
         self.doing = call.operation.name
-        del body, given  # an answer may take minutes, and a body be large
-        self.given = {}
+        del body, request_headers  # an answer may take minutes, and a body be large
+        self.request_headers = {}
         if call.context.extensions:
-            named_ = ", ".join(sorted(call.context.extensions)).encode()
+            active = ", ".join(sorted(call.context.extensions)).encode()
             name = versions.dialect(call.context.version).extensions_header
-            self.headers.append((name.encode(), named_))
+            self.response_headers.append((name.encode(), active))
         if call.operation.streaming:
             self.context = call.context
-            self.answers = call.operation.request is SendMessageRequest
+            self.answers_message = call.operation.request is SendMessageRequest
             items = call.stream()
-            if not self.silent:
+            if not self.is_notification:
                 return items
-            # What nobody listens to is begun: its first event says that it is under way.
+            # A notification has no reader: wait for the first event, so that the turn has started.
             async with aclosing(cast("Any", items)):
                 await anext(items, None)
             return b""
-        return self.whole(self.codec.write_result(call.operation, await call.answer()))
+        return self.wrap(self.codec.write_result(call.operation, await call.answer()))
 
     async def _stream(
         self, items: AsyncIterator[StreamItem], receive: Receive, send: Send
     ) -> A2AError | None:
-        codec, whole = self.codec, self.whole
-        return await self.around.streams.serve(
+        codec, wrap = self.codec, self.wrap
+        return await self.served.streams.serve(
             items,
             self.context,
-            frame=lambda item: sse.frame(whole(codec.write_event(item)), item[1]),
-            failed=lambda error: sse.frame(self.refusal(error)[1]),
+            frame=lambda item: sse.frame(wrap(codec.write_event(item)), item[1]),
+            failed=lambda error: sse.frame(self.error_response(error)[1]),
             ends=codec.ends_stream,
-            answers=self.answers,
-            headers=self.headers,
+            answers_message=self.answers_message,
+            headers=self.response_headers,
             receive=receive,
             send=send,
         )
 
-    async def _refuse(self, send: Send, error: A2AError) -> None:
-        """Answer with an error: in the body, and in the status as the binding has it."""
-        status, body = self.refusal(error)
-        headers = [*self.headers, *_advice(error)]
-        if self.silent:
+    async def _send_error(self, send: Send, error: A2AError) -> None:
+        """Send an error in the binding's status and body."""
+        status, body = self.error_response(error)
+        headers = [*self.response_headers, *_error_headers(error)]
+        if self.is_notification:
             await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
             await reply(send, status, body, headers, self.media_type)
 
-    # -- what bindings use ---------------------------------------------------------------------
+    # -- for the bindings ----------------------------------------------------------------------
 
     def check_media_type(self) -> None:
-        """Refuse a body that does not say that it is JSON. Raises ``A2AError``."""
-        given = self.given.get(b"content-type", b"")
-        if given in _MEDIA_TYPES or base(given) in _MEDIA_TYPES:
+        """Raise ``NotJson`` for a body that is not declared as JSON."""
+        declared = self.request_headers.get(b"content-type", b"")
+        if declared in _MEDIA_TYPES or base(declared) in _MEDIA_TYPES:
             return
-        named = f"Content-Type {given[:60].decode('latin-1')!r}" if given else "no Content-Type"
+        named = (
+            f"Content-Type {declared[:60].decode('latin-1')!r}" if declared else "no Content-Type"
+        )
         wanted = self.media_type.decode()
         raise NotJson(f"a request has the Content-Type {wanted}; this one has {named}")
 
-    def asked_version(self) -> str:
+    def requested_version(self) -> str:
         """Return the version that the request names, empty if none (§3.6).
 
-        The header counts before the query parameter of the same name.
+        The header takes precedence over the query parameter of the same name.
         Raises ``VersionNotSupportedError``.
         """
-        header = self.given.get(b"a2a-version", b"")
+        header = self.request_headers.get(b"a2a-version", b"")
         if header == _LATEST:
             return versions.LATEST
         named = header.decode("latin-1").strip()
@@ -251,28 +261,27 @@ class Exchange(ABC):
 
     def parameters(self, version: str, caller: Caller) -> Parameters:
         """Return the service parameters of the request."""
-        given, scope = self.given, self.scope
+        request_headers, scope = self.request_headers, self.scope
         extensions: tuple[str, ...] = ()
-        if not _EXTENSIONS.isdisjoint(given):
-            extensions = named_in(v for name, v in scope["headers"] if name in _EXTENSIONS)
-        last_event_id = given.get(b"last-event-id")
+        if not _EXTENSIONS.isdisjoint(request_headers):
+            extensions = extension_uris(v for name, v in scope["headers"] if name in _EXTENSIONS)
+        last_event_id = request_headers.get(b"last-event-id")
         return Parameters(
             version=version,
             caller=caller,
             extensions=extensions,
             tenant=self.tenant,
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
-            traceparent=given.get(b"traceparent", b"").decode("latin-1"),
-            interfaces=lambda tenant: self.around.interfaces(scope, tenant),
+            traceparent=request_headers.get(b"traceparent", b"").decode("latin-1"),
+            interfaces=lambda tenant: self.served.interfaces(scope, tenant),
         )
 
 
-def unsaid(what: str) -> VersionNotSupportedError:
-    """Return the refusal of what is of the latest version, asked for without naming one."""
+def version_missing(name: str) -> VersionNotSupportedError:
+    """Return the error for a method or path of the latest version, in a request that names none."""
     return VersionNotSupportedError(
         f"a request without A2A-Version is of version {versions.DEFAULT_VERSION}, "
-        "which does not have "
-        f"{what}; send the header A2A-Version: {versions.LATEST}",
+        f"which does not have {name}; send the header A2A-Version: {versions.LATEST}",
         metadata={
             "requestedVersion": versions.DEFAULT_VERSION,
             "supportedVersions": ", ".join(versions.SUPPORTED_VERSIONS),
@@ -280,39 +289,40 @@ def unsaid(what: str) -> VersionNotSupportedError:
     )
 
 
-def named_in(headers: Iterable[bytes]) -> tuple[str, ...]:
-    """Return the extensions that headers name, each a list with commas."""
+def extension_uris(headers: Iterable[bytes]) -> tuple[str, ...]:
+    """Return the URIs in ``A2A-Extensions`` headers, each a list with commas."""
     uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
     return tuple(uri for uri in uris if uri)
 
 
-def _check_body_came(given: Mapping[bytes, bytes]) -> None:
-    """Refuse a request whose body was announced and lost. Raises ``InvalidRequestError``.
+def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:
+    """Raise ``InvalidRequestError`` for a request whose body was declared and lost.
 
     uvicorn's own connections over httptools drop the body of a request that asks for another
     protocol, as Java's HttpClient does with the first one of each connection.
     """
-    if given.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in given:
+    declared = request_headers.get(b"content-length", b"0")
+    if declared == b"0" and b"transfer-encoding" not in request_headers:
         return
-    asked = given[b"upgrade"][:40].decode("latin-1")
+    protocol = request_headers[b"upgrade"][:40].decode("latin-1")
     raise InvalidRequestError(
         "the HTTP parser of this server drops the body of a request that asks for "
-        f"Upgrade: {asked}; ask over HTTP/1.1 without Upgrade, or serve with parley serve or "
+        f"Upgrade: {protocol}; ask over HTTP/1.1 without Upgrade, or serve with parley serve or "
         "uvicorn --http h11"
     )
 
 
-def _is_cancelled() -> bool:
-    """Whether the task that runs this request is to end."""
+def _is_task_cancelled() -> bool:
+    """Return whether the task that runs this request is cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _advice(error: A2AError) -> Headers:
-    """Return the headers that tell the client what to do about an error."""
-    advice = []
+def _error_headers(error: A2AError) -> Headers:
+    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
+    headers = []
     if error.retry_after is not None:
-        advice.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     if isinstance(error, UnauthenticatedError):
-        advice.append((b"www-authenticate", b"Bearer"))
-    return advice
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers

@@ -1,4 +1,4 @@
-"""Whether the server lives, and whether it takes requests."""
+"""Liveness and readiness of the server, for probes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from parley.server.lifecycle import Lifecycle
 
 
 class _Health(msgspec.Struct, omit_defaults=True):
-    """What is answered. ``reason`` says why what is served can do nothing just now."""
+    """The answer. ``reason`` says why the agents cannot work now."""
 
     status: str
     reason: str = ""
 
 
 async def live(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer: as long as the server runs at all, this does, whatever its store does."""
+    """Answer 200 as long as the process runs, whatever its store does."""
     await _answer(scope, send, 200, _Health("live"))
 
 
 def ready(lifecycle: Lifecycle) -> ASGIApp:
-    """Return the handler that says whether requests are taken: 503 before start and at the end.
+    """Return the handler of the readiness probe: 503 before the start and while draining.
 
-    So it is while the store cannot be reached, which is known without asking it. Asking begins the
-    start of a server that nothing else has started, so that a probe in front of a mounted app is
-    answered in time.
+    It is 503 too while the store is unreachable, which is known without a query. A probe starts
+    the agents of a mounted app that nothing else has started.
     """
 
     async def handle(scope: Scope, receive: Receive, send: Send) -> None:

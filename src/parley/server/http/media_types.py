@@ -1,4 +1,4 @@
-"""Which media type an answer over HTTP+JSON has, by what its caller accepts and sent (§11.1)."""
+"""Negotiates the media type of an answer over HTTP+JSON (§11.1)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ JSON = b"application/json"
 _ANY, _ANY_APPLICATION = b"*/*", b"application/*"
 
 
-class _Wish(NamedTuple):
-    """How much a caller wants a media type, from 0 to 1, and whether it names it."""
+class _Preference(NamedTuple):
+    """A caller's preference for a media type, from 0 to 1; ``named`` is no wildcard."""
 
     quality: float
     named: bool
 
 
 def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the media type to answer a request with, by a binding whose ``own`` one is given.
+    """Return the media type of an answer: the binding's ``own`` or ``application/json``.
 
-    Both media types name the same body. The one that the caller prefers wins (RFC 9110 §12.5.1);
-    of two that it wants alike the one that it names, and ``own`` if it names both. A caller that
-    names neither gets what it sent, so one that knows only ``application/json`` reads every error.
-    A caller that accepts neither, such as one that asks for a stream alone, gets
-    ``application/json``, which every client reads.
+    Both describe the same body. The caller's preference decides (RFC 9110 §12.5.1); between equals
+    the one that it names, and ``own`` if it names both. A caller that names neither gets the type
+    that it sent, so one that knows only ``application/json`` can read every error. A caller that
+    accepts neither, such as one that accepts only streams, gets ``application/json``.
     """
     if own == JSON:
         return own
@@ -32,10 +31,10 @@ def answered_with(own: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     accept = b",".join([value for name, value in headers if name == b"accept"])
     if accept not in (b"", _ANY):
         qualities = _qualities(accept)
-        ours, plain = _wish(own, qualities), _wish(JSON, qualities)
-        if not (ours.quality or plain.quality) or ours < plain:
+        own_preference, plain = _preference(own, qualities), _preference(JSON, qualities)
+        if not (own_preference.quality or plain.quality) or own_preference < plain:
             return JSON
-        if ours > plain or ours.named:
+        if own_preference > plain or own_preference.named:
             return own
     sent = [base(value) for name, value in headers if name == b"content-type"]
     return JSON if JSON in sent else own
@@ -47,7 +46,7 @@ def base(media_type: bytes) -> bytes:
 
 
 def _qualities(accept: bytes) -> dict[bytes, float]:
-    """Return what an Accept header wants of each media range (RFC 9110 §12.5.1)."""
+    """Return the quality of each media range in an Accept header (RFC 9110 §12.5.1)."""
     qualities: dict[bytes, float] = {}
     for each in accept.split(b","):
         quality = 1.0
@@ -61,7 +60,7 @@ def _qualities(accept: bytes) -> dict[bytes, float]:
 
 
 def _quality(text: bytes) -> float:
-    """Return the number that a weight is; one that is none counts as left out."""
+    """Return a weight as a number; an invalid one counts as absent."""
     try:
         quality = float(text)
     except ValueError:
@@ -69,9 +68,9 @@ def _quality(text: bytes) -> float:
     return quality if 0.0 <= quality <= 1.0 else 1.0
 
 
-def _wish(media_type: bytes, qualities: Mapping[bytes, float]) -> _Wish:
-    """Return how much a media type is wanted: what is said of it counts before what of others."""
+def _preference(media_type: bytes, qualities: Mapping[bytes, float]) -> _Preference:
+    """Return the preference for a media type: its own range counts before the wildcards."""
     for media_range in (media_type, _ANY_APPLICATION, _ANY):
         if media_range in qualities:
-            return _Wish(qualities[media_range], media_range == media_type)
-    return _Wish(0.0, named=False)
+            return _Preference(qualities[media_range], media_range == media_type)
+    return _Preference(0.0, named=False)

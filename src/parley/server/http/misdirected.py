@@ -1,15 +1,15 @@
-"""What a request is answered with that names another host than the server's."""
+"""Refuses requests that name another server's host (421)."""
 
 from __future__ import annotations
 
 from starlette.types import ASGIApp, Scope, Send
 
 from parley.model.errors import InvalidRequestError
-from parley.server.hosts import NotOurHost
+from parley.server.hosts import HostNotAllowed
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.media_types import answered_with
-from parley.server.http.responses import NO_STORE, reply, reply_in_words
+from parley.server.http.responses import NO_STORE, reply, reply_with_message
 from parley.wire import jsonrpc, versions
 
 
@@ -19,8 +19,8 @@ class Misdirected(InvalidRequestError):
     http_status = 421
 
 
-async def refuse_host(handler: ASGIApp, error: NotOurHost, scope: Scope, send: Send) -> None:
-    """Refuse a request in the form in which ``handler`` would have, without reading its body."""
+async def refuse_host(handler: ASGIApp, error: HostNotAllowed, scope: Scope, send: Send) -> None:
+    """Refuse a request in the format of ``handler``, without reading its body."""
     named = dict(scope["headers"]).get(b"a2a-version", b"").decode("latin-1")
     version = versions.supported_for(named) or versions.LATEST
     kind = Misdirected if error.status == Misdirected.http_status else InvalidRequestError
@@ -35,4 +35,4 @@ async def refuse_host(handler: ASGIApp, error: NotOurHost, scope: Scope, send: S
         media_type = answered_with(codec.media_type.encode(), scope["headers"])
         await reply(send, error.status, body, headers, media_type)
     else:
-        await reply_in_words(scope, send, error.status, str(error), [NO_STORE])
+        await reply_with_message(scope, send, error.status, str(error), [NO_STORE])

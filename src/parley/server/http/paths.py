@@ -1,4 +1,4 @@
-"""Which operation a verb and a path ask for, over HTTP+JSON (specification §11.3)."""
+"""Maps a verb and a path to an operation of HTTP+JSON (specification §11.3). Does no I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parley.model.errors import InvalidParamsError, MethodNotFoundError
 from parley.wire.dialect import Route
 
 MAX_PATH = 8 * 1024
-"""As long as a path may be, in bytes."""
+"""The longest path that is accepted, in bytes."""
 
 TENANT = "tenant"
 
@@ -28,7 +28,7 @@ class NoSuchPath(MethodNotFoundError):
 
 
 class WrongVerb(MethodNotFoundError):
-    """Something is at this path, for another verb; ``allowed`` are those that there are."""
+    """The path exists for other verbs, which are ``allowed``."""
 
     http_status = 405
 
@@ -38,15 +38,15 @@ class WrongVerb(MethodNotFoundError):
 
 
 class PathTooLong(InvalidParamsError):
-    """The path is longer than any that is asked for."""
+    """The path is longer than any valid one."""
 
     http_status = 414
 
 
 class PathTarget(msgspec.Struct, frozen=True):
-    """What is at a path for a verb, and the names of the fields in it, in their order.
+    """The route of a path and a verb, and the names of the path's fields in order.
 
-    ``unnamed`` is what is there instead for a request that names no version.
+    ``unnamed`` replaces it for a request that names no version.
     """
 
     version: str
@@ -56,21 +56,21 @@ class PathTarget(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """What a path leads to, and the fields that it holds. Without ``target`` it is refused."""
+    """The target of a path, and the values of its fields."""
 
     target: PathTarget
     fields: dict[str, str]
 
 
 class Paths:
-    """All paths below one agent's address, of all versions, with a tenant before them or not.
+    """All paths below one agent's address, of all versions, with or without a leading tenant.
 
-    They are a tree by segments, made once: finding one costs a few look-ups, however many there
-    are, and however long the path is. Words count before fields, and ``{id}:cancel`` before
-    ``{id}``; a slash at the end makes no difference. A segment that is empty, or ``.`` or ``..``,
-    is no field: ``//tasks`` is not ``/tasks``.
+    They form a tree of segments, built once: a search costs a few look-ups, however many paths
+    there are and however long one is. Literals take precedence over fields, and ``{id}:cancel``
+    over ``{id}``. A trailing slash is ignored. A segment that is empty, ``.`` or ``..`` is no
+    field: ``//tasks`` is not ``/tasks``.
 
-    ``unnamed`` are routes for requests that name no version, at places that ``routes`` lead to.
+    ``unnamed`` are routes for requests that name no version, at paths that ``routes`` have too.
     """
 
     def __init__(
@@ -80,25 +80,25 @@ class Paths:
     ) -> None:
         self._root = _Node()
         self._depth = 0
-        self._words: dict[tuple[str, str], PathTarget] = {}
-        instead = {(route.verb, route.path): (version, route) for version, route in unnamed}
+        self._literals: dict[tuple[str, str], PathTarget] = {}
+        without_version = {(route.verb, route.path): (version, route) for version, route in unnamed}
         for version, route in routes:
-            other = instead.get((route.verb, route.path))
+            other = without_version.get((route.verb, route.path))
             if "{" not in route.path:
                 target = _target(version, route, (), other)
-                self._words.setdefault((route.verb, route.path), target)
+                self._literals.setdefault((route.verb, route.path), target)
             segments = route.path.strip("/").split("/")
-            for place in (segments, [f"{{{TENANT}}}", *segments]):
-                self._depth = max(self._depth, len(place))
-                self._root.add(place, version, route, other)
+            for path in (segments, [f"{{{TENANT}}}", *segments]):
+                self._depth = max(self._depth, len(path))
+                self._root.add(path, version, route, other)
 
-    def at(self, verb: str, path: str) -> Found | None:
-        """Return what a path without fields leads to, which most requests are sent to."""
-        target = self._words.get((verb, path))
+    def find_literal(self, verb: str, path: str) -> Found | None:
+        """Return the target of a path without fields, which most requests have."""
+        target = self._literals.get((verb, path))
         return None if target is None else Found(target, {})
 
     def find(self, verb: str, path: Sequence[str]) -> Found:
-        """Return what a path leads to, by its segments.
+        """Return the target of a path, given as segments.
 
         Raises ``NoSuchPath``, ``WrongVerb``.
         """
@@ -126,12 +126,12 @@ def _target(
 
 
 class _Node:
-    """Where some paths agree so far."""
+    """A node of the tree: paths with the same segments up to here."""
 
-    __slots__ = ("actions", "field", "targets", "words")
+    __slots__ = ("actions", "field", "literals", "targets")
 
     def __init__(self) -> None:
-        self.words: dict[str, _Node] = {}
+        self.literals: dict[str, _Node] = {}
         self.actions: dict[str, _Node] = {}
         self.field: _Node | None = None
         self.targets: dict[str, PathTarget] = {}
@@ -147,7 +147,7 @@ class _Node:
         for segment in segments:
             match = _FIELD.fullmatch(segment)
             if match is None:
-                node = node.words.setdefault(segment, _Node())
+                node = node.literals.setdefault(segment, _Node())
                 continue
             name, action = match.groups()
             fields.append(name)
@@ -159,36 +159,35 @@ class _Node:
         node.targets.setdefault(route.verb, _target(version, route, tuple(fields), unnamed))
 
     def walk(
-        self, path: Sequence[str], place: int, values: tuple[str, ...]
+        self, path: Sequence[str], index: int, values: tuple[str, ...]
     ) -> Iterator[tuple[_Node, tuple[str, ...]]]:
-        """Yield where a path may lead, the likeliest first, with the fields that it then holds."""
-        if place == len(path):
+        """Yield the nodes that a path matches, by precedence, each with its field values."""
+        if index == len(path):
             if self.targets:
                 yield self, values
             return
-        segment = path[place]
-        word = self.words.get(segment)
-        if word is not None:
-            yield from word.walk(path, place + 1, values)
+        segment = path[index]
+        literal = self.literals.get(segment)
+        if literal is not None:
+            yield from literal.walk(path, index + 1, values)
         before, _, action = segment.rpartition(":")
         node = self.actions.get(action) if before else None
         if node is not None:
-            yield from node.walk(path, place + 1, (*values, before))
+            yield from node.walk(path, index + 1, (*values, before))
         elif self.field is not None and segment not in _NO_VALUES:
-            yield from self.field.walk(path, place + 1, (*values, segment))
+            yield from self.field.walk(path, index + 1, (*values, segment))
 
 
 def segments_of(
     scope: Mapping[str, object], mount: str = "", prefix: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the segments of a request's path that follow ``mount`` and ``prefix``, decoded.
+    """Return the decoded segments of a request's path after ``mount`` and ``prefix``.
 
-    A slash within an id is quoted, so it is found in the path as it was sent; where a server does
-    not tell that, there is none. ``mount`` is a path, decoded; it and ``prefix`` are known to be
-    what the decoded path begins with.
+    A slash within an id is quoted; only the raw path shows it, which some servers do not pass on.
+    ``mount`` is a decoded path. The decoded path of the request begins with it and ``prefix``.
 
-    Raises ``PathTooLong``, and ``NoSuchPath`` for what is not UTF-8, and for a path that begins
-    otherwise once a quoted slash counts as part of its segment.
+    Raises ``PathTooLong``, and ``NoSuchPath`` for a path that is not UTF-8, or that has another
+    beginning once a quoted slash counts as part of its segment.
     """
     path, raw = scope["path"], scope.get("raw_path")
     assert isinstance(path, str)
@@ -202,16 +201,16 @@ def segments_of(
             decoded = [unquote_to_bytes(segment).decode() for segment in quoted]
         except UnicodeDecodeError:
             raise NoSuchPath("the path is not UTF-8") from None
-        # A middleware that changed the path did not change what was sent.
+        # A middleware that changes the path does not change the raw one.
         if "/".join(decoded) == path:
-            segments = _after(decoded, mount, prefix)
+            segments = _segments_after(decoded, mount, prefix)
     if len(segments) > 1 and not segments[-1]:
         segments.pop()
     return tuple(segments)
 
 
-def _after(segments: list[str], mount: str, prefix: Sequence[str]) -> list[str]:
-    """Return those of all segments of a path that follow. Raises ``NoSuchPath``."""
+def _segments_after(segments: list[str], mount: str, prefix: Sequence[str]) -> list[str]:
+    """Return the segments after ``mount`` and ``prefix``. Raises ``NoSuchPath``."""
     length, count = -1, 0
     while length < len(mount) and count < len(segments):
         length += len(segments[count]) + 1
@@ -222,6 +221,6 @@ def _after(segments: list[str], mount: str, prefix: Sequence[str]) -> list[str]:
     return segments[end:]
 
 
-def has_quoted_slash(sent: bytes) -> bool:
-    """Return whether a path, as it was sent, has a slash that is part of a segment."""
-    return b"%2f" in sent.partition(b"?")[0].lower()
+def has_quoted_slash(raw_path: bytes) -> bool:
+    """Return whether a raw path has a slash that is part of a segment."""
+    return b"%2f" in raw_path.partition(b"?")[0].lower()

@@ -1,4 +1,4 @@
-"""Whole HTTP responses."""
+"""Complete HTTP responses."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ async def reply_without_body(send: Send, status: int, headers: Headers = ()) -> 
     await send({"type": "http.response.body", "body": b""})
 
 
-async def reply_in_words(
-    scope: Scope, send: Send, status: int, words: str, headers: Headers = ()
+async def reply_with_message(
+    scope: Scope, send: Send, status: int, message: str, headers: Headers = ()
 ) -> None:
-    """Send a response that tells a person what is wrong, or what is here."""
+    """Send a message for a person, as JSON."""
     if scope["method"] == "HEAD":
         await reply_without_body(send, status, headers)
     else:
-        await reply(send, status, msgspec.json.encode({"error": words}), headers)
+        await reply(send, status, msgspec.json.encode({"error": message}), headers)
 
 
-async def refuse_method(scope: Scope, send: Send, allowed: str, words: str) -> None:
-    """Send 405, or what is allowed to those who ask for just that (OPTIONS)."""
+async def refuse_method(scope: Scope, send: Send, allowed: str, message: str) -> None:
+    """Send 405 with the allowed methods; to OPTIONS, only these."""
     allow = (b"allow", allowed.encode())
     if scope["method"] == "OPTIONS":
         await reply_without_body(send, 204, [allow])
     else:
-        await reply_in_words(scope, send, 405, words, [allow])
+        await reply_with_message(scope, send, 405, message, [allow])

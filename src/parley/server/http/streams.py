@@ -1,4 +1,8 @@
-"""Server-sent events: a service's events on their way to one reader."""
+"""Open streams: sends a service's events to one reader as server-sent events.
+
+``Exchange`` hands a stream of events to ``Streams.serve``. The gRPC binding writes its own streams
+and registers them with ``Streams``, which bounds all and drains them together.
+"""
 
 from __future__ import annotations
 
@@ -22,70 +26,58 @@ _HEADERS = (
     (b"content-type", b"text/event-stream"),
     (b"x-accel-buffering", b"no"),
 )
-# A service that always has a next event gives way to others after so many.
+# After so many events a pump yields to other tasks, even if the service has more.
 _BURST = 128
 
 
 def shutting_down() -> OverloadedError:
-    """Return what a caller is told whom another replica, or the next process, will serve."""
+    """Return the error for a caller that another replica, or the next process, will serve."""
     return OverloadedError("the server is shutting down", retry_after=1)
 
 
-def is_question(event: Event | None) -> bool:
-    """Whether an event is a task that waits for its caller.
+def is_input_required(event: Event | None) -> bool:
+    """Return whether an event is a task in input-required.
 
-    A stream that answers a message begins with it when the message is for such a task. If it ended
-    there, it would look as if the question were asked once more: so it is not ended cleanly there.
+    A stream that answers a message to such a task begins with it. A clean end there would look as
+    if the agent asked once more, so a drained stream then ends with an error.
     """
     return isinstance(event, Task) and event.status.state is TaskState.INPUT_REQUIRED
 
 
 class OpenStream:
-    """One response under way. ``answers`` a message, or subscribes to a task.
+    """One response under way: the answer to a message, or a subscription.
 
-    A pump takes events from the service and frames them; the request's own task sends all that
-    has gathered in one piece. The pump waits while more than ``send_buffer`` bytes are gathered,
-    so a slow reader costs no more than that, and holds up nobody else.
+    A pump task takes events from the service and buffers their frames; the request's own task
+    sends the buffer in one piece. The pump waits while the buffer has ``send_buffer`` bytes, so a
+    slow reader costs no more than that and delays nobody else.
     """
 
     __slots__ = (
-        "_answers",
-        "_drained",
-        "_ended",
-        "_error",
-        "_frames",
-        "_gone",
-        "_last",
-        "_last_sent",
-        "_limit",
-        "_loop",
-        "_news",
-        "_room",
-        "_silence",
-        "_silent",
-        "_size",
-        "_timer",
-    )
+        "_answers_message", "_disconnected", "_drained", "_ended", "_error", "_frames",
+        "_keep_alive", "_keep_alive_due", "_last", "_last_sent", "_limit", "_loop",
+        "_reader_waiter", "_size", "_space_waiter", "_timer",
+    )  # fmt: skip
 
-    def __init__(self, settings: Settings, *, answers: bool) -> None:
-        self._answers = answers
+    def __init__(self, settings: Settings, *, answers_message: bool) -> None:
+        self._answers_message = answers_message
         self._last: Event | None = None
         self._limit = settings.send_buffer
-        self._silence = settings.keep_alive
+        self._keep_alive = settings.keep_alive
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
         self._size = 0
-        self._news: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._ended = self._drained = self._gone = self._silent = False
+        self._reader_waiter: asyncio.Future[None] | None = None
+        self._space_waiter: asyncio.Future[None] | None = None
+        self._ended = self._drained = self._disconnected = self._keep_alive_due = False
         self._error: A2AError | None = None
         self._last_sent = self._loop.time()
-        self._timer = self._loop.call_later(self._silence, self._beat)
+        self._timer = self._loop.call_later(self._keep_alive, self._on_keep_alive)
 
     def drain(self) -> None:
-        """End the stream after what has gathered: as if nothing more came, unless that misleads."""
+        """End the stream after what is buffered, cleanly unless that would mislead."""
         self._drained = True
-        self._end(shutting_down() if self._answers and is_question(self._last) else None)
+        misleads = self._answers_message and is_input_required(self._last)
+        self._end(shutting_down() if misleads else None)
 
     async def pump(
         self,
@@ -93,7 +85,7 @@ class OpenStream:
         frame: Callable[[StreamItem], bytes],
         ends: Callable[[Event], bool],
     ) -> None:
-        """Take events from the service until it has no more, one ``ends``, or until cancelled."""
+        """Buffer events of the service until it ends, one ``ends`` the stream, or cancelled."""
         try:
             async with aclosing(cast("AsyncGenerator[StreamItem]", items)):
                 async for item in items:
@@ -101,16 +93,16 @@ class OpenStream:
                     self._frames.append(data)
                     self._last = item[0]
                     self._size += len(data)
-                    _wake(self._news)
+                    _wake(self._reader_waiter)
                     if ends(item[0]):
                         break
                     if self._size >= self._limit or len(self._frames) >= _BURST:
-                        self._room = self._loop.create_future()
-                        await self._room
+                        self._space_waiter = self._loop.create_future()
+                        await self._space_waiter
         except A2AError as error:
             self._end(error)
         except asyncio.CancelledError:
-            # By us, and nobody reads on; or from within the service, which is giving up.
+            # By us, once nobody reads; or from within the service.
             self.drain()
             raise
         except Exception:
@@ -119,32 +111,25 @@ class OpenStream:
             self._end(None)
 
     async def watch(self, receive: Receive) -> None:
-        """Notice that the client has gone."""
+        """Wait until the client disconnects."""
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._gone = True
-        _wake(self._news)
+        self._disconnected = True
+        _wake(self._reader_waiter)
 
     async def deliver(
         self, send: Send, headers: Headers, failed: Callable[[A2AError], bytes]
     ) -> A2AError | None:
-        """Send what gathers until the stream has ended or the client has gone.
+        """Send what is buffered until the stream ends or the client disconnects.
 
         Returns the error that came before anything was sent: a plain response can still carry it.
+        Raises ``OSError`` when the server reports a lost connection.
         """
-        try:
-            return await self._deliver(send, headers, failed)
-        except OSError:  # how servers say that the connection is no more
-            return None
-
-    async def _deliver(
-        self, send: Send, headers: Headers, failed: Callable[[A2AError], bytes]
-    ) -> A2AError | None:
         started = False
-        while not self._gone:
-            if not (self._frames or self._ended or self._silent):
-                self._news = self._loop.create_future()
-                await self._news
+        while not self._disconnected:
+            if not (self._frames or self._ended or self._keep_alive_due):
+                self._reader_waiter = self._loop.create_future()
+                await self._reader_waiter
                 continue
             ended, frames = self._ended, self._frames
             if not started:
@@ -153,8 +138,8 @@ class OpenStream:
                 started = True
                 head = {"type": "http.response.start", "status": 200}
                 await send({**head, "headers": [*_HEADERS, *headers]})
-            self._frames, self._size, self._silent = [], 0, False
-            _wake(self._room)
+            self._frames, self._size, self._keep_alive_due = [], 0, False
+            _wake(self._space_waiter)
             if ended and self._error is not None:
                 frames.append(failed(self._error))
             body = b"".join(frames) if frames or ended else sse.KEEP_ALIVE
@@ -165,7 +150,7 @@ class OpenStream:
         return None
 
     def close(self) -> None:
-        """Let go of the timer, and of the error, whose traceback would keep this."""
+        """Cancel the timer, and release the error, whose traceback refers to this."""
         self._timer.cancel()
         self._error = None
 
@@ -173,15 +158,15 @@ class OpenStream:
         if not self._ended:
             self._ended = True
             self._error = error
-            _wake(self._news)
+            _wake(self._reader_waiter)
 
-    def _beat(self) -> None:
-        rest = self._last_sent + self._silence - self._loop.time()
-        if rest <= 0:
-            rest = self._silence
-            self._silent = True
-            _wake(self._news)
-        self._timer = self._loop.call_later(rest, self._beat)
+    def _on_keep_alive(self) -> None:
+        remaining = self._last_sent + self._keep_alive - self._loop.time()
+        if remaining <= 0:
+            remaining = self._keep_alive
+            self._keep_alive_due = True
+            _wake(self._reader_waiter)
+        self._timer = self._loop.call_later(remaining, self._on_keep_alive)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:
@@ -189,8 +174,8 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
         waiter.set_result(None)
 
 
-class Drained(Protocol):
-    """A stream, of whatever binding, that can be ended."""
+class Drainable(Protocol):
+    """A stream of any binding that can be drained."""
 
     def drain(self) -> None:
         """End it, without an error."""
@@ -198,27 +183,27 @@ class Drained(Protocol):
 
 
 class Streams:
-    """The streams that are open on a server: bounded in number, and ended together."""
+    """The open streams of a server: bounded in number, and drained together."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._places = ConcurrencyLimiter(
+        self._limiter = ConcurrencyLimiter(
             "streams are open", settings.max_streams, settings.caller_share
         )
-        self._open: set[Drained] = set()
+        self._open: set[Drainable] = set()
 
     def drain(self) -> None:
-        """End all of them, without an error: their readers resume elsewhere."""
+        """End all streams, without an error: their readers resume on another replica."""
         for stream in list(self._open):
             stream.drain()
 
     @contextmanager
-    def holding(self, stream: Drained, context: CallContext) -> Iterator[None]:
-        """Count a stream of another binding among those that are open, while the context lasts.
+    def registered(self, stream: Drainable, context: CallContext) -> Iterator[None]:
+        """Register an open stream, of any binding, while the context lasts.
 
-        Raises ``OverloadedError`` when there is no room.
+        Raises ``OverloadedError`` when there are too many.
         """
-        with self._places.one(context):
+        with self._limiter.slot(context):
             self._open.add(stream)
             try:
                 yield
@@ -233,42 +218,31 @@ class Streams:
         frame: Callable[[StreamItem], bytes],
         failed: Callable[[A2AError], bytes],
         ends: Callable[[Event], bool],
-        answers: bool,
+        answers_message: bool,
         headers: Headers,
         receive: Receive,
         send: Send,
     ) -> A2AError | None:
-        """Send the events of ``items`` until they end, the client goes or the server drains.
+        """Send the events of ``items`` until they end, the client leaves or the server drains.
 
-        The headers go out with the first event, or with the first keep-alive comment: an error
-        before that is returned, and nothing was sent; a later one is the last frame.
-        ``items`` is closed when this ends, whatever the reason; ``answers`` says that it is what a
-        message is answered with.
+        The headers go out with the first event, or with the first keep-alive comment. An error
+        before that is returned, and nothing is sent; a later one is the last frame. ``items`` is
+        always closed. ``answers_message`` tells the answer to a message from a subscription.
         """
-        stream = OpenStream(self._settings, answers=answers)
+        stream = OpenStream(self._settings, answers_message=answers_message)
         try:
-            with self.holding(stream, context):
-                return await self._serve(stream, items, frame, failed, ends, headers, receive, send)
+            with self.registered(stream, context):
+                pump = asyncio.create_task(stream.pump(items, frame, ends))
+                watch = asyncio.create_task(stream.watch(receive))
+                try:
+                    return await stream.deliver(send, headers, failed)
+                finally:
+                    pump.cancel()
+                    watch.cancel()
+                    await asyncio.wait((pump, watch))
         except OverloadedError as refusal:
             return refusal
-
-    async def _serve(
-        self,
-        stream: OpenStream,
-        items: AsyncIterator[StreamItem],
-        frame: Callable[[StreamItem], bytes],
-        failed: Callable[[A2AError], bytes],
-        ends: Callable[[Event], bool],
-        headers: Headers,
-        receive: Receive,
-        send: Send,
-    ) -> A2AError | None:
-        pump = asyncio.create_task(stream.pump(items, frame, ends))
-        watch = asyncio.create_task(stream.watch(receive))
-        try:
-            return await stream.deliver(send, headers, failed)
+        except OSError:  # how ASGI servers report a lost connection
+            return None
         finally:
             stream.close()
-            pump.cancel()
-            watch.cancel()
-            await asyncio.wait((pump, watch))

@@ -1,4 +1,4 @@
-"""What answers where there is no agent, because the process is for something else."""
+"""The handler of a process without agents (a worker): it refuses every request."""
 
 from __future__ import annotations
 
@@ -15,45 +15,44 @@ from parley.wire import jsonrpc, versions
 
 
 class Unavailable:
-    """Refuses every request, in the form that its client reads, with ``words`` that say why.
+    """Refuses every request with ``message``, in the format that its client reads.
 
-    Whoever comes here was sent wrong, and will find an agent elsewhere: so it is 503, and a client
-    that tries again may get there.
+    The status is 503, because a retry may reach a replica with agents.
     """
 
-    def __init__(self, words: str, settings: Settings, held: ByteReservation) -> None:
-        self._words = words
-        self._held = held
+    def __init__(self, message: str, settings: Settings, request_bytes: ByteReservation) -> None:
+        self._message = message
+        self._request_bytes = request_bytes
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        asked: jsonrpc.RpcRequest | None = None
-        given = dict(scope["headers"])
+        rpc: jsonrpc.RpcRequest | None = None
+        request_headers = dict(scope["headers"])
         if scope["method"] == "POST":
             try:
-                length = given.get(b"content-length")
-                most = self._settings.max_body_bytes
-                body = await read_body(receive, scope, length, most, self._held)
-                asked = jsonrpc.parse_request(body)
+                length = request_headers.get(b"content-length")
+                limit = self._settings.max_body_bytes
+                body = await read_body(receive, scope, length, limit, self._request_bytes)
+                rpc = jsonrpc.parse_request(body)
             except ClientGone:
                 return
             except (BodyTooLarge, A2AError):
                 pass
-        error = OverloadedError(self._words, retry_after=1)
-        version = versions.supported_for(given.get(b"a2a-version", b"").decode("latin-1"))
+        error = OverloadedError(self._message, retry_after=1)
+        version = versions.supported_for(request_headers.get(b"a2a-version", b"").decode("latin-1"))
         headers = [(b"retry-after", b"1"), NO_STORE]
         if version is not None:
             headers.append((b"a2a-version", version.encode()))
-        if scope["method"] == "HEAD" or (asked is not None and asked.is_notification):
+        if scope["method"] == "HEAD" or (rpc is not None and rpc.is_notification):
             await reply_without_body(send, error.http_status, headers)
-        elif asked is not None:
+        elif rpc is not None:
             codec = versions.dialect(version or versions.DEFAULT_VERSION).jsonrpc
-            answer = jsonrpc.error_response(asked.id, codec.write_error(error))
+            answer = jsonrpc.error_response(rpc.id, codec.write_error(error))
             await reply(send, error.http_status, answer, headers)
         else:
-            is_older = route_path(scope).startswith("/v1/")
-            version = version or (versions.DEFAULT_VERSION if is_older else versions.LATEST)
+            is_v0_3 = route_path(scope).startswith("/v1/")
+            version = version or (versions.DEFAULT_VERSION if is_v0_3 else versions.LATEST)
             http_json = versions.dialect(version).http_json
             media_type = answered_with(http_json.media_type.encode(), scope["headers"])
             answer = http_json.write_error(error)

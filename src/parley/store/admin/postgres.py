@@ -37,7 +37,7 @@ from parley.store.admin.export_format import (
 from parley.store.admin.owners import Execute, Owned, Owners, assign, unassigned
 from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
-from parley.store.postgres.migrations import look, migrate, sql_for
+from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, filled, queries
 from parley.store.task_store import Replica, StoreUnavailable
@@ -83,7 +83,7 @@ class PostgresAdmin:
 
     def schema(self) -> Schema:
         """Return which version of the schema it has. Changes nothing."""
-        versions = look(self._address)
+        versions = inspect(self._address)
         return Schema(versions.found, versions.missing)
 
     def migrate(self) -> Sequence[Migration]:

@@ -48,7 +48,7 @@ def advisory_lock_key(address: Address, purpose: str) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "big", signed=True)
 
 
-def look(address: Address) -> Versions:
+def inspect(address: Address) -> Versions:
     """Return the versions of the schema. Raises ``StoreUnavailable``."""
     connection = BoundedConnection(address, timeout=15.0)
     try:

@@ -22,7 +22,7 @@ from parley.store.postgres.connection import (
     texts,
 )
 from parley.store.postgres.heartbeat import Heartbeat
-from parley.store.postgres.migrations import look, migrate, sql_for
+from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.postgres.prune import (
     PRUNED_AT_ONCE,
     Pruner,
@@ -149,7 +149,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         if self._migrates:
             migrate(self._address)
         else:
-            versions = look(self._address)
+            versions = inspect(self._address)
             if versions.missing:
                 raise StoreUnavailable(
                     f"{self._address.name} has schema version {versions.found}, and this version "
