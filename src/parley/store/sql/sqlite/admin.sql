@@ -1,4 +1,4 @@
--- What an import writes, and what it asks for before.
+-- Import, and the schema's version.
 
 -- name: contexts_there
 SELECT c.agent, c.tenant, c.owner, c.context_id
@@ -57,3 +57,9 @@ INSERT INTO task_artifacts (task, n, seq, head, parts) VALUES (?, ?, ?, ?, ?);
 
 -- name: set_stored
 UPDATE tasks SET messages = ?, has_status_message = ?, folded = ? WHERE key = ?;
+
+-- name: has_schema
+SELECT count(*) FROM sqlite_master WHERE name = 'schema_versions';
+
+-- name: schema_version
+SELECT max(version) FROM schema_versions;
