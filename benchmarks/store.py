@@ -32,8 +32,11 @@ from parley.store.artifact_fold import pieces_of
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.follow import follow
 from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Append, Scope, TaskQuery, TaskStore
+from parley.store.task_store import TaskStore
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
 SCOPE = Scope("an agent", "", "someone@example.org")

@@ -47,7 +47,8 @@ def finished(number: int) -> Any:
         TaskStatusUpdateEvent,
     )
     from parley.store.artifact_fold import pieces_of
-    from parley.store.task_store import Append, Scope
+    from parley.store.protocols.scope import Scope
+    from parley.store.protocols.task_log import Append
 
     task_id, context_id = str(uuid.UUID(int=number + (1 << 100))), str(uuid.uuid4())
     now = Timestamp.now()

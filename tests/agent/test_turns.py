@@ -28,9 +28,9 @@ from parley.model.requests import (
 )
 from parley.model.service import StreamItem
 from parley.model.tasks import TaskStatusUpdateEvent
-from parley.store.events import Received
+from parley.store.events import MessageReceived
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import Append
+from parley.store.protocols.task_log import Append
 
 pytestmark = pytest.mark.anyio
 
@@ -730,7 +730,7 @@ async def test_a_sender_that_hears_late_of_its_message_still_gets_its_own_reply(
 
         def append(self, append: Append) -> Any:
             done = super().append(append)
-            return self._late(done) if isinstance(append.events[0], Received) else done
+            return self._late(done) if isinstance(append.events[0], MessageReceived) else done
 
         async def _late(self, done: Any) -> int:
             head = await done

@@ -17,7 +17,8 @@ from parley.security.egress import Egress
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import StoreUnavailable, TaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
 
 

@@ -17,9 +17,17 @@ from parley.model.parts import Part, Role
 from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from parley.model.struct import Timestamp
 from parley.model.tasks import TaskStatus
-from parley.store.events import CancelRequested, KeptCaller, Kind, Received, TurnStarted, logged
+from parley.store.events import (
+    CancelRequested,
+    MessageReceived,
+    RecordKind,
+    StoredCaller,
+    TurnStarted,
+    logged,
+)
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Append, Scope
 from tests.engine.fleet import Fleet, collect, until_state
 
 pytestmark = pytest.mark.anyio
@@ -79,11 +87,11 @@ async def test_a_store_that_is_opened_again_knows_the_caller(talk: Any, tmp_path
     async with talk(asking(seen), SqliteTaskStore(path)) as caller:
         task = await caller.task("b", task_id=task.id, context=KNOWN)
         assert task.state is TaskState.COMPLETED
-        turns = await caller.store.private_records(task.id, [Kind.TURN])
+        turns = await caller.store.private_records(task.id, [RecordKind.TURN])
     assert [each.claims for each in seen] == [KEPT, {"email": "new@example.com"}, KEPT]
     assert len({each.owner for each in seen}) == 1
     facts, *later = [record.event.caller for record in turns]
-    assert facts == KeptCaller(id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT)
+    assert facts == StoredCaller(id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT)
     assert [each.claims["email"] for each in later] == ["new@example.com", "bob@example.com"]
     assert b"hunter2" not in path.read_bytes()
 
@@ -164,10 +172,10 @@ async def test_an_anonymous_caller_adds_no_record(talk: Any) -> None:
 
     async with talk(agent) as caller:
         task = await caller.task("go")
-        assert not await caller.store.private_records(task.id, [Kind.TURN])
+        assert not await caller.store.private_records(task.id, [RecordKind.TURN])
         await caller.task("a", task_id=task.id)
-        [received] = await caller.store.private_records(task.id, [Kind.RECEIVED])
-        [turn] = await caller.store.private_records(task.id, [Kind.TURN])
+        [received] = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
+        [turn] = await caller.store.private_records(task.id, [RecordKind.TURN])
         assert b"caller" not in received.payload + turn.payload
     assert seen == [Caller()] * 2
 
@@ -188,7 +196,7 @@ async def test_a_cancellation_says_who_wants_it(talk: Any, tmp_path: Path) -> No
         with caller.host.hints.listen(task.id, Listener()):
             await caller.service.cancel_task(CancelTaskRequest(id=task.id), KNOWN)
     [cancellation] = [event for event in told if isinstance(event, CancelRequested)]
-    assert cancellation.caller == KeptCaller(
+    assert cancellation.caller == StoredCaller(
         id="bob", issuer=BOB.issuer, authenticated=True, claims=KEPT
     )
     assert b"hunter2" not in path.read_bytes()
@@ -211,7 +219,7 @@ async def test_a_message_taken_in_passing_changes_no_caller(talk: Any) -> None:
         task = await caller.task("go", context=KNOWN, return_immediately=True)
         task = await caller.task("live", task_id=task.id, context=CallContext(caller=other))
         assert task.text == "live"
-        [received] = await caller.store.private_records(task.id, [Kind.RECEIVED])
+        [received] = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
     assert [each.claims["email"] for each in seen] == ["bob@example.com"]
     assert received.event.caller.claims == {"email": "second@example.com"}
 
@@ -261,22 +269,22 @@ async def test_a_task_of_before_belongs_to_its_id(talk: Any, tmp_path: Path, own
 
 def test_records_of_before_are_read_as_they_were() -> None:
     received = logged(
-        "t", 1, 1, 1, Kind("received"), 0,
+        "t", 1, 1, 1, RecordKind("received"), 0,
         b'{"entry":"e","message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"a"}]}}',
     )  # fmt: skip
-    assert isinstance(received.event, Received)
+    assert isinstance(received.event, MessageReceived)
     assert received.event.caller is None
-    turn = logged("t", 1, 1, 1, Kind("turn"), 0, b'{"turn":1,"skill":"ask"}')
+    turn = logged("t", 1, 1, 1, RecordKind("turn"), 0, b'{"turn":1,"skill":"ask"}')
     assert turn.event == TurnStarted(turn=1, skill="ask")
-    assert logged("t", 1, 1, 1, Kind("cancel"), 0, b"{}").event == CancelRequested()
+    assert logged("t", 1, 1, 1, RecordKind("cancel"), 0, b"{}").event == CancelRequested()
 
 
 def test_whose_tasks_were_given_an_issuer_since_has_it() -> None:
-    before = KeptCaller(id="bob", authenticated=True, claims={"email": "b"})
+    before = StoredCaller(id="bob", authenticated=True, claims={"email": "b"})
     owner = Caller(id="bob", issuer="a", authenticated=True)
     assert caller_in(before, owner.owner) == msgspec.structs.replace(owner, claims={"email": "b"})
     assert caller_in(None, owner.owner) == owner
-    someone = KeptCaller(id="eve", authenticated=True)
+    someone = StoredCaller(id="eve", authenticated=True)
     assert caller_in(someone, owner.owner) == Caller(id="eve", authenticated=True)
 
 

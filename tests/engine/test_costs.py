@@ -12,7 +12,7 @@ import pytest
 from parley import Agent, Part, TaskState, Turn
 from parley.model.errors import OverloadedError
 from parley.model.requests import CancelTaskRequest, GetTaskRequest
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.store.counting import CountingStore
 
@@ -115,7 +115,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
                 break
         assert all([error.retry_after for error in refused])
         assert "3 messages wait on the task already" in str(refused[0])
-        received = await caller.store.private_records(task.id, [Kind.RECEIVED])
+        received = await caller.store.private_records(task.id, [RecordKind.RECEIVED])
         assert len(received) == 3, "nothing of the others is kept"
         release.set()
         await asyncio.wait(waiting, timeout=20)

@@ -13,9 +13,9 @@ from parley.model.errors import OverloadedError, TaskNotCancelableError, Unsuppo
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.requests import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.task_store import StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
 from tests.engine.fleet import (
     Fleet,
     Gate,
@@ -489,7 +489,7 @@ async def test_a_replica_that_drains_hands_its_turns_over_at_once(
     final = await until_state(two, task.id, TaskState.COMPLETED)
     assert gate.runs[1] == ("go", 2, two.name)
     assert final.text == "go"
-    turns = await two.store.private_records(task.id, [Kind.TURN])
+    turns = await two.store.private_records(task.id, [RecordKind.TURN])
     (fenced,) = [r for r in turns if r.event.released]  # type: ignore[union-attr]
     assert fenced.event.attempt == 1  # type: ignore[union-attr]
     await fleet.close()

@@ -20,8 +20,9 @@ from parley import Agent, Turn
 from parley.host.host import Host, placed
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
+from parley.store.protocols.scope import Scope
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Scope, TaskStore
+from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
 from tests.store.making import creation, status
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parley import Agent, Artifact, Message, Part, Role, Task, Turn
 from parley.engine.serialization import check_metadata, kept, read
 from parley.model.tasks import TaskState
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 
 
 class Colour(enum.StrEnum):
@@ -297,7 +297,7 @@ async def test_a_step_whose_result_would_change_says_so_and_remembers_nothing(
     async with talk(agent) as caller:
         task = await caller.task("go")
         assert task.state is TaskState.COMPLETED, task.status
-        assert not await caller.store.private_records(task.id, [Kind.REMEMBERED])
+        assert not await caller.store.private_records(task.id, [RecordKind.REMEMBERED])
     assert told[0] == (
         "step 'step-0' returned a dict: the tuple at .items does not read back as one; "
         "use a list, or declare what the function returns"

@@ -19,8 +19,8 @@ from parley.host.host import Host, placed
 from parley.security.egress import Egress
 from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
+from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import StoreError, StoreUnavailable
 from tests.engine.fleet import MemoryBus, MortalStore, Network
 from tests.engine.talk import Talk
 from tests.push.pushing import Pushed

@@ -13,8 +13,8 @@ import parley
 from parley import Task, TaskState
 from parley.model.encoding import encode
 from parley.model.requests import StreamResponse
+from parley.store.protocols.webhooks import PushState
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import PushState
 from tests.faults.conftest import Served
 from tests.webhooks import Webhook, is_over, webhook
 

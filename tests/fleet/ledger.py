@@ -12,9 +12,13 @@ from typing import Any
 from parley import Task, TaskState, TaskStatusUpdateEvent
 from parley.model.encoding import encode
 from parley.model.parts import Role
-from parley.store.events import Kind, LoggedEvent
+from parley.store.events import LoggedEvent, RecordKind
 from parley.store.fold import Fold, fold
-from parley.store.task_store import Scope, StoreUnavailable, TaskQuery, TaskRecord, TaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.task_store import TaskStore
 from tests.fleet.book import Book
 from tests.webhooks import Told
 
@@ -54,7 +58,7 @@ class Kept:
     @property
     def attempts(self) -> int:
         """How often its function was begun."""
-        return sum(each.kind is Kind.TURN for each in self.records)
+        return sum(each.kind is RecordKind.TURN for each in self.records)
 
     @property
     def is_at_rest(self) -> bool:
@@ -97,7 +101,7 @@ async def kept(store: TaskStore, task_id: str) -> Kept:
     events: list[LoggedEvent] = []
     while page := await store.events(task_id, len(events), 500):
         events += page
-    return Kept(record, events, await store.private_records(task_id, [Kind.TURN]))
+    return Kept(record, events, await store.private_records(task_id, [RecordKind.TURN]))
 
 
 async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:

@@ -24,7 +24,8 @@ from parley.model.requests import (
 from parley.push.delivery import RetryPolicy
 from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import PushRecord, PushState, TaskStore
+from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.task_store import TaskStore
 
 QUICK = RetryPolicy(
     first_delay=0.01,

@@ -18,7 +18,9 @@ from parley.model.push import AuthenticationInfo
 from parley.model.requests import CancelTaskRequest, StreamResponse
 from parley.push.delivery import RetryPolicy
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import PushState, StoreUnavailable, TaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.webhooks import PushState
+from parley.store.task_store import TaskStore
 from tests.push.pushing import QUICK, Pushed, config, gated, of_version, pushing, writer
 from tests.webhooks import Told, Webhook, is_over, webhook
 
@@ -199,7 +201,7 @@ async def test_a_webhook_that_is_gone_is_suspended_at_once(
     async with webhook() as hook, webhook() as other, pushing(agent, new_store()) as caller:
         hook.answer = lambda told: 410
         task = await caller.task("go", hook.url, return_immediately=True)
-        push = await caller.settled(task.id, PushState.PARKED)
+        push = await caller.settled(task.id, PushState.SUSPENDED)
         assert (push.cursor, push.note) == (0, "it answers with HTTP 410: it is gone")
         # A second webhook is told the end; by then the first could have been told more.
         await caller.create(task.id, other.url, id="other")
@@ -217,7 +219,7 @@ async def test_a_webhook_that_never_answers_well_is_suspended_after_a_while(
     async with webhook() as hook, pushing(agent) as caller:
         hook.answer = lambda told: 500
         task = await caller.task("go", hook.url)
-        push = await caller.settled(task.id, PushState.PARKED)
+        push = await caller.settled(task.id, PushState.SUSPENDED)
         tries = len(hook.told)
         assert tries >= 3
         assert [told.number for told in hook.told] == [1] * tries
@@ -232,7 +234,7 @@ async def test_a_suspended_webhook_goes_on_when_it_is_created_again() -> None:
     async with webhook() as hook, pushing(agent) as caller:
         hook.answer = lambda told: 410
         task = await caller.task("go", hook.url)
-        await caller.settled(task.id, PushState.PARKED)
+        await caller.settled(task.id, PushState.SUSPENDED)
         hook.answer = lambda told: 200
         await caller.create(task.id, hook.url)
         await caller.settled(task.id, PushState.DONE)
@@ -264,7 +266,7 @@ async def test_a_webhook_that_does_not_answer_in_time_is_given_up_on() -> None:
 
         hook.answer = hang
         task = await caller.task("go", hook.url)
-        push = await caller.settled(task.id, PushState.PARKED)
+        push = await caller.settled(task.id, PushState.SUSPENDED)
         assert push.note.startswith("no answer in 0.05 s")
         never.set()
 
@@ -456,7 +458,7 @@ async def test_a_name_that_leads_to_a_private_address_is_told_nothing() -> None:
 
         host.push._sender._resolver = Names()  # type: ignore[assignment]
         task = await caller.task("go", hook.url.replace("127.0.0.1", "rebinding.example.com"))
-        push = await caller.settled(task.id, PushState.PARKED)
+        push = await caller.settled(task.id, PushState.SUSPENDED)
         assert push.note == "it is at a loopback address"
         assert hook.told == []
 
@@ -587,9 +589,9 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(
             self._fail()
             return await super().pushes(task_id)
 
-        async def move_push(self, task_id: str, push: Any) -> bool:
+        async def save_delivery(self, task_id: str, push: Any) -> bool:
             self._fail()
-            return await super().move_push(task_id, push)
+            return await super().save_delivery(task_id, push)
 
         def _fail(self) -> None:
             if self.failures:

@@ -19,7 +19,8 @@ from parley.model.requests import (
 from parley.model.tasks import Task
 from parley.store.lease import SHORTEST_LEASE, Lease
 from parley.store.memory import MemoryLogs
-from parley.store.task_store import PushRecord, PushState, StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.engine.fleet import Fleet, MortalStore, Replica
 from tests.webhooks import Told, Webhook, webhook
 
@@ -257,7 +258,7 @@ async def test_a_webhook_that_comes_back_goes_on_where_it_is_by_then(mortal_flee
         counter.allowed.release()
         counter.allowed.release()
         await until_seen(one, task.id, 4)
-        assert await other.move_push(task.id, replace(pushes["default"], cursor=4))
+        assert await other.save_delivery(task.id, replace(pushes["default"], cursor=4))
         await other.close()
         pushes["default"] = replace(pushes["default"], lease_owner=one.name)
         for _ in range(4):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from parley import Agent, Turn
 from parley.push.delivery import RetryPolicy
 from parley.push.http_sender import DeliveryFailure
-from parley.store.task_store import PushState
+from parley.store.protocols.webhooks import PushState
 from tests.push.pushing import PATIENT, config, gated, pushing
 from tests.webhooks import Told, webhook
 

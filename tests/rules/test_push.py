@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parley.store.task_store import PushState
+from parley.store.protocols.webhooks import PushState
 from tests.push.pushing import gated, pushing
 from tests.rules.conftest import only
 from tests.rules.wire import Wire
@@ -46,7 +46,7 @@ async def test_rule_11_there_is_an_end_to_trying():
         hook.answer = lambda told: 500
         gate.set()
         task = await pushed.task("go", hook.url)
-        parked = await pushed.settled(task.id, PushState.PARKED)
+        parked = await pushed.settled(task.id, PushState.SUSPENDED)
     assert "500" in parked.note
     assert f"{len(hook.told)} times in a row" in parked.note
 

@@ -19,7 +19,7 @@ from parley.model.push import TaskPushNotificationConfig
 from parley.push.http_sender import DeliveryFailure, HttpSender
 from parley.security.egress import Egress
 from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector
-from parley.store.task_store import PushRecord
+from parley.store.protocols.webhooks import PushRecord
 from tests.client.scripted_server import Exchange, scripted
 from tests.security.flooding import KINDS
 

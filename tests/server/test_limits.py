@@ -29,7 +29,8 @@ from parley.server.app import App, Settings
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import Append, StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.task_log import Append
 from tests.client.trusting import grpc_of
 from tests.contract.conftest import past_the_card
 

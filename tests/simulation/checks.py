@@ -9,10 +9,10 @@ import msgspec
 
 from parley.model.parts import text_of
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
-from parley.store.events import Kind, LoggedEvent, Received, Remembered, TurnStarted
+from parley.store.events import LoggedEvent, MessageReceived, RecordKind, StepResult, TurnStarted
 from parley.store.fold import Fold
 from parley.store.head import Head
-from parley.store.task_store import Append
+from parley.store.protocols.task_log import Append
 from tests.simulation.programs import expected_artifacts
 
 if TYPE_CHECKING:
@@ -121,10 +121,10 @@ class LogChecker:
         except ValueError as error:
             world.violated("L3", name, error)
         kept.records.append(record)
-        if isinstance(event, Received):
+        if isinstance(event, MessageReceived):
             kept.received[event.entry] = event.message.message_id
             kept.received_at[event.entry] = world.loop.time()
-        elif isinstance(event, Remembered):
+        elif isinstance(event, StepResult):
             if event.key.startswith("step:") and event.key in kept.remembered:
                 world.violated("E3", name, f"{event.key} is remembered twice")
             kept.remembered.add(event.key)
@@ -283,6 +283,6 @@ def _short(record: LoggedEvent) -> str:
     if isinstance(event, TurnStarted):
         kind = "live" if event.live else "released" if event.released else "turn"
         return f"{record.seq}.{record.sub}:{kind}{event.turn}.{event.attempt}"
-    if record.kind is Kind.ARTIFACT:
+    if record.kind is RecordKind.ARTIFACT:
         return f"{record.seq}:artifact"
     return f"{record.seq}.{record.sub}:{record.kind.value}"

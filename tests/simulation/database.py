@@ -17,17 +17,12 @@ from parley.store.events import LoggedEvent
 from parley.store.head import payload_of
 from parley.store.lease import Lease, LivenessGate
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.task_store import (
-    Append,
-    Committed,
-    Conflict,
-    PushRecord,
-    Receipt,
-    Scope,
-    StoreError,
-    StoreUnavailable,
-    TaskQuery,
-)
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import Conflict, StoreError, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import Append, Committed
+from parley.store.protocols.webhooks import PushRecord
 from tests.simulation.checks import LogChecker
 from tests.simulation.loop import Process
 from tests.simulation.world import World
@@ -296,8 +291,8 @@ class SimulatedStore:
     async def replicas(self) -> Any:
         return await self._ask("replicas", self._inner.replicas)
 
-    async def parked(self, agent: str, since: int, limit: int) -> Any:
-        return await self._ask("parked", self._inner.parked, agent, since, limit)
+    async def awaiting_input(self, agent: str, since: int, limit: int) -> Any:
+        return await self._ask("awaiting_input", self._inner.awaiting_input, agent, since, limit)
 
     async def receipt(self, scope: Scope, message_id: str) -> Any:
         return await self._ask("receipt", self._inner.receipt, scope, message_id)
@@ -311,8 +306,8 @@ class SimulatedStore:
     async def pushes(self, task_id: str) -> Any:
         return await self._ask("pushes", self._inner.pushes, task_id)
 
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Any:
-        return await self._ask("undelivered", self._inner.undelivered, agents, after, limit)
+    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> Any:
+        return await self._ask("active_pushes", self._inner.active_pushes, agents, after, limit)
 
     # -- what changes something ----------------------------------------------------------------
 
@@ -362,8 +357,8 @@ class SimulatedStore:
     async def put_push(self, task_id: str, push: PushRecord) -> Any:
         return await self._ask("put_push", self._inner.put_push, task_id, push)
 
-    async def move_push(self, task_id: str, push: PushRecord) -> Any:
-        return await self._ask("move_push", self._inner.move_push, task_id, push)
+    async def save_delivery(self, task_id: str, push: PushRecord) -> Any:
+        return await self._ask("save_delivery", self._inner.save_delivery, task_id, push)
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
         await self._ask("remove_push", self._inner.remove_push, task_id, push_id)

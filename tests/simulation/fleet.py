@@ -12,7 +12,7 @@ from parley.engine.service.service import AgentService
 from parley.host.host import Host
 from parley.model.errors import A2AError
 from parley.store.lease import Lease
-from parley.store.task_store import StoreError
+from parley.store.protocols.errors import StoreError
 from tests.simulation.bus import SimulatedBus, Wire
 from tests.simulation.checks import LogChecker
 from tests.simulation.database import Database, SimulatedStore

@@ -17,7 +17,7 @@ from parley.store import follow, memory
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import logged
 from parley.store.head import Head
-from parley.store.task_store import Append
+from parley.store.protocols.task_log import Append
 
 if TYPE_CHECKING:
     from tests.simulation.database import SimulatedStore
@@ -84,8 +84,8 @@ _KINDS = {
     "TaskStatusUpdateEvent": "status",
     "TaskArtifactUpdateEvent": "artifact",
     "TurnStarted": "turn",
-    "Received": "received",
-    "Remembered": "remembered",
+    "MessageReceived": "received",
+    "StepResult": "remembered",
     "CancelRequested": "cancel",
 }
 
@@ -95,12 +95,12 @@ class ClaimsWhatIsHeld(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        claimed = memory.claimed
+        claimed = memory.with_claim
 
         def take(head: Head | None, task_id: str, replica: str) -> Head:
             return claimed(head and replace(head, lease_owner=""), task_id, replica)
 
-        with _instead(memory, "claimed", take):
+        with _instead(memory, "with_claim", take):
             yield
 
 

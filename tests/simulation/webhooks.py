@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 
 from parley.push.http_sender import DeliveryFailure
-from parley.store.task_store import PushRecord, PushState
+from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.simulation.checks import LogChecker
 from tests.simulation.world import World
 

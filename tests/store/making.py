@@ -16,9 +16,11 @@ from parley.model.tasks import (
     TaskStatusUpdateEvent,
 )
 from parley.store.artifact_fold import ArtifactPiece
-from parley.store.events import KeptCaller, Kind, LoggedEvent, Received, TurnStarted
+from parley.store.events import LoggedEvent, MessageReceived, RecordKind, StoredCaller, TurnStarted
 from parley.store.fold import Fold
-from parley.store.task_store import Append, Scope, TaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append
+from parley.store.task_store import TaskStore
 
 SCOPE = Scope("agent", "tenant", "owner")
 AT = 1_000_000
@@ -78,12 +80,12 @@ def task(
     )
 
 
-def received(text: str, caller: KeptCaller | None = None) -> Received:
+def received(text: str, caller: StoredCaller | None = None) -> MessageReceived:
     said = message(text, role=Role.USER)
-    return Received(entry=f"entry-{next(_numbers)}", message=said, caller=caller)
+    return MessageReceived(entry=f"entry-{next(_numbers)}", message=said, caller=caller)
 
 
-def turn_started(turn: int, *texts: str, caller: KeptCaller | None = None) -> TurnStarted:
+def turn_started(turn: int, *texts: str, caller: StoredCaller | None = None) -> TurnStarted:
     said = tuple(message(text, role=Role.USER) for text in texts)
     return TurnStarted(turn=turn, messages=said, caller=caller)
 
@@ -125,7 +127,7 @@ async def left(store: TaskStore, agent: str = SCOPE.agent) -> tuple[list[str], i
 
 async def private_records(store: TaskStore, task_id: str) -> list[LoggedEvent]:
     """Every private record of a task."""
-    kinds = [kind for kind in Kind if not kind.is_public]
+    kinds = [kind for kind in RecordKind if not kind.is_public]
     return list(await store.private_records(task_id, kinds))
 
 

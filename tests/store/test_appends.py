@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 
 from parley.model.encoding import encode
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from parley.store.events import CancelRequested, Kind, LoggedEvent, Remembered
+from parley.store.events import CancelRequested, LoggedEvent, RecordKind, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
+from parley.store.protocols.errors import Conflict, Fenced, StoreUnavailable, TaskEnded, UnknownTask
+from parley.store.protocols.task_log import PAGE_BYTES, Append
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import (
-    PAGE_BYTES,
-    Append,
-    Conflict,
-    Fenced,
-    StoreUnavailable,
-    TaskEnded,
-    TaskStore,
-    UnknownTask,
-)
+from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
 from tests.store.making import (
     SCOPE,
@@ -61,28 +54,28 @@ async def test_public_events_are_numbered_and_private_ones_hang_on_them(
     assert await store.append(addition("t", 2, chunk("t", "x"), chunk("t", "y"))) == 4
     places = [(r.seq, r.sub, r.kind) for r in told]
     assert places == [
-        (1, 0, Kind.TASK),
-        (1, 1, Kind.RECEIVED),
-        (1, 2, Kind.RECEIVED),
-        (1, 3, Kind.TURN),
-        (2, 0, Kind.STATUS),
-        (2, 1, Kind.RECEIVED),
-        (3, 0, Kind.ARTIFACT),
-        (4, 0, Kind.ARTIFACT),
+        (1, 0, RecordKind.TASK),
+        (1, 1, RecordKind.RECEIVED),
+        (1, 2, RecordKind.RECEIVED),
+        (1, 3, RecordKind.TURN),
+        (2, 0, RecordKind.STATUS),
+        (2, 1, RecordKind.RECEIVED),
+        (3, 0, RecordKind.ARTIFACT),
+        (4, 0, RecordKind.ARTIFACT),
     ]
     assert numbers(await all_events(store, "t")) == [1, 2, 3, 4]
 
 
 async def test_what_is_read_is_what_was_told(store: TaskStore, told: list[LoggedEvent]) -> None:
-    remembered = Remembered(key="k", value=msgspec.Raw(b'{"a":\n [1]}'))
+    remembered = StepResult(key="k", value=msgspec.Raw(b'{"a":\n [1]}'))
     await store.append(creation("t", received("a"), remembered, turn_started(1)))
     await store.append(addition("t", 1, status("t", WORKING, "said"), chunk("t", "x"), turn=7))
     public = [r for r in told if r.sub == 0]
     assert await all_events(store, "t") == public
     private = await private_records(store, "t")
-    [value] = [r for r in private if r.kind is Kind.REMEMBERED]
-    assert private == [r if r.kind is not Kind.REMEMBERED else value for r in told if r.sub]
-    assert isinstance(value.event, Remembered)
+    [value] = [r for r in private if r.kind is RecordKind.REMEMBERED]
+    assert private == [r if r.kind is not RecordKind.REMEMBERED else value for r in told if r.sub]
+    assert isinstance(value.event, StepResult)
     assert msgspec.json.decode(value.event.value) == {"a": [1]}
     assert [r.turn for r in public] == [1, 7, 7]
     assert [encode(r.event) for r in public] == [r.payload for r in public]

@@ -19,12 +19,15 @@ import pytest
 
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import Task, TaskState
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 from parley.store.fold import Fold
 from parley.store.postgres.connection import texts
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import LIST_BYTES, TaskQuery
+from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sql import queries
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import LIST_BYTES, PushRecord, PushState, Scope, TaskQuery, TaskStore
+from parley.store.task_store import TaskStore
 from tests.services.postgres import PostgresServer
 from tests.store.counting import CountingStore
 from tests.store.making import (
@@ -214,7 +217,7 @@ async def test_messages_that_wait_are_read_once_each(tmp_path: Path) -> None:
             assert first.event == waiting[turn - 2]
             events = [turn_started(turn, "w" * 1000), status("t", TaskState.WORKING)]
             seq = await store.append(addition("t", seq, *events, turn=turn, taken=1))
-            [started] = await store.private_records("t", [Kind.TURN], after=after)
+            [started] = await store.private_records("t", [RecordKind.TURN], after=after)
             after = (started.seq, started.sub)
         assert await store.waiting_messages("t") == []
         read[count] = store.read
@@ -277,9 +280,9 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_sqlite(tmp_path
         await store.append(creation("new", pushes=(webhook(1),)))
         steps = steps_of(store)
         values = {"agents": '["agent"]', "replica": store.replica, "after": 0, "limit": 100}
-        costs.append((steps("undelivered", values), steps("claimable_pushes", ("agent", 100))))
-        held = await store.undelivered(["agent"], 0, 100)
-        assert (held.free, held.held) == (False, (("new", "r1"),))
+        costs.append((steps("active_pushes", values), steps("claimable_pushes", ("agent", 100))))
+        held = await store.active_pushes(["agent"], 0, 100)
+        assert (held.has_unclaimed, held.claimed) == (False, (("new", "r1"),))
         assert await store.claim_pushes("agent", 100) == []
         await store.close()
     for before, after in zip(*costs, strict=True):
@@ -306,7 +309,7 @@ async def test_webhooks_of_retired_agents_cost_others_nothing_in_postgres(
         with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
             schema = store._address.schema
             connection.execute(f"VACUUM ANALYZE {schema}.pushes, {schema}.tasks")
-            sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql["undelivered"]
+            sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql["active_pushes"]
             values["agents"] = ["agent"]
             [(plan,)] = connection.execute(sql, values).fetchall()
         costs.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])

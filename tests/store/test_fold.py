@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parley.model.parts import Artifact, Part
 from parley.model.tasks import Task, TaskState
-from parley.store.events import CancelRequested, Remembered
+from parley.store.events import CancelRequested, StepResult
 from parley.store.fold import Fold, IllegalEvent, fold
 from tests.store.making import chunk, message, received, status, task, turn_started
 
@@ -115,7 +115,7 @@ def test_a_further_attempt_changes_nothing() -> None:
 
 def test_records_that_wait_change_nothing() -> None:
     before = folded(status("t", TaskState.WORKING, "one"))
-    notes = [received("a"), CancelRequested(), Remembered(key="k", value=b"1")]  # type: ignore[arg-type]
+    notes = [received("a"), CancelRequested(), StepResult(key="k", value=b"1")]  # type: ignore[arg-type]
     assert fold(notes, before) == before
 
 

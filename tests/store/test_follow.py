@@ -14,7 +14,8 @@ from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.follow import PAGE, Gap, TaskGone, follow
 from parley.store.memory import MemoryTaskStore
-from parley.store.task_store import PAGE_BYTES, TaskStore
+from parley.store.protocols.task_log import PAGE_BYTES
+from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
 from tests.store.making import addition, chunk, creation, numbers, received, status
 

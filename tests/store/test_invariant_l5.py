@@ -12,7 +12,8 @@ from parley.model.tasks import TaskState
 from parley.store.bus.subscriptions import BUFFER_BYTES, BUFFER_RECORDS, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.follow import PAGE, follow
-from parley.store.task_store import PAGE_BYTES, TaskStore
+from parley.store.protocols.task_log import PAGE_BYTES
+from parley.store.task_store import TaskStore
 from tests.store.making import addition, chunk, creation, numbers, status
 
 pytestmark = [pytest.mark.anyio, pytest.mark.L5]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 from parley.store.fold import fold
+from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import TaskQuery
 from tests.store.making import SCOPE, all_events, numbers
 
 pytestmark = [
@@ -112,12 +112,12 @@ async def _check(store: SqliteTaskStore, acknowledged: dict[str, int]) -> None:
         events = await all_events(store, name)
         assert numbers(events) == list(range(1, record.seq + 1))
         assert record.seq >= seq
-        turns = await store.private_records(name, [Kind.TURN])
+        turns = await store.private_records(name, [RecordKind.TURN])
         log = sorted([*events, *turns], key=lambda r: (r.seq, r.sub))
         assert fold([r.event for r in log]) == record.task
         # An append is there as a whole: the status of every fifth comes with its chunk.
         assert record.task.status.message is None or record.task.artifacts[0].parts
-        received = await store.private_records(name, [Kind.RECEIVED])
+        received = await store.private_records(name, [RecordKind.RECEIVED])
         assert len(received) == record.waiting
         assert await store.waiting_messages(name, limit=len(received)) == received
     page = await store.list(TaskQuery(scope=SCOPE, artifacts=True))

@@ -10,7 +10,9 @@ import pytest
 
 from parley.model.tasks import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.fold import IllegalEvent, fold
-from parley.store.task_store import Scope, TaskPage, TaskQuery, TaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskPage, TaskQuery
+from parley.store.task_store import TaskStore
 from tests.store.making import SCOPE, addition, chunk, creation, pieces, status, task, turn_started
 
 pytestmark = pytest.mark.anyio

@@ -22,33 +22,38 @@ from hypothesis.stateful import (
 )
 
 from parley.model.tasks import TaskState
-from parley.store.events import CancelRequested, Kind, LoggedEvent, Received, TurnStarted
+from parley.store.events import (
+    CancelRequested,
+    LoggedEvent,
+    MessageReceived,
+    RecordKind,
+    TurnStarted,
+)
 from parley.store.fold import Fold, IllegalEvent
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import (
-    Append,
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import (
     Conflict,
     DuplicateReceipt,
     Fenced,
     LeaseHeld,
-    LogPosition,
-    Receipt,
-    Scope,
     StoreError,
     TaskEnded,
-    TaskQuery,
-    TaskStore,
     UnknownTask,
 )
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import Append, LogPosition
+from parley.store.sqlite.store import SqliteTaskStore
+from parley.store.task_store import TaskStore
 from tests.services.postgres import PostgresServer
 from tests.store.making import AT, addition, chunk, creation, received, status, turn_started
 
 T = TypeVar("T")
 
 SCOPES = [Scope("a"), Scope("a", "tenant"), Scope("b", "", "owner")]
-PRIVATE = (Received, TurnStarted, CancelRequested)
+PRIVATE = (MessageReceived, TurnStarted, CancelRequested)
 
 
 class Known:
@@ -66,7 +71,7 @@ class Known:
         self.waiting = 0
         self.cancel_requested = False
         self.lease_owner = ""
-        self.place = 0
+        self.queue_key = 0
 
     @property
     def seq(self) -> int:
@@ -174,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         known.fold = trial
         for event in append.events:
             (known.private if isinstance(event, PRIVATE) else known.events).append(event)
-            known.waiting += isinstance(event, Received)
+            known.waiting += isinstance(event, MessageReceived)
             known.cancel_requested |= isinstance(event, CancelRequested)
         if append.expected_seq is not None:
             known.turn = append.turn
@@ -191,7 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
             elif known.turn_open:
                 known.lease_owner = replica
         if known.is_unclaimed and not was_unclaimed:
-            known.place = append.place
+            known.queue_key = append.queue_key
         self.known[append.task_id] = known
         return None
 
@@ -234,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
             epoch=known.epoch + data.draw(st.sampled_from([0, 0, 0, 0, -1, 1])),
             turn_open=data.draw(st.sampled_from([None, True, False])),
             release=data.draw(st.sampled_from([False, False, True])),
-            place=data.draw(st.integers(0, 3)),
+            queue_key=data.draw(st.integers(0, 3)),
             taken=data.draw(st.integers(0, 2)),
         )
         if data.draw(st.booleans()):
@@ -255,8 +260,8 @@ class StoreMachine(RuleBasedStateMachine):
         events = data.draw(st.lists(st.builds(received, st.just("f")), min_size=1, max_size=2))
         if data.draw(st.booleans()):
             events.append(CancelRequested())
-        place = data.draw(st.integers(0, 3))
-        self.do(addition(task_id, None, *events, turn=99, epoch=99, place=place))
+        queue_key = data.draw(st.integers(0, 3))
+        self.do(addition(task_id, None, *events, turn=99, epoch=99, queue_key=queue_key))
 
     @rule(task_id=tasks, state=ends, late=st.booleans())
     def end(self, task_id: str, state: TaskState, late: bool) -> None:
@@ -292,17 +297,17 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         store = self.store
         assert self.run(store.unclaimed()).get(agent, 0) == len(line)
-        places = [self.known[task_id].place for task_id in line]
-        first = min([place for place in places if place], default=0)
+        keys = [self.known[task_id].queue_key for task_id in line]
+        first = min([key for key in keys if key], default=0)
         assert self.run(store.first_queued(agent)) == first
-        line.sort(key=lambda task_id: self.known[task_id].place)
+        line.sort(key=lambda task_id: self.known[task_id].queue_key)
         adopted = self.run(store.claim_batch(agent, limit))
         assert [each.task_id for each in adopted] == line[:limit]
         for each in adopted:
             known = self.known[each.task_id]
             known.epoch += 1
             known.lease_owner = store.replica
-            assert (each.epoch, each.place) == (known.epoch, known.place)
+            assert (each.epoch, each.queue_key) == (known.epoch, known.queue_key)
 
     @rule()
     def look_at_what_is_held(self) -> None:
@@ -331,7 +336,7 @@ class StoreMachine(RuleBasedStateMachine):
             for task_id, known in self.known.items()
         }
         found = self.run(self.store.positions([*self.known, "nobody"]))
-        assert {place.task_id: place for place in found} == expected
+        assert {position.task_id: position for position in found} == expected
 
     @rule()
     def use_what_is_not_there(self) -> None:
@@ -354,14 +359,16 @@ class StoreMachine(RuleBasedStateMachine):
         known = self.known[task_id]
         told = [record for record in self.told[task_id] if record.sub]
         after = data.draw(st.sampled_from([(0, 0), *[(r.seq, r.sub) for r in told]]))
-        kinds = data.draw(st.sets(st.sampled_from([Kind.RECEIVED, Kind.TURN]), min_size=1))
+        kinds = data.draw(
+            st.sets(st.sampled_from([RecordKind.RECEIVED, RecordKind.TURN]), min_size=1)
+        )
         limit = data.draw(st.none() | st.integers(1, 3))
         found = self.run(self.store.private_records(task_id, list(kinds), after=after, limit=limit))
         behind = [r for r in told if r.kind in kinds and (r.seq, r.sub) > after]
         assert list(found) == behind[:limit]
         skip = data.draw(st.integers(0, 2))
         waiting = self.run(self.store.waiting_messages(task_id, skip=skip, limit=2))
-        received = [r for r in told if r.kind is Kind.RECEIVED]
+        received = [r for r in told if r.kind is RecordKind.RECEIVED]
         untaken = received[len(received) - known.waiting :]
         assert list(waiting) == untaken[skip : skip + 2]
 
@@ -448,7 +455,7 @@ class SqliteMachine(StoreMachine):
         self.run(self.store.open(self.tell))
         for known in self.known.values():
             if known.lease_owner:
-                known.lease_owner, known.place = "", 0
+                known.lease_owner, known.queue_key = "", 0
                 known.epoch += 1
 
 
@@ -468,7 +475,7 @@ class PostgresMachine(StoreMachine):
         self.run(store.close())
         for known in self.known.values():
             if known.lease_owner == replica:
-                known.lease_owner, known.place = "", 0
+                known.lease_owner, known.queue_key = "", 0
                 known.epoch += 1
         self.stores[0] = PostgresTaskStore(self.url)
         self.run(self.stores[0].open(self.tell))

@@ -11,20 +11,13 @@ from msgspec.structs import replace
 
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
+from parley.store.protocols.errors import StoreError, TaskEnded, TooManyPushes, UnknownTask
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.webhooks import MAX_PUSHES, PushRecord, PushState
 from parley.store.sql import migrations
 from parley.store.sqlite.file import APPLICATION_ID
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import (
-    MAX_PUSHES,
-    PushRecord,
-    PushState,
-    StoreError,
-    TaskEnded,
-    TaskQuery,
-    TaskStore,
-    TooManyPushes,
-    UnknownTask,
-)
+from parley.store.task_store import TaskStore
 from tests.store.conftest import Clock
 from tests.store.making import SCOPE, addition, chunk, creation, received, status
 
@@ -103,7 +96,7 @@ async def test_a_task_that_is_not_there_has_no_configurations(store: TaskStore) 
     with pytest.raises(UnknownTask):
         await store.put_push("t", push())
     await store.remove_push("t", "a")
-    assert not await store.move_push("t", push("a"))
+    assert not await store.save_delivery("t", push("a"))
 
 
 async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
@@ -112,7 +105,7 @@ async def test_the_same_id_replaces_and_goes_on_where_the_one_before_stood(
     await store.append(creation("t"))
     first = await store.put_push("t", push("a"))
     await store.append(addition("t", 1, chunk("t", "x"), chunk("t", "y")))
-    assert await store.move_push("t", replace(first, cursor=2))
+    assert await store.save_delivery("t", replace(first, cursor=2))
     other = push("a", url="https://example.com/other", revision="r2")
     kept = await store.put_push("t", other)
     assert kept == replace(other, cursor=2, lease_owner=store.replica)
@@ -128,9 +121,9 @@ async def test_the_same_again_changes_nothing(store: TaskStore) -> None:
 async def test_a_parked_one_is_active_again_when_it_is_made_anew(store: TaskStore) -> None:
     await store.append(creation("t", chunk("t", "x")))
     first = await store.put_push("t", push("a"))
-    await store.move_push("t", replace(first, state=PushState.PARKED, note="HTTP 404"))
+    await store.save_delivery("t", replace(first, state=PushState.SUSPENDED, note="HTTP 404"))
     [parked] = await store.pushes("t")
-    assert (parked.state, parked.note) == (PushState.PARKED, "HTTP 404")
+    assert (parked.state, parked.note) == (PushState.SUSPENDED, "HTTP 404")
     again = await store.put_push("t", push("a", revision="r2"))
     assert (again.state, again.note, again.revision) == (PushState.ACTIVE, "", "r2")
     assert again.lease_owner == store.replica
@@ -150,10 +143,10 @@ async def test_a_move_of_one_that_was_made_anew_is_forgotten(store: TaskStore) -
     await store.append(creation("t"))
     old = await store.put_push("t", push("a"))
     new = await store.put_push("t", push("a", url=URL + "2", revision="r2"))
-    assert not await store.move_push("t", replace(old, cursor=7))
+    assert not await store.save_delivery("t", replace(old, cursor=7))
     assert await store.pushes("t") == [new]
     await store.remove_push("t", "a")
-    assert not await store.move_push("t", replace(new, cursor=7))
+    assert not await store.save_delivery("t", replace(new, cursor=7))
     assert list(await store.pushes("t")) == []
 
 
@@ -170,15 +163,15 @@ async def test_a_store_says_which_webhooks_are_told_from_here(store: TaskStore) 
         await store.append(creation(f"t{n}"))
         for m in range(3):
             await store.put_push(f"t{n}", push(f"p{m}", revision=f"{n}.{m}"))
-    await store.move_push("t0", replace(push("p0", revision="0.0"), state=PushState.PARKED))
+    await store.save_delivery("t0", replace(push("p0", revision="0.0"), state=PushState.SUSPENDED))
     await store.remove_push("t0", "p1")
-    whole = await store.undelivered([SCOPE.agent], 0, 100)
-    assert (whole.free, whole.next, len(whole.held)) == (False, 0, 28)
-    assert ("t0", "0.2") in whole.held
-    first = await store.undelivered([SCOPE.agent], 0, 25)
-    second = await store.undelivered([SCOPE.agent], first.next, 25)
-    assert (len(first.held), second.next) == (25, 0)
-    assert {*first.held, *second.held} == set(whole.held)
+    whole = await store.active_pushes([SCOPE.agent], 0, 100)
+    assert (whole.has_unclaimed, whole.next, len(whole.claimed)) == (False, 0, 28)
+    assert ("t0", "0.2") in whole.claimed
+    first = await store.active_pushes([SCOPE.agent], 0, 25)
+    second = await store.active_pushes([SCOPE.agent], first.next, 25)
+    assert (len(first.claimed), second.next) == (25, 0)
+    assert {*first.claimed, *second.claimed} == set(whole.claimed)
 
 
 async def test_a_task_has_a_bounded_number_however_they_come(store: TaskStore) -> None:

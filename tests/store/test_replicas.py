@@ -10,19 +10,14 @@ from msgspec.structs import replace
 
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.tasks import TaskState
-from parley.store.events import CancelRequested, Kind, LoggedEvent
+from parley.store.events import CancelRequested, LoggedEvent, RecordKind
 from parley.store.lease import Lease
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.task_store import (
-    Conflict,
-    Fenced,
-    LeaseHeld,
-    PushRecord,
-    PushState,
-    Replica,
-    TaskStore,
-)
+from parley.store.protocols.claims import Replica
+from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld
+from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.task_store import TaskStore
 from tests.store.making import (
     SCOPE,
     addition,
@@ -78,8 +73,8 @@ async def two(one: TaskStore, start: Start) -> TaskStore:
 async def silence(store: TaskStore) -> None:
     """Let a replica say no more that it is alive, as a process that hangs."""
     if isinstance(store, MemoryTaskStore):
-        assert store._beating is not None
-        store._beating.cancel()
+        assert store._heartbeat is not None
+        store._heartbeat.cancel()
     else:
         assert isinstance(store, PostgresTaskStore)
         assert store._heartbeat is not None
@@ -93,8 +88,8 @@ async def until(done: Callable[[], Awaitable[object]]) -> None:
 
 
 async def lease_owner(store: TaskStore, task_id: str) -> str:
-    [place] = await store.positions([task_id])
-    return place.lease_owner
+    [position] = await store.positions([task_id])
+    return position.lease_owner
 
 
 def push(push_id: str = "p") -> PushRecord:
@@ -151,7 +146,7 @@ async def test_replicas_that_append_to_one_task_at_once_lose_nothing(
         assert record is not None
         assert (record.seq, record.waiting, record.cancel_requested) == (101, 30, True)
         assert numbers(await all_events(store, "t")) == list(range(1, 102))
-        found = await store.private_records("t", [Kind.RECEIVED])
+        found = await store.private_records("t", [RecordKind.RECEIVED])
         assert len({r.event for r in found}) == 30  # type: ignore[attr-defined]
         assert await store.waiting_messages("t", limit=99) == found
 
@@ -173,15 +168,15 @@ async def test_of_two_that_continue_at_once_one_does(one: TaskStore, two: TaskSt
 async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
     one: TaskStore, two: TaskStore
 ) -> None:
-    for name, place in (("c", 3), ("a", 1), ("d", 3), ("b", 2)):
-        await one.append(creation(name, release=True, place=place))
+    for name, queue_key in (("c", 3), ("a", 1), ("d", 3), ("b", 2)):
+        await one.append(creation(name, release=True, queue_key=queue_key))
     await one.append(creation("under way"))
     await one.append(creation("at rest", turn_open=False))
     await one.append(creation("another's", scope=replace(SCOPE, agent="another"), release=True))
     assert await two.unclaimed() == {AGENT: 4, "another": 1}
     assert (await one.first_queued(AGENT), await one.first_queued("nobody")) == (1, 0)
     adopted = await two.claim_batch(AGENT, 3)
-    assert [(task.task_id, task.epoch, task.place) for task in adopted] == [
+    assert [(task.task_id, task.epoch, task.queue_key) for task in adopted] == [
         ("a", 2, 1), ("b", 2, 2), ("c", 2, 3),
     ]  # fmt: skip
     assert set(await two.held_tasks()) == {"a", "b", "c"}
@@ -195,7 +190,7 @@ async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
 async def test_work_under_way_comes_before_what_stands_in_line(
     one: TaskStore, two: TaskStore
 ) -> None:
-    await one.append(creation("queued", release=True, place=1))
+    await one.append(creation("queued", release=True, queue_key=1))
     await one.append(creation("begun"))
     await one.append(addition("begun", 1, chunk("begun", "x"), release=True))
     assert await one.first_queued(AGENT) == 1
@@ -206,11 +201,11 @@ async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
     one: TaskStore, two: TaskStore
 ) -> None:
     await one.append(creation("t", turn_open=False))
-    await two.append(addition("t", None, received("a"), place=7))
-    await two.append(addition("t", None, received("b"), place=9))
+    await two.append(addition("t", None, received("a"), queue_key=7))
+    await two.append(addition("t", None, received("b"), queue_key=9))
     assert await one.first_queued(AGENT) == 7
     [adopted] = await one.claim_batch(AGENT, 10)
-    assert (adopted.task_id, adopted.place) == ("t", 7)
+    assert (adopted.task_id, adopted.queue_key) == ("t", 7)
 
 
 @pytest.mark.E1
@@ -234,7 +229,7 @@ async def test_no_two_replicas_adopt_the_same_task(one: TaskStore, start: Start)
 async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     one: TaskStore, two: TaskStore
 ) -> None:
-    await one.append(creation("t", place=5))
+    await one.append(creation("t", queue_key=5))
     await one.append(addition("t", 1, chunk("t", "x")))
     await one.append(creation("at rest", turn_open=False))
     await one.put_push("t", push())
@@ -243,13 +238,13 @@ async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     await silence(one)
     await until(two.unclaimed)
     [adopted] = await two.claim_batch(AGENT, 10)
-    assert (adopted.task_id, adopted.epoch, adopted.place) == ("t", 3, 0)
+    assert (adopted.task_id, adopted.epoch, adopted.queue_key) == ("t", 3, 0)
     with pytest.raises(Fenced):
         await one.append(addition("t", 2, chunk("t", "late")))
     assert await two.append(addition("t", 2, chunk("t", "y"), epoch=3)) == 3
     assert await two.claim_pushes(AGENT, 10) == [("t", True)]
-    assert not await one.move_push("t", replace(before, cursor=2))
-    assert await two.move_push("t", replace(before, cursor=2))
+    assert not await one.save_delivery("t", replace(before, cursor=2))
+    assert await two.save_delivery("t", replace(before, cursor=2))
     [after] = await two.pushes("t")
     assert (after.cursor, after.lease_owner) == (2, two.replica)
 
@@ -301,11 +296,11 @@ async def test_a_replica_that_is_alive_keeps_what_it_holds(one: TaskStore, two: 
 async def test_places_say_what_another_did(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t", received("a")))
     await one.append(creation("u"))
-    before = {place.task_id: place for place in await two.positions(["t", "u", "nobody"])}
+    before = {position.task_id: position for position in await two.positions(["t", "u", "nobody"])}
     assert (before["t"].seq, before["t"].sub, before["t"].waiting) == (1, 1, 1)
     await one.append(addition("t", None, CancelRequested()))
     await one.append(addition("u", 1, status("u", TaskState.COMPLETED)))
-    after = {place.task_id: place for place in await two.positions(["t", "u"])}
+    after = {position.task_id: position for position in await two.positions(["t", "u"])}
     assert (after["t"].sub, after["t"].cancel_requested) == (2, True)
     assert (after["u"].ended, after["u"].lease_owner) == (True, "")
 
@@ -317,20 +312,20 @@ async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left
     made = [await one.put_push("t", push(f"push-{n}")) for n in range(2)]
     theirs = await two.put_push("t", push("theirs"))
     done = await one.put_push("t", push("done"))
-    assert await one.move_push("t", replace(done, state=PushState.DONE))
-    found = await one.undelivered([AGENT], 0, 100)
-    assert (found.free, found.next) == (False, 0)
-    assert set(found.held) == {("t", each.revision) for each in made}
-    assert (await two.undelivered([AGENT], 0, 100)).held == (("t", theirs.revision),)
+    assert await one.save_delivery("t", replace(done, state=PushState.DONE))
+    found = await one.active_pushes([AGENT], 0, 100)
+    assert (found.has_unclaimed, found.next) == (False, 0)
+    assert set(found.claimed) == {("t", each.revision) for each in made}
+    assert (await two.active_pushes([AGENT], 0, 100)).claimed == (("t", theirs.revision),)
     await silence(one)
     async with asyncio.timeout(20):
-        while not (await two.undelivered([AGENT], 0, 100)).free:
+        while not (await two.active_pushes([AGENT], 0, 100)).has_unclaimed:
             await asyncio.sleep(0.01)
-    assert not (await two.undelivered(["another agent"], 0, 100)).free
-    assert not (await one.undelivered([AGENT], 0, 100)).held
+    assert not (await two.active_pushes(["another agent"], 0, 100)).has_unclaimed
+    assert not (await one.active_pushes([AGENT], 0, 100)).claimed
     await two.claim_pushes(AGENT, 10)
-    found = await two.undelivered([AGENT], 0, 100)
-    assert (found.free, len(found.held)) == (False, 3)
+    found = await two.active_pushes([AGENT], 0, 100)
+    assert (found.has_unclaimed, len(found.claimed)) == (False, 3)
 
 
 async def test_webhooks_that_a_replica_tells_come_page_by_page(one: TaskStore) -> None:
@@ -339,28 +334,28 @@ async def test_webhooks_that_a_replica_tells_come_page_by_page(one: TaskStore) -
         await one.append(creation(f"t{n}"))
         for m in range(3):
             made.add((f"t{n}", (await one.put_push(f"t{n}", push(f"push-{m}"))).revision))
-    found, place = set(), 0
+    found, after = set(), 0
     for _ in range(5):
-        page = await one.undelivered([AGENT], place, 25)
-        assert len(page.held) <= 25
-        found |= set(page.held)
-        place = page.next
-        if not place:
+        page = await one.active_pushes([AGENT], after, 25)
+        assert len(page.claimed) <= 25
+        found |= set(page.claimed)
+        after = page.next
+        if not after:
             break
-    assert place == 0
+    assert after == 0
     assert found == made
 
 
 async def test_a_webhook_has_one_teller(one: TaskStore, two: TaskStore) -> None:
     await one.append(creation("t"))
     mine = await one.put_push("t", push("a"))
-    assert not await two.move_push("t", replace(mine, cursor=1))
-    assert await one.move_push("t", replace(mine, cursor=1))
+    assert not await two.save_delivery("t", replace(mine, cursor=1))
+    assert await one.save_delivery("t", replace(mine, cursor=1))
     assert list(await two.claim_pushes(AGENT, 10)) == []
     again = replace(push("a"), config=replace(mine.config, token="another"))
     theirs = await two.put_push("t", again)
     assert theirs.lease_owner == two.replica
-    assert not await one.move_push("t", replace(theirs, state=PushState.PARKED))
+    assert not await one.save_delivery("t", replace(theirs, state=PushState.SUSPENDED))
 
 
 async def test_configurations_that_two_make_at_once_are_all_kept(

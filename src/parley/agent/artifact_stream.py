@@ -10,7 +10,7 @@ from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt, TurnOver
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Part
-from parley.store.task_store import StoreError
+from parley.store.protocols.errors import StoreError
 
 BUFFER_SECONDS = 0.02
 """How long the newest chunk is buffered, so that the last one can be marked."""

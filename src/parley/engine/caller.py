@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from parley.model.service import ANONYMOUS, Caller, caller_of
-from parley.store.events import KeptCaller
+from parley.store.events import StoredCaller
 
 log = logging.getLogger("parley.engine")
 
@@ -48,11 +48,11 @@ def kept(caller: Caller, names: Collection[str]) -> Caller:
     return replace(caller, claims=claims)
 
 
-def record_of(caller: Caller) -> KeptCaller | None:
+def record_of(caller: Caller) -> StoredCaller | None:
     """Return the record of a caller, ``None`` for an anonymous one."""
     if caller == ANONYMOUS:
         return None
-    return KeptCaller(
+    return StoredCaller(
         id=caller.id,
         issuer=caller.issuer,
         authenticated=caller.authenticated,
@@ -60,7 +60,7 @@ def record_of(caller: Caller) -> KeptCaller | None:
     )
 
 
-def caller_in(record: KeptCaller | None, owner: str) -> Caller:
+def caller_in(record: StoredCaller | None, owner: str) -> Caller:
     """Return the caller in a record of a task that belongs to ``owner``.
 
     Without a record it is the owner. If an operator has assigned the caller's tasks to an issuer

@@ -37,19 +37,13 @@ from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import CancelRequested
-from parley.store.task_store import (
-    Append,
-    Claimed,
-    DuplicateReceipt,
-    PushRecord,
-    Receipt,
-    Scope,
-    StoreError,
-    TaskEnded,
-    TaskRecord,
-    TaskStore,
-    UnknownTask,
-)
+from parley.store.protocols.claims import Claimed
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import DuplicateReceipt, StoreError, TaskEnded, UnknownTask
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append, TaskRecord
+from parley.store.protocols.webhooks import PushRecord
+from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.engine")
 
@@ -310,9 +304,9 @@ class AgentExecutor:
 
     def _start_claimed(self, tasks: Sequence[Claimed]) -> None:
         for task in tasks:
-            if task.place:
+            if task.queue_key:
                 self.queue.backlog = max(0, self.queue.backlog - 1)
-                self.queue.advance(task.place)
+                self.queue.advance(task.queue_key)
             runner = self._runners.get(task.task_id)
             if runner is not None:
                 runner.successor_epoch = task.epoch  # the store fences it; another follows
@@ -368,7 +362,7 @@ class AgentExecutor:
             if is_queued and not self.closing and position.task_id not in self._runners:
                 self._start(position.task_id)
         if self.options.task_timeout is not None and self.runs_turns:
-            for task_id in await self.store.parked(self.agent, now, PARKED_BATCH):
+            for task_id in await self.store.awaiting_input(self.agent, now, PARKED_BATCH):
                 deadline = self.deadlines.of_task(task_id)
                 if deadline is None or deadline > now or task_id in self._runners:
                     continue

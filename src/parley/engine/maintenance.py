@@ -16,7 +16,8 @@ from parley.engine.executor import AgentExecutor
 from parley.model import backoff
 from parley.push.dispatcher import PushDispatcher
 from parley.store.ending import end
-from parley.store.task_store import PrunedElsewhere, StoreError, TaskStore
+from parley.store.protocols.errors import PrunedElsewhere, StoreError
+from parley.store.task_store import TaskStore
 
 log = logging.getLogger("parley.engine")
 
@@ -154,7 +155,7 @@ class Maintenance:
     async def _cancel_unanswered(self, agent: AgentDescription) -> None:
         if agent.input_timeout is not None:
             before = self._before(agent.input_timeout)
-            for task_id in await self._store.parked(agent.key, before, PRUNE_BATCH):
+            for task_id in await self._store.awaiting_input(agent.key, before, PRUNE_BATCH):
                 await self._executors[agent.key].cancel_unanswered(task_id)
 
     async def _prune(self, agent: AgentDescription) -> bool:

@@ -16,7 +16,8 @@ from parley.host.store_urls import open_bus, open_store
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.store.bus.subscriptions import Bus
-from parley.store.task_store import StoreError, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.task_store import TaskStore
 
 WORKER = (
     "this process is a worker: it runs turns, and answers nobody but health checks; send requests "

@@ -18,7 +18,9 @@ from parley.push.http_sender import DeliveryFailure, HttpSender, notification_id
 from parley.push.reader import EventReader, Notification, TaskReader
 from parley.push.scheduler import DeliveryJob, Destination
 from parley.security.egress import lookup_caller
-from parley.store.task_store import PushRecord, PushState, StoreError, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.task_store import TaskStore
 from parley.wire import versions
 
 log = logging.getLogger("parley.push")
@@ -201,7 +203,7 @@ class WebhookDelivery:
             return
         tries = f", {webhook.failures} times in a row" if webhook.failures > 1 else ""
         note = f"{failure.reason}{tries}"
-        webhook.push = replace(webhook.push, state=PushState.PARKED, note=note)
+        webhook.push = replace(webhook.push, state=PushState.SUSPENDED, note=note)
         log.warning("%s is suspended after event %d: %s", webhook, webhook.push.cursor, note)
 
     def _retry_delay(self, webhook: Webhook, failure: DeliveryFailure) -> float:
@@ -234,7 +236,7 @@ class WebhookDelivery:
         """Store the cursor and the state. Return whether this replica goes on delivering."""
         push = webhook.push
         if push != webhook.stored:
-            if not await self._store.move_push(webhook.task_id, push):
+            if not await self._store.save_delivery(webhook.task_id, push):
                 webhook.job.is_finished = True  # removed, or claimed by another replica
             webhook.stored = push
         if push.state is not PushState.ACTIVE:

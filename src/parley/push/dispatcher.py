@@ -27,7 +27,10 @@ from parley.security.egress import Egress, origin_of
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
-from parley.store.task_store import PushRecord, PushState, Scope, StoreError, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.task_store import TaskStore
 from parley.wire import versions
 
 if TYPE_CHECKING:
@@ -129,15 +132,17 @@ class PushDispatcher:
         """
         if not self._agents:
             return
-        undelivered = await self._store.undelivered(self._agents, self._reconciled, RECONCILE_BATCH)
+        undelivered = await self._store.active_pushes(
+            self._agents, self._reconciled, RECONCILE_BATCH
+        )
         self._reconciled = undelivered.next
-        for task_id, revision in undelivered.held:
+        for task_id, revision in undelivered.claimed:
             webhooks = self._tasks.get(task_id, ())
             if webhooks is not None and not any(
                 [webhook.push.revision == revision for webhook in webhooks]
             ):
                 self._request_load(task_id)
-        if undelivered.free:
+        if undelivered.has_unclaimed:
             await self.claim_batch()
 
     async def stop(self, grace: float) -> None:

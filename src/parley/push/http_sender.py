@@ -14,7 +14,7 @@ from urllib.parse import quote
 from parley.model.retry_after import seconds_of
 from parley.security.egress import Egress, find_cause, find_forbidden
 from parley.security.response_limits import ResponseLimitExceeded, bounded_connector
-from parley.store.task_store import PushRecord
+from parley.store.protocols.webhooks import PushRecord
 from parley.wire import versions
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
-from parley.store.events import Kind, LoggedEvent
+from parley.store.events import LoggedEvent, RecordKind
 from parley.store.task_store import TaskStore
 
 BATCH = 16
@@ -60,7 +60,7 @@ class TaskReader:
         while events := await self._store.events(self._task_id, self._read, BATCH):
             for event in events:
                 self._grown += len(event.payload)
-                self._is_due = self._is_due or event.kind is not Kind.ARTIFACT
+                self._is_due = self._is_due or event.kind is not RecordKind.ARTIFACT
             self._read = events[-1].seq
         if not self._is_due and self._grown <= self._last_size:
             return []

@@ -11,7 +11,7 @@ from parley.model.errors import FieldViolation, InvalidParamsError
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.uuid7 import new_id
 from parley.security.egress import Egress, ForbiddenAddress, normalize_host
-from parley.store.task_store import PushRecord
+from parley.store.protocols.webhooks import PushRecord
 
 MAX_ID = 256
 MAX_URL = 2048

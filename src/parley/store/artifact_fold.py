@@ -1,4 +1,4 @@
-"""The artifacts of a task as their updates make them, and the pieces in which stores keep them."""
+"""Folds artifact updates into artifacts, and into the pieces that stores keep."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class IllegalEvent(ValueError):
 
 
 class ArtifactPiece(NamedTuple):
-    """What is added to the stored form of one artifact.
+    """An addition to the stored form of one artifact.
 
     ``position`` is the artifact's in its task, from 0. ``head`` is the JSON of the artifact
     without its parts, empty when the piece before has it. ``parts`` are the JSON of further parts,
-    separated by commas. ``replaces`` says that the earlier pieces of this artifact go.
+    separated by commas. ``replaces`` removes the earlier pieces of this artifact.
     """
 
     position: int
@@ -42,11 +42,11 @@ class _Head(A2AStruct, frozen=True, kw_only=True):
 
 
 class ArtifactFold:
-    """The artifacts that the updates so far make, in the order in which they began.
+    """Builds artifacts from updates, in the order of their first updates.
 
     A chunk costs the chunk, not the artifact. ``strict`` is for our own agents: it refuses a chunk
-    for an artifact that was never begun, and one after an artifact's last chunk. Otherwise the
-    first begins the artifact and the second is added (§4.2.2 leaves both open). ``unsaved`` names
+    for an artifact that does not exist, and one after an artifact's last chunk. Otherwise the
+    first creates the artifact and the second is added (§4.2.2 leaves both open). ``unsaved`` names
     those of ``artifacts`` whose stored form lacks something.
     """
 
@@ -103,7 +103,7 @@ class ArtifactFold:
             self._complete.add(artifact_id)
 
     def take_unsaved(self) -> list[ArtifactPiece]:
-        """Return what the stored form lacks; from now on it counts as stored."""
+        """Return what the stored form lacks, and mark it as stored."""
         pieces = []
         for artifact_id in self._unsaved:
             growing = self._growing[artifact_id]
@@ -159,7 +159,7 @@ class _Growing:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the store has a piece of the artifact that this is, or that it replaces."""
+        """Whether the store has a piece of this artifact, or of the one that it replaces."""
         return self.replaces or self._saved > 0 or not self._has_new_head
 
     def piece(self) -> ArtifactPiece:
@@ -185,7 +185,7 @@ def _head_of(artifact: Artifact) -> bytes:
 
 
 def pieces_of(artifacts: Iterable[Artifact]) -> list[ArtifactPiece]:
-    """Return the pieces of artifacts of which the store has nothing."""
+    """Return all pieces of artifacts that the store does not have."""
     artifacts = tuple(artifacts)
     return ArtifactFold(
         artifacts, unsaved=[artifact.artifact_id for artifact in artifacts]

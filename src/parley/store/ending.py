@@ -1,7 +1,7 @@
-"""Ending background tasks for good.
+"""Ends asyncio tasks reliably. No I/O; any room may use it.
 
-Once is not always enough to cancel one: ``asyncio.wait_for``, which drivers use, forgets a
-cancellation that comes at the moment at which what it waits for is there (Python before 3.12).
+One cancellation is not always enough: ``asyncio.wait_for``, which drivers use, drops one that
+arrives together with the result (Python before 3.12).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ async def end(tasks: Iterable[asyncio.Future[Any]], *, grace: float = 0.0) -> No
 
 
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns. It runs to its end, though the caller is cancelled meanwhile.
+    """Run ``work`` to its end, even if the caller is cancelled meanwhile; return its result.
 
-    Opening and closing are such work: what is open only half nobody could close. The cancellation
-    is raised when the work has ended.
+    Use it to open and close: nothing could close what is half open. Raises the cancellation after
+    the work has ended.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -45,9 +45,9 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
 
 
 def check_cancelled() -> None:
-    """Raise ``CancelledError`` if this task was canceled, though a driver forgot it.
+    """Raise ``CancelledError`` if this task was canceled and a driver dropped it.
 
-    A task of a group needs to look itself: the group cancels it once.
+    The tasks of a group call this: the group cancels each once.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

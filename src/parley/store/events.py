@@ -1,8 +1,8 @@
 """The records of a task's log.
 
 Public events are the specification's own: the task, its status updates, its artifact updates.
-They are numbered 1..n without a gap. Private records never leave the server; each hangs on the
-number of the public event before it.
+They are numbered 1..n without a gap. Private records never leave the server; each has the number
+of the public event before it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEv
 TaskEvent = Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 
-class Kind(Enum):
-    """What a record is. The values are what stores keep."""
+class RecordKind(Enum):
+    """The kind of a record. The values are what stores keep."""
 
     TASK = "task"
     STATUS = "status"
@@ -37,17 +37,17 @@ class Kind(Enum):
 
     @property
     def is_public(self) -> bool:
-        """Whether readers outside the server see it, and it takes a number."""
+        """Whether it is numbered and readers outside the server see it."""
         return self in PUBLIC_KINDS
 
 
-PUBLIC_KINDS = frozenset({Kind.TASK, Kind.STATUS, Kind.ARTIFACT})
+PUBLIC_KINDS = frozenset({RecordKind.TASK, RecordKind.STATUS, RecordKind.ARTIFACT})
 
 
-class KeptCaller(A2AStruct, frozen=True, kw_only=True):
-    """The caller as a record keeps it: ``claims`` are those that the agent keeps.
+class StoredCaller(A2AStruct, frozen=True, kw_only=True):
+    """The caller in a record. ``claims`` are those that the agent keeps.
 
-    A record without one is of an anonymous caller, or was written before callers were kept.
+    A record without one has an anonymous caller, or is older than this record type.
     """
 
     id: str = ""
@@ -56,29 +56,28 @@ class KeptCaller(A2AStruct, frozen=True, kw_only=True):
     claims: dict[str, Any] = {}
 
 
-class Received(A2AStruct, frozen=True, kw_only=True):
-    """A message that waits for a turn (private). ``entry`` tells it from another of the same id.
+class MessageReceived(A2AStruct, frozen=True, kw_only=True):
+    """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    The rest is what its turn needs to know of the request that brought it.
+    The other fields are what its turn needs of the request.
     """
 
     entry: str
     message: Message
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
-    caller: KeptCaller | None = None
+    caller: StoredCaller | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
-    """A turn takes messages, or starts again (private).
+    """A turn takes messages, or a further attempt at it starts (private).
 
     ``messages`` enter the history with it, and ``entries`` name them among those received; both
-    are empty for a task's first turn, whose message the Task event holds, and for a further
-    attempt. ``attempt`` is 0 for a first turn that stands in line: nobody has begun it. ``answers``
-    is the key of the question that the message answers. ``live`` is set when
-    a running turn took a message in passing. ``released`` is set when the attempt was let go of on
-    purpose, by a server that shut down, and so does not count as a failed one. The rest is what a
-    further attempt needs to know of the request.
+    are empty for a task's first turn, whose message the Task event has, and for a further
+    attempt. ``attempt`` is 0 for a first turn that is queued and has not begun. ``answers``
+    is the key of the question that the message answers. ``live`` is set when a running turn reads a
+    message. ``released`` is set when a server that shuts down releases the attempt, which then does
+    not count as failed. The other fields are what a further attempt needs of the request.
     """
 
     turn: int
@@ -92,45 +91,43 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
-    caller: KeptCaller | None = None
+    caller: StoredCaller | None = None
 
 
-class Remembered(A2AStruct, frozen=True, kw_only=True):
-    """What a step returned, kept so that it is not done again (private)."""
+class StepResult(A2AStruct, frozen=True, kw_only=True):
+    """The result of a step, so that a further attempt replays it (private)."""
 
     key: str
     value: msgspec.Raw
 
 
 class CancelRequested(A2AStruct, frozen=True, kw_only=True):
-    """The caller wants the task canceled (private); without one, the server does."""
+    """A request to cancel the task (private), by the server when there is no ``caller``."""
 
-    caller: KeptCaller | None = None
+    caller: StoredCaller | None = None
 
 
-PrivateEvent = Received | TurnStarted | Remembered | CancelRequested
+PrivateEvent = MessageReceived | TurnStarted | StepResult | CancelRequested
 
-_KINDS: dict[type, Kind] = {
-    Task: Kind.TASK,
-    TaskStatusUpdateEvent: Kind.STATUS,
-    TaskArtifactUpdateEvent: Kind.ARTIFACT,
-    Received: Kind.RECEIVED,
-    TurnStarted: Kind.TURN,
-    Remembered: Kind.REMEMBERED,
-    CancelRequested: Kind.CANCEL,
+_KINDS: dict[type, RecordKind] = {
+    Task: RecordKind.TASK,
+    TaskStatusUpdateEvent: RecordKind.STATUS,
+    TaskArtifactUpdateEvent: RecordKind.ARTIFACT,
+    MessageReceived: RecordKind.RECEIVED,
+    TurnStarted: RecordKind.TURN,
+    StepResult: RecordKind.REMEMBERED,
+    CancelRequested: RecordKind.CANCEL,
 }
-TYPES: dict[Kind, type] = {kind: event for event, kind in _KINDS.items()}
-_DECODERS: dict[Kind, msgspec.json.Decoder[Any]] = {
+TYPES: dict[RecordKind, type] = {kind: event for event, kind in _KINDS.items()}
+_DECODERS: dict[RecordKind, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(event, dec_hook=from_wire) for kind, event in TYPES.items()
 }
-
-
-_BY_NAME = {kind.value.encode(): kind for kind in Kind}
+_BY_NAME = {kind.value.encode(): kind for kind in RecordKind}
 PUBLIC_TYPES = frozenset({event for event, kind in _KINDS.items() if kind in PUBLIC_KINDS})
 
 
-def kind_of(event: TaskEvent | PrivateEvent) -> Kind:
-    """Return the kind under which ``event`` is kept."""
+def kind_of(event: TaskEvent | PrivateEvent) -> RecordKind:
+    """Return the kind of the record that ``event`` makes."""
     return _KINDS[type(event)]
 
 
@@ -139,14 +136,14 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
 
     ``payload`` is the event's canonical JSON; ``event`` is the event itself. ``at`` is in
     milliseconds since 1970. ``seq`` is its number, or for a private record the number before it;
-    ``sub`` counts the private records that hang on one number, from 1, and is 0 for a public event.
+    ``sub`` counts the private records of one number, from 1, and is 0 for a public event.
     So (``seq``, ``sub``) is the order of the whole log.
     """
 
     task_id: str
     seq: int
     turn: int
-    kind: Kind
+    kind: RecordKind
     payload: bytes
     event: TaskEvent | PrivateEvent
     at: int
@@ -154,20 +151,20 @@ class LoggedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 def now_ms() -> int:
-    """Return the present moment in milliseconds since 1970."""
+    """Return the time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def steady_clock() -> Callable[[], int]:
-    """Return what tells the present moment in ms since 1970, and does not jump when that is set."""
+    """Return a clock in ms since 1970 that does not jump when the system time is set."""
     ahead = now_ms() - int(time.monotonic() * 1000)
     return lambda: int(time.monotonic() * 1000) + ahead
 
 
 def logged(
-    task_id: str, seq: int, sub: int, turn: int, kind: Kind, at: int, payload: bytes
+    task_id: str, seq: int, sub: int, turn: int, kind: RecordKind, at: int, payload: bytes
 ) -> LoggedEvent:
-    """Return the record that a store kept as these."""
+    """Return the record that a stored row holds."""
     event = _DECODERS[kind].decode(payload)
     return LoggedEvent(task_id, seq, turn, kind, payload, event, at, sub)
 

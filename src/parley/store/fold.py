@@ -1,4 +1,4 @@
-"""From events to the task: the only place that knows which event may follow which."""
+"""Folds events into the task. Only this file says which event may follow which."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parley.store.events import PrivateEvent, TaskEvent, TurnStarted
 
 __all__ = ["Fold", "IllegalEvent", "check", "fold"]
 
-_NEVER_ENTERED = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
+_ONLY_INITIAL = (TaskState.UNSPECIFIED, TaskState.SUBMITTED)
 _NO_STATUS = TaskStatus(state=TaskState.UNSPECIFIED)
 
 
@@ -40,7 +40,7 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
     elif state in TERMINAL_STATES:
         raise IllegalEvent(f"{state.value} is terminal: no {type(event).__name__} follows it")
     elif isinstance(event, TaskStatusUpdateEvent):
-        if event.status.state in _NEVER_ENTERED:
+        if event.status.state in _ONLY_INITIAL:
             raise IllegalEvent(
                 f"a task does not go from {state.value} to {event.status.state.value}; "
                 "it may go to any state but submitted and unspecified"
@@ -50,22 +50,22 @@ def check(state: TaskState | None, event: TaskEvent | PrivateEvent) -> None:
 
 
 class Fold:
-    """The task that the events so far make.
+    """Builds a task from its events.
 
     ``task`` is built when it is asked for, and kept; adding a chunk to an artifact costs the
     chunk, not the artifact. ``strict`` refuses chunks that our own agents must not write (see
-    ``ArtifactFold``); which artifacts are complete is known only from events, not from a ``task``
-    to start with. ``unsaved`` names the artifacts of that ``task`` whose stored form lacks
-    something.
+    ``ArtifactFold``); only events, not a ``task`` to start
+    with, say which artifacts are complete. ``unsaved`` names the artifacts of that ``task`` whose
+    stored form lacks something.
     """
 
-    __slots__ = ("_artifacts", "_begun", "_history", "_status", "_strict", "_task")
+    __slots__ = ("_artifacts", "_first", "_history", "_status", "_strict", "_task")
 
     def __init__(
         self, task: Task | None = None, *, strict: bool = False, unsaved: Iterable[str] = ()
     ) -> None:
         self._strict = strict
-        self._begun: Task | None = None
+        self._first: Task | None = None
         self._task: Task | None = None
         self._status = _NO_STATUS
         self._history: list[Message] = []
@@ -76,7 +76,7 @@ class Fold:
     @property
     def state(self) -> TaskState | None:
         """The state that the task is in; ``None`` before the first event."""
-        return None if self._begun is None else self._status.state
+        return None if self._first is None else self._status.state
 
     @property
     def status(self) -> TaskStatus:
@@ -86,11 +86,11 @@ class Fold:
     @property
     def task(self) -> Task:
         """The task as it stands. Raises ``IllegalEvent`` before the first event."""
-        if self._begun is None:
+        if self._first is None:
             raise IllegalEvent("there is no task: the log is empty, and begins with its Task")
         if self._task is None:
             self._task = replace(
-                self._begun,
+                self._first,
                 status=self._status,
                 artifacts=self._artifacts.artifacts,
                 history=tuple(self._history),
@@ -98,7 +98,7 @@ class Fold:
         return self._task
 
     def take_unsaved(self) -> list[ArtifactPiece]:
-        """Return what the stored form of the artifacts lacks; it counts as stored from now on."""
+        """Return what the stored form of the artifacts lacks, and mark it as stored."""
         return self._artifacts.take_unsaved()
 
     def apply(self, event: TaskEvent | PrivateEvent) -> None:
@@ -112,34 +112,34 @@ class Fold:
             self._task = None
         elif isinstance(event, TaskStatusUpdateEvent):
             self._check_task(event.task_id)
-            self._leave_message()
+            self._archive_message()
             self._status = event.status
             self._task = None
         elif isinstance(event, TurnStarted) and event.messages:
-            self._leave_message()
+            self._archive_message()
             self._history.extend(event.messages)
             self._task = None
 
     def _begin(self, task: Task, unsaved: Iterable[str]) -> None:
-        self._begun = self._task = task
+        self._first = self._task = task
         self._status = task.status
         self._history.extend(task.history)
         if task.artifacts:
             self._artifacts = ArtifactFold(task.artifacts, strict=self._strict, unsaved=unsaved)
 
-    def _leave_message(self) -> None:
-        """Move what the status says into the history, where late readers look for it."""
+    def _archive_message(self) -> None:
+        """Move the message of the status into the history."""
         if self._status.message is not None:
             self._history.append(self._status.message)
             self._status = replace(self._status, message=None)
 
     def _check_task(self, task_id: str) -> None:
-        if self._begun is not None and task_id != self._begun.id:
-            raise IllegalEvent(f"an event of task {task_id} is not part of task {self._begun.id}")
+        if self._first is not None and task_id != self._first.id:
+            raise IllegalEvent(f"an event of task {task_id} is not part of task {self._first.id}")
 
 
 def fold(events: Iterable[TaskEvent | PrivateEvent], start: Task | None = None) -> Task:
-    """Return the task that ``events`` make, after ``start`` when there is one.
+    """Return the fold of ``events``, from ``start`` when it is given.
 
     Raises ``IllegalEvent`` for events that cannot follow one another.
     """

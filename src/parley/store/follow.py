@@ -1,4 +1,4 @@
-"""Following a task's log: the one way in which anything is streamed."""
+"""Follows a task's log. Every stream reads its events here."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from parley.model.tasks import Task, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent
-from parley.store.task_store import PAGE_BYTES, TaskStore
+from parley.store.protocols.task_log import PAGE_BYTES, TaskLog
 
 PAGE = 256
 
 
 class Gap(Exception):
-    """Events after the place asked for are no longer kept. ``first`` is the first that is."""
+    """Retention removed events after the position asked for. ``first`` is the first one left."""
 
     def __init__(self, task_id: str, after: int, first: int) -> None:
         self.first = first
@@ -24,14 +24,14 @@ class Gap(Exception):
 
 
 class TaskGone(Exception):
-    """There is no such task, or no longer."""
+    """The task does not exist, or no longer."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"there is no task {task_id}, or no longer")
 
 
 async def follow(
-    store: TaskStore,
+    store: TaskLog,
     hints: LocalHints,
     task_id: str,
     after: int,
@@ -41,44 +41,42 @@ async def follow(
 ) -> AsyncGenerator[Sequence[LoggedEvent], None]:
     """Yield the public events after number ``after``, in order, without gap or repetition.
 
-    Ends after the event that ends the task, at once when that lies before. Takes events from
-    hints as they are committed, and from the store what hints did not bring: at the beginning,
-    and when it is told that there is more. That a lost hint loses nothing but a moment is seen to
-    by ``BusPoller``, for all readers of a process at once. ``poll`` is for whoever follows without
-    one: look at least every so many seconds. Holds a bounded number of events however slowly it is
-    read, and never holds up a writer.
+    Ends after the event that ends the task, at once when that is not after ``after``. Takes events
+    from hints as they are committed, and reads the others from the store: at the beginning, and
+    when a hint says that there are more. A lost hint costs only time: ``BusPoller`` polls for all
+    readers of a process. ``poll`` is for use without one: read at least every so many seconds.
+    Holds a bounded number of events however slowly it is read, and never blocks a writer.
 
-    ``live`` is a subscription that was there before event ``after`` + 1 could be committed: it
-    spares the first look into the store. Close the generator (``contextlib.aclosing``) when
-    leaving it early.
+    ``live`` is a subscription from before event ``after`` + 1 could be committed: it saves the
+    first read of the store. Close the generator (``contextlib.aclosing``) when leaving it early.
 
-    Raises ``TaskGone``, ``Gap`` when retention took what was asked for, ``ValueError`` for a place
-    that the log has not reached, and what the store raises.
+    Raises ``TaskGone``, ``Gap`` when retention removed what was asked for, ``ValueError`` for a
+    position that the log has not reached, and what the store raises.
     """
     position = after
-    look = live is None
+    must_read = live is None
     with nullcontext(live) if live is not None else hints.subscribe(task_id) as subscription:
         while True:
-            if look:
-                # Subscribed first, then looked: what is committed in between comes twice, and
-                # is told by its number; the other way round it would be missed.
+            if must_read:
+                # Subscribed before the read: what is committed in between comes twice and is
+                # dropped by its number; the other way round it would be missed.
                 page = await store.events(task_id, max(position - 1, 0), PAGE)
-                await _check_place(store, task_id, position, page)
-                look, is_over = _is_full(page), bool(page) and _ends(page[-1])
+                await _check_position(store, task_id, position, page)
+                must_read, is_over = _is_full(page), bool(page) and _ends(page[-1])
                 events = _after(page, position)
-                if look and not events:  # the event at the position fills a page by itself
+                if must_read and not events:  # the event at the position fills a page by itself
                     events = await store.events(task_id, position, PAGE)
-                    look = _is_full(events)
+                    must_read = _is_full(events)
                     is_over = _ends(events[-1]) if events else is_over
                 subscription.seen = max(position, events[-1].seq if events else 0)
             elif await subscription.wait(poll):
-                held, look = subscription.take()
+                held, must_read = subscription.take()
                 events = _after(held, position)
                 if events and events[0].seq != position + 1:
-                    events, look = (), True
+                    events, must_read = (), True
                 is_over = bool(events) and _ends(events[-1])
             else:
-                look = True
+                must_read = True
                 continue
             if events:
                 position = events[-1].seq
@@ -88,26 +86,26 @@ async def follow(
 
 
 def _after(events: Sequence[LoggedEvent], position: int) -> Sequence[LoggedEvent]:
-    """Return those of ``events`` that were not seen, given that their numbers rise by one."""
+    """Return those of ``events`` after ``position``, given that their numbers rise by one."""
     seen = position + 1 - events[0].seq if events else 0
     return events[seen:] if seen > 0 else events
 
 
 def _is_full(page: Sequence[LoggedEvent]) -> bool:
-    """Whether there may be more events after ``page``."""
+    """Return whether there may be more events after ``page``."""
     return len(page) == PAGE or sum([len(event.payload) for event in page]) >= PAGE_BYTES
 
 
 def _ends(event: LoggedEvent) -> bool:
-    """Whether nothing follows ``event``."""
+    """Return whether nothing follows ``event``."""
     public = event.event
     return isinstance(public, Task | TaskStatusUpdateEvent) and public.status.state.is_terminal
 
 
-async def _check_place(
-    store: TaskStore, task_id: str, position: int, page: Sequence[LoggedEvent]
+async def _check_position(
+    store: TaskLog, task_id: str, position: int, page: Sequence[LoggedEvent]
 ) -> None:
-    """Look whether ``page``, asked for from the event at ``position`` on, begins with it."""
+    """Check that ``page``, read from the event at ``position`` on, begins with it."""
     if not page:
         if position == 0 or not await store.positions([task_id]):
             raise TaskGone(task_id)

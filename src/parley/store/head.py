@@ -1,4 +1,4 @@
-"""The head of a log: what must be known of a task to say whether an append may follow."""
+"""The head of a log, and the rules for appends and claims. Every store decides races here."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from msgspec.structs import replace
 from parley.model.encoding import encode
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.store.artifact_fold import ArtifactPiece, pieces_of
-from parley.store.events import CancelRequested, LoggedEvent, Received, TurnStarted, kind_of
+from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted, kind_of
 from parley.store.fold import IllegalEvent, check
-from parley.store.task_store import (
-    Append,
+from parley.store.protocols.errors import (
     Conflict,
     Fenced,
     LeaseHeld,
-    LogPosition,
-    Scope,
     TaskEnded,
     TooManyWaiting,
     UnknownTask,
 )
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append, LogPosition
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where a task's log stands. A store keeps one a task; ``key`` is the store's own name for it.
+    """The state of a task's log. A store keeps one per task; ``key`` is the task's key in it.
 
-    (``seq``, ``sub``) is the place of the last record. ``messages`` is how many messages the task's
-    stored form has; ``has_status_message`` says that the last of them is still that of the status,
-    and no part of the history yet. ``folded`` is the number of the event up to which the stored
-    form has the artifacts. Moments are in milliseconds since 1970;
-    ``ended_at`` is by the store's clock, ``status_at`` what the status says. ``lease_owner`` is the
-    replica that may write to the task, ``place`` where the task stands in line while nobody does.
+    (``seq``, ``sub``) is the position of the last record. ``messages`` is how many messages the
+    task's stored form has; ``has_status_message`` says that the last of them is that of the status,
+    and not yet part of the history. ``folded`` is the number of the event up to which the stored
+    form has the artifacts. Times are in milliseconds since 1970:
+    ``ended_at`` by the store's clock, ``status_at`` as the status says. ``lease_owner`` is the
+    replica that may write to the task, and ``epoch`` its fencing token. ``queue_key`` orders tasks
+    without an owner: the virtual start time of a fair queue.
     """
 
     key: int = 0
@@ -51,29 +51,29 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     epoch: int
     ended_at: int | None = None
     lease_owner: str = ""
-    place: int = 0
+    queue_key: int = 0
     messages: int = 0
     has_status_message: bool = False
     folded: int = 0
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether an executor has to see to the task."""
+        """Whether the task has work left for an executor."""
         return self.ended_at is None and (
             self.turn_open or self.waiting > 0 or self.cancel_requested
         )
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether an executor has to see to the task, and none does."""
+        """Whether the task has work left and no lease owner."""
         return not self.lease_owner and self.is_unfinished
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
-    """What an append writes, as JSON.
+    """The JSON that an append writes.
 
-    ``events`` has that of each event, ``messages`` that of each message that they add to the stored
-    form of the task, ``exchange`` that of the context's. ``metadata`` is the task's own.
+    ``events`` has each event, ``messages`` each message that they add to the stored form of the
+    task, ``exchange`` each message for the context. ``metadata`` is the task's.
     """
 
     events: Sequence[bytes]
@@ -84,14 +84,14 @@ class Payload(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """How many bytes it has, about."""
+        """The approximate size in bytes."""
         size = sum([len(event) for event in self.events])
         size += sum([len(message) for message in self.messages])
         return size + sum([len(piece.parts) for piece in self.artifacts])
 
 
 def payload_of(append: Append) -> Payload:
-    """Return what an append writes, having looked at what it asks for.
+    """Check an append, and return what it writes.
 
     Raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
     """
@@ -101,7 +101,7 @@ def payload_of(append: Append) -> Payload:
         raise ValueError("an append that creates a task says whose it is: scope is missing")
     payloads = [encode(event) for event in append.events]
     for n, payload in enumerate(payloads):
-        if b"\n" in payload:  # of a value that was JSON already
+        if b"\n" in payload:  # from a value that was JSON already
             payloads[n] = msgspec.json.format(payload, indent=-1)
     messages: list[bytes] = []
     artifacts: Sequence[ArtifactPiece] = append.artifacts or ()
@@ -127,9 +127,7 @@ def payload_of(append: Append) -> Payload:
 def advance(
     head: Head | None, append: Append, payload: Payload, at: int, replica: str
 ) -> tuple[Head, list[LoggedEvent]]:
-    """Return the head after an append by ``replica``, and its records.
-
-    This is where races are decided.
+    """Return the head after an append by ``replica``, and its records. Decides all races.
 
     Raises ``UnknownTask``, ``TaskEnded``, ``Fenced``, ``Conflict``, ``IllegalEvent`` or
     ``TooManyWaiting``.
@@ -142,7 +140,7 @@ def advance(
         seq, sub, state, status_at, waiting, canceling = 0, 0, None, at, 0, False
         messages, has_status_message, folded = 0, False, 0
     else:
-        _check_place(head, append)
+        _check_append(head, append)
         scope, context_id = head.scope, head.context_id
         turn_open, epoch = head.turn_open, head.epoch
         seq, sub, state, status_at = head.seq, head.sub, head.state, head.status_at
@@ -162,7 +160,7 @@ def advance(
             folded = seq if event.artifacts else 0
         else:
             owner, sub = task_id, sub + 1
-            if isinstance(event, Received):
+            if isinstance(event, MessageReceived):
                 waiting += 1
             elif isinstance(event, CancelRequested):
                 canceling = True
@@ -200,33 +198,33 @@ def advance(
         cancel_requested=canceling,
         epoch=epoch,
         ended_at=at if is_over else None,
-        lease_owner=_holder(head, append, replica, turn_open=turn_open, is_over=is_over),
-        place=head.place if head else 0,
+        lease_owner=_next_owner(head, append, replica, turn_open=turn_open, is_over=is_over),
+        queue_key=head.queue_key if head else 0,
         messages=messages + len(payload.messages),
         has_status_message=has_status_message,
         folded=folded if append.artifacts is None else seq,
     )
     if after.is_unclaimed and not (head and head.is_unclaimed):
-        after = replace(after, place=append.place)
+        after = replace(after, queue_key=append.queue_key)
     return after, records
 
 
-def _holder(
+def _next_owner(
     head: Head | None, append: Append, replica: str, *, turn_open: bool, is_over: bool
 ) -> str:
-    """Return who holds the task after ``append``."""
-    before = head.lease_owner if head else ""
+    """Return the lease owner after ``append``."""
+    owner = head.lease_owner if head else ""
     if is_over or append.release:
         return ""
     if append.expected_seq is None:
-        return before
+        return owner
     if append.turn_open is False:
         return ""
-    return replica if turn_open else before
+    return replica if turn_open else owner
 
 
-def _check_place(head: Head, append: Append) -> None:
-    """Raise what keeps ``append`` from following ``head``."""
+def _check_append(head: Head, append: Append) -> None:
+    """Raise the error for an ``append`` that cannot follow ``head``."""
     expected = append.expected_seq
     if expected == 0:
         raise Conflict(head.task_id, 0, head.seq)
@@ -243,10 +241,10 @@ def _check_place(head: Head, append: Append) -> None:
         raise Conflict(head.task_id, expected, head.seq)
 
 
-def claimed(head: Head | None, task_id: str, replica: str) -> Head:
-    """Return the head with a new epoch and holder.
+def with_claim(head: Head | None, task_id: str, replica: str) -> Head:
+    """Return the head with ``replica`` as lease owner, in a new epoch.
 
-    What dead replicas held is nobody's by then. Raises ``UnknownTask``, ``TaskEnded``,
+    The leases of dead replicas must have expired. Raises ``UnknownTask``, ``TaskEnded``,
     ``LeaseHeld``.
     """
     if head is None:
@@ -258,13 +256,13 @@ def claimed(head: Head | None, task_id: str, replica: str) -> Head:
     return replace(head, epoch=head.epoch + 1, lease_owner=replica)
 
 
-def freed(head: Head) -> Head:
-    """Return the head of a task whose holder is dead: first in line, and its writer fenced."""
-    return replace(head, epoch=head.epoch + 1, lease_owner="", place=0)
+def with_lease_expired(head: Head) -> Head:
+    """Return the head without a lease owner, in a new epoch that fences it, first in the queue."""
+    return replace(head, epoch=head.epoch + 1, lease_owner="", queue_key=0)
 
 
-def place_of(head: Head) -> LogPosition:
-    """Return where the task's log stands."""
+def position_of(head: Head) -> LogPosition:
+    """Return the end of the task's log."""
     return LogPosition(
         task_id=head.task_id,
         seq=head.seq,
@@ -278,10 +276,10 @@ def place_of(head: Head) -> LogPosition:
 
 
 def unknown(task_id: str) -> UnknownTask:
-    """Return the error for a task that is not there."""
+    """Return the error for a task that does not exist."""
     return UnknownTask(f"there is no task {task_id} in the store")
 
 
 def ended(head: Head) -> TaskEnded:
-    """Return the error for a task to which nothing can be added."""
+    """Return the error for a task in a terminal state."""
     return TaskEnded(f"task {head.task_id} is in {head.state.value}, and nothing follows that")

@@ -1,4 +1,4 @@
-"""How replicas that share a store tell one another that they are alive."""
+"""The lease of a replica: how long it keeps its tasks without a heartbeat."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LONGEST_BEAT = 5.0
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """How long a replica that is not heard of keeps its tasks, in seconds.
+    """How long a replica keeps its tasks without a heartbeat, in seconds.
 
-    Within ``seconds`` of a replica's last sign of life another has taken its tasks: it counts as
-    dead after ``time_to_live``, and that is looked for at every beat. Raises ``ValueError``.
+    Within ``seconds`` of a replica's last heartbeat another has claimed its tasks: it counts as
+    dead after ``time_to_live``, and each replica checks at every beat. Raises ``ValueError``.
     """
 
     seconds: float = LEASE_SECONDS
@@ -27,20 +27,20 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def beat(self) -> float:
-        """Seconds between two signs of life."""
+        """Seconds between two heartbeats."""
         return min(self.seconds / 10, LONGEST_BEAT)
 
     @property
     def time_to_live(self) -> float:
-        """Seconds after its last sign of life at which a replica counts as dead."""
+        """Seconds after its last heartbeat at which a replica counts as dead."""
         return self.seconds * 0.8
 
 
 class LivenessGate:
-    """Whether a replica has been in touch with the store long enough to judge others.
+    """Whether a replica has reached the store long enough to expire others.
 
-    One that was not may be looking at the trace of a pause of the store itself, after which all
-    others look dead. Moments are in seconds, of any clock that does not jump.
+    After a pause of the store itself all replicas look dead, so one that has just reached it again
+    waits first. Times are in seconds, of any clock that does not jump.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -49,12 +49,12 @@ class LivenessGate:
         self._last = 0.0
 
     def felt(self, now: float) -> bool:
-        """Note a sign of life that the store took; return whether others may be judged now."""
+        """Record a heartbeat that the store took; return whether others may be expired now."""
         if self._since is None or now - self._last > self._lease.time_to_live / 2:
             self._since = now
         self._last = now
         return now - self._since >= self._lease.time_to_live
 
     def lost(self) -> None:
-        """Note that the store could not be reached."""
+        """Record that the store could not be reached."""
         self._since = None

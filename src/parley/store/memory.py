@@ -1,4 +1,4 @@
-"""A store for tests and throw-away servers: everything is gone with the process.
+"""A store in memory, for tests and throw-away servers: nothing survives the process.
 
 Several of them on the same ``MemoryLogs`` are replicas that share a store, within one process.
 """
@@ -20,50 +20,42 @@ from msgspec.structs import replace
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
-from parley.store.events import Kind, LoggedEvent, logged, now_ms
+from parley.store.events import LoggedEvent, RecordKind, logged, now_ms
 from parley.store.fold import IllegalEvent
 from parley.store.head import (
     Head,
     Payload,
     advance,
-    claimed,
-    freed,
     payload_of,
-    place_of,
+    position_of,
     unknown,
+    with_claim,
+    with_lease_expired,
 )
 from parley.store.lease import Lease, LivenessGate
-from parley.store.pushes import placed, telling_of
-from parley.store.snapshot import StoredTask
-from parley.store.task_store import (
-    COUNTED,
-    HISTORY_KEPT,
+from parley.store.protocols.claims import MAX_COUNTED, Claimed, Replica
+from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.protocols.errors import DuplicateReceipt, StoreError, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskPage, TaskQuery
+from parley.store.protocols.task_log import (
     PAGE_BYTES,
     Append,
-    Claimed,
     Committed,
-    DuplicateReceipt,
     LogPosition,
-    PushRecord,
-    PushState,
-    Receipt,
-    Replica,
-    Scope,
-    StoreError,
-    StoreUnavailable,
-    TaskPage,
-    TaskQuery,
     TaskRecord,
-    Undelivered,
 )
+from parley.store.protocols.webhooks import ActivePushes, PushRecord, PushState
+from parley.store.pushes import active_of, merge
+from parley.store.snapshot import StoredTask
 
 logger = logging.getLogger(__name__)
 
-_Row = tuple[int, int, int, Kind, int, bytes]  # seq, sub, turn, kind, at, payload
+_Row = tuple[int, int, int, RecordKind, int, bytes]  # seq, sub, turn, kind, at, payload
 
 
 class _Log(msgspec.Struct):
-    """One task: its head, its rows, and its stored form (see ``stored_task``)."""
+    """One task: its head, its rows, and its stored form (see ``snapshot``)."""
 
     head: Head
     public: list[_Row] = msgspec.field(default_factory=list)
@@ -74,7 +66,7 @@ class _Log(msgspec.Struct):
     pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
 
     def stored(self, history: int | None, artifacts: bool) -> StoredTask:
-        """Return the task with so many of its last messages, and with its artifacts or without."""
+        """Return the task with its last ``history`` messages, and with its artifacts or without."""
         head = self.head
         return StoredTask(
             task_id=head.task_id,
@@ -95,7 +87,7 @@ class _Log(msgspec.Struct):
         )
 
     def size(self, history: int | None, artifacts: bool) -> int:
-        """Return how many bytes that takes, about."""
+        """Return the approximate size of that in bytes."""
         size = sum([len(message) for message in self._history(history)])
         if self.head.has_status_message:
             size += len(self.messages[-1])
@@ -105,8 +97,8 @@ class _Log(msgspec.Struct):
             size += sum([len(row[-1]) for row in self._tail()])
         return size
 
-    def keep(self, head: Head, payload: Payload) -> None:
-        """Add what an append adds to the stored form."""
+    def update(self, head: Head, payload: Payload) -> None:
+        """Apply an append to the stored form."""
         self.head = head
         self.messages += payload.messages
         if payload.metadata:
@@ -121,16 +113,16 @@ class _Log(msgspec.Struct):
         return self.messages[0 if length is None else max(0, end - length) : end]
 
     def _tail(self) -> list[_Row]:
-        return [row for row in self.public[self.head.folded :] if row[3] is Kind.ARTIFACT]
+        return [row for row in self.public[self.head.folded :] if row[3] is RecordKind.ARTIFACT]
 
     def read(self, row: _Row) -> LoggedEvent:
-        """Return a row as the record that it holds."""
+        """Return the record that a row holds."""
         seq, sub, turn, kind, at, payload = row
         return logged(self.head.task_id, seq, sub, turn, kind, at, payload)
 
 
 class _Context(msgspec.Struct):
-    """What agents keep for a context."""
+    """The history and values of a context."""
 
     touched_at: int
     history: deque[bytes] = msgspec.field(default_factory=lambda: deque(maxlen=HISTORY_KEPT))
@@ -138,7 +130,7 @@ class _Context(msgspec.Struct):
 
 
 class MemoryLogs:
-    """What memory stores keep, and which replicas were last heard of when. ``clock`` returns
+    """The data of memory stores, and the time of each replica's last heartbeat. ``clock`` returns
     milliseconds.
     """
 
@@ -147,14 +139,14 @@ class MemoryLogs:
         self.logs: dict[str, _Log] = {}
         self.receipts: dict[tuple[Scope, str], tuple[Receipt, int]] = {}
         self.contexts: dict[tuple[Scope, str], _Context] = {}
-        self.seen: dict[str, int] = {}
+        self.heartbeats: dict[str, int] = {}
 
 
 class MemoryTaskStore:
     """Keeps task logs in this process's memory, as bytes. ``clock`` returns milliseconds.
 
-    An append is done when the call returns; its readers are told at the same moment. With ``logs``
-    it is one of several replicas that share these, each alive for a ``lease`` after its last beat.
+    An append is done, and its readers are notified, when the call returns. With ``logs`` it is one
+    of several replicas that share these, each alive for a ``lease`` after its last heartbeat.
     """
 
     def __init__(
@@ -169,37 +161,37 @@ class MemoryTaskStore:
         self._lease = lease or Lease()
         self._is_shared = logs is not None
         self._replica = ""
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._committed: Committed | None = None
-        self._telling = False
-        self._untold: deque[Sequence[LoggedEvent]] = deque()
+        self._is_notifying = False
+        self._unpublished: deque[Sequence[LoggedEvent]] = deque()
         self._logs = self._shared.logs
         self._receipts = self._shared.receipts
         self._contexts = self._shared.contexts
 
     @property
     def replica(self) -> str:
-        """What this user of the store is called."""
+        """The id of this user of the store."""
         return self._replica
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas may use what the store keeps at the same time."""
+        """Whether other replicas may use the store at the same time."""
         return self._is_shared
 
     @property
     def has_operators(self) -> bool:
-        """Whether ``parley store`` can change what it keeps while it is open: it cannot see it."""
+        """Whether ``parley store`` can change the store while it is open: it cannot see it."""
         return False
 
     @property
     def unavailable_reason(self) -> str:
-        """Why the store cannot be reached: memory always can."""
+        """Why the store cannot be reached now: memory always can."""
         return ""
 
     def now(self) -> int:
-        """Return the present moment by the store's clock, in ms."""
+        """Return the time by the store's clock, in ms."""
         return self._clock()
 
     async def open(self, committed: Committed) -> None:
@@ -208,42 +200,43 @@ class MemoryTaskStore:
         self._committed = committed
         self._replica = uuid4().hex
         if not self._is_shared:
-            self._shared.seen.clear()
-            self._free_what_the_dead_held()
-        self._shared.seen[self._replica] = self._clock()
+            self._shared.heartbeats.clear()
+            self._expire_leases()
+        self._shared.heartbeats[self._replica] = self._clock()
         if self._is_shared:
-            self._beating = self._loop.create_task(self._beat())
+            self._heartbeat = self._loop.create_task(self._send_heartbeats())
 
     async def close(self) -> None:
-        """Refuse further use. Idempotent. What is kept is there again when it is opened again."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
-            self._beating = None
-        self._shared.seen.pop(self._replica, None)
+        """Refuse further use. Idempotent. The data is there again at the next ``open``."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
+            self._heartbeat = None
+        self._shared.heartbeats.pop(self._replica, None)
         self._loop = None
         self._committed = None
 
-    async def _beat(self) -> None:
-        """Say that this replica is alive, and free what dead ones held."""
+    async def _send_heartbeats(self) -> None:
+        """Record that this replica is alive, and expire the leases of dead ones."""
         assert self._loop is not None
-        touch = LivenessGate(self._lease)
-        seen = self._shared.seen
+        gate = LivenessGate(self._lease)
+        seen = self._shared.heartbeats
         while True:
             now = seen[self._replica] = self._clock()
-            if touch.felt(self._loop.time()):
+            if gate.felt(self._loop.time()):
                 for replica, at in list(seen.items()):
                     if now - at > self._lease.time_to_live * 1000:
                         del seen[replica]
-                self._free_what_the_dead_held()
+                self._expire_leases()
             await asyncio.sleep(self._lease.beat)
 
-    def _free_what_the_dead_held(self) -> None:
+    def _expire_leases(self) -> None:
+        """Expire the leases of replicas without a heartbeat."""
         for log in self._logs.values():
-            if log.head.lease_owner and log.head.lease_owner not in self._shared.seen:
-                log.head = freed(log.head)
+            if log.head.lease_owner and log.head.lease_owner not in self._shared.heartbeats:
+                log.head = with_lease_expired(log.head)
             for push in log.pushes.values():
-                if push.lease_owner not in self._shared.seen:
+                if push.lease_owner not in self._shared.heartbeats:
                     log.pushes[push.id] = replace(push, lease_owner="")
 
     def append(self, append: Append) -> asyncio.Future[int]:
@@ -256,7 +249,7 @@ class MemoryTaskStore:
             future.set_exception(error)
         else:
             future.set_result(self._logs[append.task_id].head.seq)
-            self._tell(records)
+            self._publish(records)
         return future
 
     def _append(self, append: Append, payload: Payload) -> list[LoggedEvent]:
@@ -266,30 +259,30 @@ class MemoryTaskStore:
         pushes = log.pushes if log else {}
         if append.pushes:
             after = head.seq if log else 0
-            pushes = placed(append.pushes, pushes, head, after=after, replica=self._replica)
+            pushes = merge(append.pushes, pushes, head, after=after, replica=self._replica)
         self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
         if log is None:
             log = self._logs[append.task_id] = _Log(head)
-        log.keep(head, payload)
+        log.update(head, payload)
         log.pushes = pushes
         for record in records:
             row = (record.seq, record.sub, record.turn, record.kind, record.at, record.payload)
             (log.private if record.sub else log.public).append(row)
         return records
 
-    def _tell(self, records: Sequence[LoggedEvent]) -> None:
-        """Tell of a commit; one that is made while others are told comes after them."""
-        self._untold.append(records)
-        if self._telling or self._committed is None:
+    def _publish(self, records: Sequence[LoggedEvent]) -> None:
+        """Pass on a commit, after the commits before it, though one of their readers made it."""
+        self._unpublished.append(records)
+        if self._is_notifying or self._committed is None:
             return
-        self._telling = True
+        self._is_notifying = True
         try:
-            while self._untold:
-                self._committed(self._untold.popleft())
+            while self._unpublished:
+                self._committed(self._unpublished.popleft())
         except Exception:
-            logger.exception("telling of a commit failed; its readers will find it in the store")
+            logger.exception("a commit listener failed; readers will find the commit in the store")
         finally:
-            self._telling = False
+            self._is_notifying = False
 
     async def load(
         self,
@@ -319,7 +312,7 @@ class MemoryTaskStore:
         )
 
     async def scope_of(self, task_id: str) -> Scope | None:
-        """Return whose task it is, at the cost of a look-up."""
+        """Return the task's scope, at the cost of a look-up."""
         self._opened()
         log = self._logs.get(task_id)
         return log.head.scope if log else None
@@ -327,12 +320,12 @@ class MemoryTaskStore:
     async def private_records(
         self,
         task_id: str,
-        kinds: Sequence[Kind],
+        kinds: Sequence[RecordKind],
         *,
         after: tuple[int, int] = (0, 0),
         limit: int | None = None,
     ) -> Sequence[LoggedEvent]:
-        """Return the task's private records of some kinds behind a place."""
+        """Return the task's private records of some kinds after a position."""
         self._opened()
         log = self._logs.get(task_id)
         if log is None:
@@ -344,12 +337,12 @@ class MemoryTaskStore:
     async def waiting_messages(
         self, task_id: str, *, skip: int = 0, limit: int = 1
     ) -> Sequence[LoggedEvent]:
-        """Return the ``Received`` records that no turn has taken, the oldest first."""
+        """Return the ``MessageReceived`` records that no turn has taken, the oldest first."""
         self._opened()
         log = self._logs.get(task_id)
         if log is None or not log.head.waiting:
             return ()
-        received = (row for row in reversed(log.private) if row[3] is Kind.RECEIVED)
+        received = (row for row in reversed(log.private) if row[3] is RecordKind.RECEIVED)
         waiting = list(islice(received, log.head.waiting))[::-1]
         return [log.read(row) for row in waiting[skip : skip + limit]]
 
@@ -383,51 +376,55 @@ class MemoryTaskStore:
         return TaskPage(tuple(tasks), total=len(found), more=len(rest) > len(tasks))
 
     async def claim(self, task_id: str) -> int:
-        """Take the task for a new executor and return the new epoch; earlier ones are fenced."""
+        """Take the task's lease for a new executor; return the new epoch. Fences earlier ones."""
         self._opened()
         log = self._logs.get(task_id)
-        head = claimed(log.head if log else None, task_id, self._replica)
+        head = with_claim(log.head if log else None, task_id, self._replica)
         self._logs[task_id].head = head
         return head.epoch
 
     async def claim_batch(self, agent: str, limit: int) -> Sequence[Claimed]:
-        """Claim tasks that nobody holds and that have work left, those first in line first."""
+        """Claim tasks that have work left and no lease owner, the lowest ``queue_key`` first."""
         self._opened()
         heads = [log.head for log in self._logs.values() if log.head.is_unclaimed]
         ours = [head for head in heads if head.scope.agent == agent]
-        adopted = []
-        for head in nsmallest(limit, ours, key=lambda head: head.place):
-            claim = claimed(head, head.task_id, self._replica)
-            self._logs[head.task_id].head = claim
-            adopted.append(Claimed(head.task_id, claim.epoch, head.place))
-        return adopted
+        claimed = []
+        for head in nsmallest(limit, ours, key=lambda head: head.queue_key):
+            after = with_claim(head, head.task_id, self._replica)
+            self._logs[head.task_id].head = after
+            claimed.append(Claimed(head.task_id, after.epoch, head.queue_key))
+        return claimed
 
     async def unclaimed(self) -> Mapping[str, int]:
-        """Return how many tasks there are to adopt, by agent."""
+        """Return how many tasks there are to claim, by agent."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
         counts = Counter([head.scope.agent for head in heads if head.is_unclaimed])
-        return {agent: min(count, COUNTED) for agent, count in counts.items()}
+        return {agent: min(count, MAX_COUNTED) for agent, count in counts.items()}
 
     async def first_queued(self, agent: str) -> int:
-        """Return the lowest ``place`` above 0 among the agent's tasks to adopt, 0 without any."""
+        """Return the lowest ``queue_key`` above 0 among the agent's tasks to claim, or 0."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
         return min(
-            [h.place for h in heads if h.is_unclaimed and h.place and h.scope.agent == agent],
+            [
+                h.queue_key
+                for h in heads
+                if h.is_unclaimed and h.queue_key and h.scope.agent == agent
+            ],
             default=0,
         )
 
     async def held_tasks(self) -> Sequence[str]:
-        """Return the ids of the tasks with work left that this replica holds."""
+        """Return the ids of the tasks with work left whose lease this replica holds."""
         self._opened()
         heads = [log.head for log in self._logs.values()]
         return [h.task_id for h in heads if h.lease_owner == self._replica and h.is_unfinished]
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
-        """Return where the logs of tasks stand; nothing for those that are not there."""
+        """Return the ends of tasks' logs, without those that the store does not have."""
         self._opened()
-        return [place_of(self._logs[id].head) for id in task_ids if id in self._logs]
+        return [position_of(self._logs[id].head) for id in task_ids if id in self._logs]
 
     async def replicas(self) -> Sequence[Replica]:
         """Return the replicas that the store knows, this one among them."""
@@ -438,11 +435,11 @@ class MemoryTaskStore:
             Replica(
                 id=id, seen_at=at, alive=not self._is_shared or now - at <= alive, holds=holds[id]
             )
-            for id, at in self._shared.seen.items()
+            for id, at in self._shared.heartbeats.items()
         ]
 
-    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
-        """Return tasks that wait for their callers since before a moment, the longest first."""
+    async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
+        """Return tasks that have waited for their callers since before ``since``, in order."""
         self._opened()
         waiting = [
             log.head
@@ -456,7 +453,7 @@ class MemoryTaskStore:
         return [head.task_id for head in waiting[:limit]]
 
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
-        """Return what was kept for a message."""
+        """Return the receipt of a message."""
         self._opened()
         kept = self._receipts.get((scope, message_id))
         return kept[0] if kept else None
@@ -469,10 +466,10 @@ class MemoryTaskStore:
         receipt: Receipt | None = None,
         exchange: Sequence[Message] = (),
     ) -> None:
-        """Keep what a direct reply leaves behind: a receipt, an exchange, or both, or none."""
+        """Store the receipt and the exchange of a direct reply, both or neither."""
         self._opened()
-        said = [encode(message) for message in exchange]
-        self._keep(scope, context_id, (receipt,) if receipt else (), said, self._clock())
+        messages = [encode(message) for message in exchange]
+        self._keep(scope, context_id, (receipt,) if receipt else (), messages, self._clock())
 
     def _keep(
         self,
@@ -510,7 +507,7 @@ class MemoryTaskStore:
         return context.values.get(key) if context else None
 
     async def set_value(self, scope: Scope, context_id: str, key: str, value: bytes | None) -> None:
-        """Keep a value for a context; ``None`` removes it."""
+        """Store a value for a context; ``None`` removes it."""
         self._opened()
         context = self._context(scope, context_id, self._clock())
         if value is None:
@@ -521,21 +518,21 @@ class MemoryTaskStore:
     async def compare_and_set(
         self, scope: Scope, context_id: str, key: str, expected: bytes | None, value: bytes | None
     ) -> bool:
-        """Keep a value for a context if it still has the ``expected`` one."""
-        # Neither of these waits for anything, so nothing comes in between.
+        """Store a value for a context if the current one is ``expected``."""
+        # Neither call yields to the event loop, so the two are atomic.
         if await self.get_value(scope, context_id, key) != expected:
             return False
         await self.set_value(scope, context_id, key, value)
         return True
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
-        """Keep a push notification configuration of a task; return it as it is kept."""
+        """Store a push notification configuration of a task; return it as stored."""
         self._opened()
         log = self._logs.get(task_id)
         if log is None:
             raise unknown(task_id)
         after = log.head.seq
-        log.pushes = placed((push,), log.pushes, log.head, after=after, replica=self._replica)
+        log.pushes = merge((push,), log.pushes, log.head, after=after, replica=self._replica)
         return next(reversed(log.pushes.values()))
 
     async def pushes(self, task_id: str) -> Sequence[PushRecord]:
@@ -544,8 +541,8 @@ class MemoryTaskStore:
         log = self._logs.get(task_id)
         return sorted(log.pushes.values(), key=lambda push: push.id) if log else ()
 
-    async def move_push(self, task_id: str, push: PushRecord) -> bool:
-        """Note how far a webhook was told, and its state, if this replica still tells it."""
+    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
+        """Save a webhook's cursor, state and note, if this replica still has it claimed."""
         self._opened()
         log = self._logs.get(task_id)
         kept = log.pushes.get(push.id) if log else None
@@ -557,14 +554,14 @@ class MemoryTaskStore:
         return True
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
-        """Remove a push notification configuration, if it is there."""
+        """Remove a push notification configuration, if it exists."""
         self._opened()
         log = self._logs.get(task_id)
         if log is not None:
             log.pushes.pop(push_id, None)
 
     async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
-        """Take over the active push notification configurations of tasks that nobody holds."""
+        """Claim active webhooks without a lease owner."""
         self._opened()
         found: list[tuple[str, bool]] = []
         for task_id, log in self._logs.items():
@@ -578,34 +575,36 @@ class MemoryTaskStore:
                 found.append((task_id, any([push.cursor < log.head.seq for push in active])))
         return found
 
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
-        """Return whether nobody tells some webhook, and some of those that this replica tells."""
+    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
+        """Return whether some active webhook is unclaimed, and a page of this replica's."""
         self._opened()
         found: list[tuple[int, str, str]] = []
-        is_free = False
-        for place, (task_id, log) in enumerate(self._logs.items(), start=1):
+        has_unclaimed = False
+        for key, (task_id, log) in enumerate(self._logs.items(), start=1):
             for push in log.pushes.values():
                 if push.state is not PushState.ACTIVE:
                     continue
-                is_free = is_free or (not push.lease_owner and log.head.scope.agent in agents)
-                if push.lease_owner == self._replica and place > after and len(found) < limit:
-                    found.append((place, task_id, push.revision))
-        return telling_of(is_free, found, limit)
+                has_unclaimed = has_unclaimed or (
+                    not push.lease_owner and log.head.scope.agent in agents
+                )
+                if push.lease_owner == self._replica and key > after and len(found) < limit:
+                    found.append((key, task_id, push.revision))
+        return active_of(has_unclaimed, found, limit)
 
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
-        """Remove up to ``limit`` tasks that ended before a moment (ms), with all that is theirs."""
+        """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs."""
         self._opened()
         heads = [log.head for log in self._logs.values() if log.head.scope.agent == agent]
         gone = [h for h in heads if h.ended_at is not None and h.ended_at < ended_before][:limit]
         for head in gone:
             del self._logs[head.task_id]
-        for name, (_, at) in list(self._receipts.items()):
-            if name[0].agent == agent and at < ended_before:
-                del self._receipts[name]
+        for receipt, (_, at) in list(self._receipts.items()):
+            if receipt[0].agent == agent and at < ended_before:
+                del self._receipts[receipt]
         used = {(log.head.scope, log.head.context_id) for log in self._logs.values()}
-        for place, context in list(self._contexts.items()):
-            if place[0].agent == agent and context.touched_at < ended_before and place not in used:
-                del self._contexts[place]
+        for name, context in list(self._contexts.items()):
+            if name[0].agent == agent and context.touched_at < ended_before and name not in used:
+                del self._contexts[name]
         return len(gone)
 
     def _opened(self) -> asyncio.AbstractEventLoop:

@@ -1,76 +1,129 @@
-"""How a push notification configuration takes its place among those of its task."""
+"""Rules for push notification configurations that all stores share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
+from parley.model.encoding import decode
+from parley.model.push import TaskPushNotificationConfig, server_of
 from parley.store.head import Head
-from parley.store.task_store import MAX_PUSHES, PushRecord, PushState, TooManyPushes, Undelivered
+from parley.store.protocols.errors import TooManyPushes
+from parley.store.protocols.webhooks import (
+    MAX_PUSHES,
+    WEBHOOKS_AT_ONCE,
+    ActivePushes,
+    PushRecord,
+    PushState,
+    SuspendedWebhook,
+    WebhookFilter,
+)
 
 FIRST_ID = "default"
-"""The id of a configuration that came without one, when it is the first such of its task."""
+"""The id of a task's first configuration without one."""
 
 
-def placed(
+def merge(
     pushes: Sequence[PushRecord],
-    among: Mapping[str, PushRecord],
+    existing: Mapping[str, PushRecord],
     head: Head,
     *,
     after: int,
     replica: str,
 ) -> dict[str, PushRecord]:
-    """Return a task's configurations with further ones, held by ``replica``.
+    """Return a task's configurations with ``pushes`` added, claimed by ``replica``.
 
-    The last that was given comes last.
+    The last one of ``pushes`` comes last.
 
-    One replaces that of the same id, and without an id that of the same URL, and goes on where
-    that stood; a new one begins ``after`` an event. One that changes nothing is kept as it was.
-    Raises ``TooManyPushes``.
+    A configuration replaces the one of the same id, or without an id the one of the same URL, and
+    keeps its cursor; a new one begins ``after`` an event. One that changes nothing leaves the
+    existing one as it is. Raises ``TooManyPushes``.
     """
-    result = dict(among)
+    result = dict(existing)
     for push in pushes:
-        made = _made(push, result, head, after)
-        before = result.pop(made.id, None)
+        new = _completed(push, result, head, after)
+        before = result.pop(new.id, None)
         if before is None and len(result) >= MAX_PUSHES:
-            raise TooManyPushes(head.task_id)
-        made = replace(made, lease_owner=replica)
+            raise TooManyPushes(head.task_id, MAX_PUSHES)
+        new = replace(new, lease_owner=replica)
         if before is not None:
-            same = replace(made, revision=before.revision, lease_owner=before.lease_owner)
+            same = replace(new, revision=before.revision, lease_owner=before.lease_owner)
             if before == same:
-                made = replace(same, lease_owner=before.lease_owner or replica)
-        result[made.id] = made
+                new = replace(same, lease_owner=before.lease_owner or replica)
+        result[new.id] = new
     return result
 
 
-def _made(push: PushRecord, among: Mapping[str, PushRecord], head: Head, after: int) -> PushRecord:
+def _completed(
+    push: PushRecord, existing: Mapping[str, PushRecord], head: Head, after: int
+) -> PushRecord:
+    """Return ``push`` with its id, cursor and state."""
     config = push.config
     if not config.id:
-        config = replace(config, id=_id_for(config.url, push.revision, among.values()))
-    before = among.get(config.id)
+        config = replace(config, id=_id_for(config.url, push.revision, existing.values()))
+    before = existing.get(config.id)
     cursor = after if before is None else before.cursor
     is_done = head.ended_at is not None and cursor >= head.seq
     state = PushState.DONE if is_done else PushState.ACTIVE
     return replace(push, config=config, cursor=cursor, state=state, note="")
 
 
-def _id_for(url: str, revision: str, among: Iterable[PushRecord]) -> str:
-    """Return the id of a configuration that came without one.
+def _id_for(url: str, revision: str, existing: Iterable[PushRecord]) -> str:
+    """Return the id for a configuration without one.
 
-    Many clients send theirs with every message: that must not make it another one each time.
+    Many clients send the same configuration with every message; it must keep its id.
     """
     ids = []
-    for other in among:
+    for other in existing:
         if other.config.url == url:
             return other.id
         ids.append(other.id)
     return revision if FIRST_ID in ids else FIRST_ID
 
 
-def telling_of(is_free: bool, found: Sequence[tuple[int, str, str]], limit: int) -> Undelivered:
-    """Return what was found of the webhooks that a replica tells: the place of each one's task, in
-    order, the task's id, and the revision. A page that is full may have cut its last task's.
+def active_of(
+    has_unclaimed: bool, found: Sequence[tuple[int, str, str]], limit: int
+) -> ActivePushes:
+    """Return a page of a replica's active webhooks.
+
+    ``found`` has each one's task key, in order, its task's id, and its revision. A full page may
+    lack webhooks of its last task, which is therefore the first of the next page.
     """
-    held = tuple([(task_id, revision) for _, task_id, revision in found])
-    return Undelivered(is_free, held, found[-1][0] - 1 if len(found) >= limit else 0)
+    claimed = tuple([(task_id, revision) for _, task_id, revision in found])
+    return ActivePushes(has_unclaimed, claimed, found[-1][0] - 1 if len(found) >= limit else 0)
+
+
+def suspended_of(
+    find: Callable[[Sequence[Any]], Iterable[Sequence[Any]]], which: WebhookFilter
+) -> Iterator[list[SuspendedWebhook]]:
+    """Yield the suspended webhooks a page at a time.
+
+    ``find`` runs the query ``suspended`` with the values that it is given.
+    """
+    wanted = (which.agent, which.tenant, which.task_id, which.id)
+    filters = [value for each in wanted for value in (each, each)]
+    last = (-1, "")
+    while True:
+        page = [
+            SuspendedWebhook(
+                key=key,
+                agent=agent,
+                tenant=tenant,
+                owner=owner,
+                task_id=task_id,
+                id=id,
+                server=server_of(decode(config, TaskPushNotificationConfig).url),
+                behind=max(0, seq - cursor),
+                note=note,
+            )
+            for key, id, agent, tenant, owner, task_id, config, cursor, seq, note in find(
+                (last[0], *last, *filters, WEBHOOKS_AT_ONCE)
+            )
+        ]
+        if page:
+            yield page
+        if len(page) < WEBHOOKS_AT_ONCE:
+            return
+        last = (page[-1].key, page[-1].id)

@@ -1,9 +1,9 @@
-"""The stored form of a task: pieces of the wire's JSON, put together to the task that they are.
+"""The stored form of a task (its snapshot): rows of the wire's JSON.
 
-A store keeps a task's status in its head, and the messages and the artifacts as rows of their own.
-So what is not asked for is never read. The messages are the history; the last of them may still
-be that of the status (``has_status_message``). An artifact is one or more pieces, each with further
-parts; what was added to it since, at most some 64 KiB in a turn, is only in the log.
+A store keeps a task's status in its head, and each message and artifact in rows of its own, so that
+a query reads only what it needs. The messages are the history; the last of them may be that of the
+status (``has_status_message``). An artifact is one or more pieces, each with further parts. The
+latest chunks, at most some 64 KiB in a turn, are only in the log.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _Messages = tuple[Message, ...]
 _Artifacts = tuple[Artifact, ...]
 
 ArtifactRow = tuple[int, bytes, bytes]
-"""The position of an artifact in its task, the head of it or nothing, and parts."""
+"""An artifact's position in its task, its head or nothing, and parts."""
 
 
 class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of a task.
+    """A task as read from its rows.
 
     ``history`` is the JSON of messages, separated by commas, ``status_message`` that of the
-    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates that came after them.
+    status's. ``artifacts`` are rows in order, ``tail`` the artifact updates after them.
     """
 
     task_id: str
@@ -49,7 +49,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def task(self) -> Task:
         """Return the task."""
-        said = decode(self.status_message, Message) if self.status_message else None
+        message = decode(self.status_message, Message) if self.status_message else None
         stamp = Timestamp.from_milliseconds(self.status_at)
         artifacts = _artifacts(self.artifacts) if self.artifacts else ()
         if self.tail:
@@ -61,7 +61,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
         return Task(
             id=self.task_id,
             context_id=self.context_id,
-            status=TaskStatus(state=_STATES[self.state], message=said, timestamp=stamp),
+            status=TaskStatus(state=_STATES[self.state], message=message, timestamp=stamp),
             artifacts=artifacts,
             history=decode(b"[%s]" % self.history, _Messages) if self.history else (),
             metadata=decode(self.metadata, dict[str, Any]) if self.metadata else None,
@@ -69,7 +69,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unsaved(self) -> frozenset[str]:
-        """The ids of the artifacts that ``artifacts`` do not have as they are."""
+        """The ids of the artifacts that ``tail`` changes."""
         return frozenset(
             [
                 record.event.artifact.artifact_id
@@ -80,7 +80,7 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
-    """Return the artifacts that rows have."""
+    """Return the artifacts in ``rows``."""
     heads: dict[int, bytes] = {}
     parts: dict[int, list[bytes]] = {}
     for index, head, further in rows:
@@ -96,7 +96,7 @@ def _artifacts(rows: Iterable[ArtifactRow]) -> tuple[Artifact, ...]:
 
 
 def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:
-    """Return the rows that a query joined into one value."""
+    """Return the rows in a value that a query joined."""
     rows = []
     for line in lines.split(b"\x1e") if lines else ():
         index, head, parts = line.split(b"\x1f")
@@ -105,7 +105,7 @@ def artifact_rows(lines: bytes | None) -> list[ArtifactRow]:
 
 
 class StoredForm(msgspec.Struct, frozen=True):
-    """The whole stored form of a task, to be written at once."""
+    """The whole stored form of a task, written at once."""
 
     messages: Sequence[bytes]
     has_status_message: bool
@@ -114,17 +114,17 @@ class StoredForm(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, task: Task) -> StoredForm:
-        """Return that of a task as it stands."""
-        said = task.status.message
+        """Return the stored form of ``task``."""
+        message = task.status.message
         messages = [encode(message) for message in task.history]
-        if said is not None:
-            messages.append(encode(said))
+        if message is not None:
+            messages.append(encode(message))
         metadata = b"" if task.metadata is None else encode(task.metadata)
-        return cls(messages, said is not None, metadata, pieces_of(task.artifacts))
+        return cls(messages, message is not None, metadata, pieces_of(task.artifacts))
 
     @property
     def size(self) -> int:
-        """How many bytes it has, about."""
+        """The approximate size in bytes."""
         return sum([len(m) for m in self.messages]) + sum([len(p.parts) for p in self.artifacts])
 
     def message_rows(self, key: int) -> list[tuple[int, int, bytes]]:
@@ -133,16 +133,16 @@ class StoredForm(msgspec.Struct, frozen=True):
         return [(key, 0, self.metadata), *rows] if self.metadata else rows
 
     def artifact_rows(self, key: int, seq: int) -> list[tuple[int, int, int, bytes, bytes]]:
-        """Return the rows of its artifacts, which are as the event ``seq`` left them."""
+        """Return the rows of its artifacts as of event ``seq``."""
         return [(key, piece.position, seq, piece.head, piece.parts) for piece in self.artifacts]
 
 
 def task_of_before(
     task_id: str, body: bytes | None, artifacts: bytes | None, tail: bytes | None
 ) -> StoredForm:
-    """Return the stored form of a task that was kept as a snapshot and the records after it.
+    """Return the stored form of a task from a snapshot of an older schema and the records after it.
 
-    ``body`` is the JSON of the task without its artifacts, ``artifacts`` that of these.
+    ``body`` is the JSON of the task without its artifacts, ``artifacts`` is their JSON.
     """
     start = None
     if body is not None:

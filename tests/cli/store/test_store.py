@@ -18,8 +18,9 @@ from parley.cli.store import transfer
 from parley.cli.store.prune import parse_age
 from parley.cli.store.status import format_age, format_size
 from parley.model.tasks import TaskState
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.scope import Scope
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Receipt, Scope
 from tests.cli.processes import Running
 from tests.store.making import addition, chunk, creation, message, received, status
 

@@ -19,13 +19,15 @@ from parley.host.host import Host
 from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.tasks import TaskState
 from parley.security.egress import Egress
-from parley.store.admin.admin import Which
 from parley.store.admin.sqlite import SqliteAdmin
 from parley.store.memory import MemoryTaskStore
 from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord, PushState, WebhookFilter
 from parley.store.sqlite.lock_file import LockFile
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import PushRecord, PushState, Scope, StoreUnavailable, TaskStore
+from parley.store.task_store import TaskStore
 from tests.push.pushing import QUICK, Pushed, config, gated, placed
 from tests.store.making import addition, creation, status
 from tests.webhooks import webhook
@@ -45,7 +47,7 @@ def suspended(id: str, note: str = "it answers with HTTP 500, 9 times in a row")
         ),
         version="1.0",
         revision=f"r-{id}",
-        state=PushState.PARKED,
+        state=PushState.SUSPENDED,
         note=note,
     )
 
@@ -62,7 +64,7 @@ async def fill(store: TaskStore, tasks: int = 3) -> None:
             addition(f"t{n}", 1, status(f"t{n}", TaskState.WORKING), turn_open=False)
         )
         for push in pushes[:2]:
-            assert await store.move_push(f"t{n}", replace(push, cursor=n % 2))
+            assert await store.save_delivery(f"t{n}", replace(push, cursor=n % 2))
     await store.close()
 
 
@@ -204,7 +206,7 @@ async def test_a_server_goes_on_with_what_is_resumed_while_it_runs(
         hook.answer = lambda told: 410 if told.number > 1 else 200
         task = await caller.task("go", config(hook.url, id="mine"), return_immediately=True)
         await caller.create(task.id, other.url, id="other")
-        await caller.settled(task.id, PushState.PARKED, "mine")
+        await caller.settled(task.id, PushState.SUSPENDED, "mine")
         found = await run("list", "--store", url, cwd=tmp_path)
         assert names(found["webhooks"]) == [f"{task.id}/mine"]
         hook.answer = lambda told: 200
@@ -233,7 +235,7 @@ async def test_one_that_is_not_behind_is_told_what_comes(tmp_path: Path) -> None
         async with asyncio.timeout(10):
             while (push := (await store.pushes(task.id))[0]).cursor < 2:
                 await asyncio.sleep(0.005)
-        await store.move_push(task.id, replace(push, state=PushState.PARKED))
+        await store.save_delivery(task.id, replace(push, state=PushState.SUSPENDED))
         caller.host.push.watch(task.id)
         async with asyncio.timeout(10):
             while len(caller.host.push._tasks[task.id] or ()) != 1:
@@ -291,7 +293,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_no_hindrance(tmp_path: Pa
     await store.open(lambda records: None)
     try:
         with pytest.raises(StoreUnavailable, match="is in use by process"):
-            await asyncio.to_thread(SqliteAdmin(folder / "live.db").resume, Which())
+            await asyncio.to_thread(SqliteAdmin(folder / "live.db").resume, WebhookFilter())
     finally:
         await store.close()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.engine.queue.fair_queue import FairQueue
-from parley.store.task_store import Scope
+from parley.store.protocols.scope import Scope
 
 ADA, BOB = Scope("agent", "", "ada"), Scope("agent", "", "bob")
 

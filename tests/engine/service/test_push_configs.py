@@ -16,7 +16,8 @@ from parley.model.errors import (
 )
 from parley.model.push import AuthenticationInfo
 from parley.model.requests import ListTasksRequest
-from parley.store.task_store import MAX_PUSHES, PushState, TaskStore
+from parley.store.protocols.webhooks import MAX_PUSHES, PushState
+from parley.store.task_store import TaskStore
 from tests.push.pushing import Pushed, config, gated, of_version, pushing
 
 pytestmark = pytest.mark.anyio
@@ -318,7 +319,7 @@ async def test_secrets_are_neither_shown_again_nor_logged(caplog: pytest.LogCapt
             assert each.authentication == AuthenticationInfo(scheme="Bearer")
         for push in await caller.store.pushes(task.id):
             assert push.config.authentication == authentication
-        await caller.settled(task.id, PushState.PARKED, "mine")
+        await caller.settled(task.id, PushState.SUSPENDED, "mine")
     assert "is suspended" in caplog.text
     assert "http://127.0.0.1:9" in caplog.text
     assert "secret" not in caplog.text

@@ -16,24 +16,20 @@ from parley.model.tasks import TaskState
 from parley.store.admin.admin import StoreAdmin
 from parley.store.admin.export_format import export_to
 from parley.store.admin.import_check import checked, lines_in
-from parley.store.admin.owners import Owned, Owners
+from parley.store.admin.owners import Owned, OwnerAssignment
 from parley.store.lease import SHORTEST_LEASE
 from parley.store.postgres.store import PostgresTaskStore
-from parley.store.task_store import (
-    HISTORY_KEPT,
-    Fenced,
-    Receipt,
-    Scope,
-    StoreUnavailable,
-    TaskQuery,
-    TaskStore,
-)
+from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.protocols.errors import Fenced, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.task_store import TaskStore
 from tests.store.making import addition, creation, message, status
 
 pytestmark = pytest.mark.anyio
 
 ISSUER = "https://login.example"
-TO = Owners(issuer=ISSUER)
+TO = OwnerAssignment(issuer=ISSUER)
 ADA = Caller(id="ada", issuer=ISSUER, authenticated=True).owner
 BOB = Caller(id="bob", issuer=ISSUER, authenticated=True).owner
 NOT_PLAIN = ["", Caller(id="bob").owner, Caller("bob", True, issuer="other").owner]
@@ -49,7 +45,7 @@ class Kept(NamedTuple):
         return open_store(self.url)
 
     @property
-    def upkeep(self) -> StoreAdmin:
+    def admin(self) -> StoreAdmin:
         return open_admin(self.url)
 
     async def fill(self, *scopes: Scope, mark: str = "") -> None:
@@ -106,30 +102,30 @@ async def test_what_belongs_to_plain_ids_belongs_to_those_of_the_issuer(kept: Ke
     others = [Scope("a", "", owner) for owner in NOT_PLAIN]
     await kept.fill(*plain, *others)
     before = [await kept.look(scope) for scope in (*plain, *others)]
-    assert kept.upkeep.unassigned(TO) == Owned(tasks=6, contexts=3, receipts=6)
-    assert kept.upkeep.assign(TO) == Owned(tasks=6, contexts=3, receipts=6)
+    assert kept.admin.unassigned(TO) == Owned(tasks=6, contexts=3, receipts=6)
+    assert kept.admin.assign(TO) == Owned(tasks=6, contexts=3, receipts=6)
     moved = [Scope(s.agent, s.tenant, {"ada": ADA, "bob": BOB}[s.owner]) for s in plain]
     assert [await kept.look(scope) for scope in (*moved, *others)] == before
     for scope in plain:
         found = await kept.look(scope)
         assert (found["tasks"], found["total"], found["history"]) == ([], 0, [])
-    survey = kept.upkeep.survey()
+    survey = kept.admin.survey()
     assert sum(n for *_, n in survey.tasks) == 12
     # Once more is once.
-    assert kept.upkeep.unassigned(TO) == kept.upkeep.assign(TO) == NOTHING
+    assert kept.admin.unassigned(TO) == kept.admin.assign(TO) == NOTHING
     assert [await kept.look(scope) for scope in (*moved, *others)] == before
 
 
 async def test_one_agent_or_tenant_is_assigned_alone(kept: Kept) -> None:
     scopes = [Scope(agent, tenant, "bob") for agent in ("a", "b") for tenant in ("", "t")]
     await kept.fill(*scopes)
-    only = Owners(issuer=ISSUER, agent="a", tenant="t")
-    assert kept.upkeep.assign(only) == Owned(tasks=2, contexts=1, receipts=2)
+    only = OwnerAssignment(issuer=ISSUER, agent="a", tenant="t")
+    assert kept.admin.assign(only) == Owned(tasks=2, contexts=1, receipts=2)
     assert (await kept.look(Scope("a", "t", BOB)))["total"] == 2
-    agent = Owners(issuer=ISSUER, agent="b")
-    assert kept.upkeep.assign(agent) == Owned(tasks=4, contexts=2, receipts=4)
+    agent = OwnerAssignment(issuer=ISSUER, agent="b")
+    assert kept.admin.assign(agent) == Owned(tasks=4, contexts=2, receipts=4)
     assert (await kept.look(Scope("a", "", "bob")))["total"] == 2
-    assert kept.upkeep.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
+    assert kept.admin.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
 
 
 async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept) -> None:
@@ -137,14 +133,14 @@ async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
     await kept.fill(plain, mark="old")
     await kept.fill(theirs, mark="new")
-    assert kept.upkeep.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
+    assert kept.admin.assign(TO) == Owned(tasks=2, contexts=1, receipts=2)
     found = await kept.look(theirs)
     assert (found["total"], found["completed"]) == (4, 2)
     assert found["history"] == ["old0", "new0"]
     assert found["mark"] == b"new0"
     assert sorted(found["receipts"]) == found["tasks"]
     await kept.fill(plain, mark="late")
-    assert kept.upkeep.assign(TO).contexts == 1
+    assert kept.admin.assign(TO).contexts == 1
     found = await kept.look(theirs)
     assert (found["total"], found["history"]) == (6, ["late0", "old0", "new0"])
     store = kept.store()
@@ -161,7 +157,7 @@ async def test_a_message_that_was_answered_twice_keeps_the_later_answer(kept: Ke
     await store.keep(plain, "c", receipt=Receipt("m", b"d", reply=b'{"a":1}'))
     await store.keep(theirs, "c", receipt=Receipt("m", b"e", reply=b'{"a":2}'))
     await store.close()
-    assert kept.upkeep.assign(TO).receipts == 1
+    assert kept.admin.assign(TO).receipts == 1
     store = kept.store()
     await store.open(told)
     found = await store.receipt(theirs, "m")
@@ -181,13 +177,13 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
         for n in range(0, count, 100):
             await store.keep(scope, "c", exchange=said[n : n + 100])
     await store.close()
-    kept.upkeep.assign(TO)
+    kept.admin.assign(TO)
     history = (await kept.look(theirs))["history"]
     assert len(history) == HISTORY_KEPT
     assert history[:4] == [*[f"bob {HISTORY_KEPT - n}" for n in (3, 2, 1)], "htt 0"]
     assert history[-1] == f"htt {HISTORY_KEPT - 4}"
     file = io.BytesIO()
-    with kept.upkeep.reading() as source:
+    with kept.admin.reading() as source:
         counts = export_to(source, file.write, by="a test")
     file.seek(0)
     assert len(list(checked(lines_in(file)))) == 1 + counts.messages == 1 + HISTORY_KEPT
@@ -199,12 +195,12 @@ async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:
     await store.open(told)
     try:
         with pytest.raises(StoreUnavailable, match="in use by"):
-            kept.upkeep.assign(TO)
-        assert kept.upkeep.unassigned(TO).tasks == 2
+            kept.admin.assign(TO)
+        assert kept.admin.unassigned(TO).tasks == 2
         assert (await store.list(TaskQuery(scope=Scope("a", "", "bob"), limit=9))).total == 2
     finally:
         await store.close()
-    assert kept.upkeep.assign(TO).tasks == 2
+    assert kept.admin.assign(TO).tasks == 2
 
 
 @pytest.mark.service
@@ -232,7 +228,7 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
         async with asyncio.timeout(30):
             while True:
                 try:
-                    assert (await asyncio.to_thread(kept.upkeep.assign, TO)).tasks == 1
+                    assert (await asyncio.to_thread(kept.admin.assign, TO)).tasks == 1
                     break
                 except StoreUnavailable:
                     await asyncio.sleep(0.05)

@@ -24,11 +24,13 @@ from parley.store.admin.export_format import export_to
 from parley.store.admin.importer import import_into
 from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.events import Kind
+from parley.store.events import RecordKind
 from parley.store.fold import fold
 from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Scope, TaskQuery, TaskStore
+from parley.store.task_store import TaskStore
 from tests.services.postgres import PostgresServer
 from tests.store.making import addition, all_events, status
 
@@ -75,12 +77,12 @@ async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
         known = (record.seq, record.turn, record.turn_open, record.waiting)
         assert known == tuple(wanted[name] for name in ("seq", "turn", "turnOpen", "waiting"))
         counts = {}
-        for kind in (Kind.RECEIVED, Kind.TURN, Kind.REMEMBERED):
+        for kind in (RecordKind.RECEIVED, RecordKind.TURN, RecordKind.REMEMBERED):
             counts[kind.value] = len(await store.private_records(task_id, [kind]))
         named = {"received": "received", "turn": "turns", "remembered": "remembered"}
         assert counts == {kind: wanted[name] for kind, name in named.items()}
         assert len(await store.waiting_messages(task_id, limit=999)) == wanted["waiting"]
-        turns = await store.private_records(task_id, [Kind.TURN])
+        turns = await store.private_records(task_id, [RecordKind.TURN])
         log = sorted([*await all_events(store, task_id), *turns], key=lambda r: (r.seq, r.sub))
         assert fold([record.event for record in log]) == record.task
         bare = await store.load(task_id, history=1, artifacts=False)
@@ -188,14 +190,14 @@ async def test_an_export_of_before_is_imported(
     expected = json.loads(unpacked("sqlite-3.json.gz"))
     lines = unpacked("export-1.jsonl.gz").splitlines(keepends=True)
     store: TaskStore
-    upkeep: SqliteAdmin | PostgresAdmin
+    admin: SqliteAdmin | PostgresAdmin
     if kind == "sqlite":
         path = tmp_path / "new.db"
-        upkeep, store = SqliteAdmin(path), SqliteTaskStore(path)
+        admin, store = SqliteAdmin(path), SqliteTaskStore(path)
     else:
         url = request.getfixturevalue("postgres_url")
-        upkeep, store = PostgresAdmin(url), PostgresTaskStore(url)
-    with upkeep.writing() as target:
+        admin, store = PostgresAdmin(url), PostgresTaskStore(url)
+    with admin.writing() as target:
         done = import_into(target, lines)
     assert done.added.tasks == len(expected)
     async with opened(store):

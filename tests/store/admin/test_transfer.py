@@ -25,18 +25,15 @@ from parley.store.admin.import_check import checked, lines_in
 from parley.store.admin.importer import import_into
 from parley.store.admin.postgres import PostgresAdmin
 from parley.store.admin.sqlite import SqliteAdmin
-from parley.store.events import CancelRequested, KeptCaller, LoggedEvent
+from parley.store.events import CancelRequested, LoggedEvent, StoredCaller
 from parley.store.postgres.store import PostgresTaskStore
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import (
-    PushRecord,
-    PushState,
-    Receipt,
-    Scope,
-    StoreUnavailable,
-    TaskQuery,
-    TaskStore,
-)
+from parley.store.task_store import TaskStore
 from tests.services.postgres import running
 from tests.store.making import (
     addition,
@@ -51,8 +48,8 @@ from tests.store.making import (
 
 CALLERS = [
     None,
-    KeptCaller(id="owner", authenticated=True),
-    KeptCaller(id='o"w\\ner', issuer="ü", authenticated=True, claims={"roles": ["a", 1, None]}),
+    StoredCaller(id="owner", authenticated=True),
+    StoredCaller(id='o"w\\ner', issuer="ü", authenticated=True, claims={"roles": ["a", 1, None]}),
 ]
 SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'ü\x1fo"w\\n\ner')]
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -82,7 +79,7 @@ plans = st.lists(
             "released": st.booleans(),
             "webhooks": st.integers(0, 2),
             "receipt": st.booleans(),
-            "place": st.integers(0, 1 << 40),
+            "queue_key": st.integers(0, 1 << 40),
         }
     ),
     max_size=5,
@@ -146,19 +143,19 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
         event = status(task_id, TaskState[plan["ends"].upper()], "the end")
         await store.append(addition(task_id, head, event, turn=turn, turn_open=False))
     elif plan["released"]:
-        more = {"turn": turn, "release": True, "place": plan["place"]}
+        more = {"turn": turn, "release": True, "queue_key": plan["queue_key"]}
         await store.append(addition(task_id, head, turn_started(turn), **more))
     for push in await store.pushes(task_id):
-        if plan["place"] % 2:
+        if plan["queue_key"] % 2:
             push = PushRecord(
                 config=push.config,
                 version=push.version,
                 revision=push.revision,
                 cursor=1,
-                state=PushState.PARKED,
+                state=PushState.SUSPENDED,
                 note="it is gone",
             )
-            assert await store.move_push(task_id, push)
+            assert await store.save_delivery(task_id, push)
 
 
 def webhook(n: int) -> PushRecord:
@@ -166,17 +163,17 @@ def webhook(n: int) -> PushRecord:
     return PushRecord(config=config, version="1.0", revision=f"revision-{n}")
 
 
-def exported(upkeep: StoreAdmin) -> bytes:
+def exported(admin: StoreAdmin) -> bytes:
     file = io.BytesIO()
-    with upkeep.reading() as source:
+    with admin.reading() as source:
         export_to(source, file.write, by="a test")
     return file.getvalue()
 
 
-def imported(upkeep: StoreAdmin, file: bytes) -> importer.Imported:
+def imported(admin: StoreAdmin, file: bytes) -> importer.Imported:
     for _ in checked(lines_in(io.BytesIO(file))):
         pass
-    with upkeep.writing() as target:
+    with admin.writing() as target:
         return import_into(target, lines_in(io.BytesIO(file)))
 
 
@@ -204,7 +201,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
                 found[f"{scope} {name}"] = await store.history(scope, name, 1000)
         found["work"] = dict(await store.unclaimed())
         found["adopted"] = [
-            (adopted.task_id, adopted.place)
+            (adopted.task_id, adopted.queue_key)
             for agent in ("one", "ünï")
             for adopted in await store.claim_batch(agent, 100)
         ]
@@ -250,7 +247,7 @@ def test_a_store_moves_to_postgresql_and_back(postgres: Any, tasks: Any, context
 @pytest.fixture
 def file(tmp_path: Path) -> bytes:
     """An export of a store with a bit of everything."""
-    plan = {"scope": 1, "released": True, "webhooks": 1, "receipt": True, "place": 7}
+    plan = {"scope": 1, "released": True, "webhooks": 1, "receipt": True, "queue_key": 7}
     steps = [("chunk", "a"), ("working", "b"), ("receive", "c"), ("chunk", "d" * 300)]
     tasks = [{**plan, "steps": steps, "ends": ends} for ends in ("", "completed")]
     path = tmp_path / "source.db"
@@ -352,11 +349,11 @@ def test_an_import_that_was_broken_off_goes_on(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    upkeep = SqliteAdmin(tmp_path / "target.db")
+    admin = SqliteAdmin(tmp_path / "target.db")
     lines = file.splitlines(keepends=True)
     previous = 0
     for end in range(1, len(lines)):
-        with pytest.raises(TransferError, match="it was cut"), upkeep.writing() as target:
+        with pytest.raises(TransferError, match="it was cut"), admin.writing() as target:
             import_into(target, lines[:end])
         path = tmp_path / "target.db"
         with sqlite3.connect(path) as connection:
@@ -370,16 +367,16 @@ def test_an_import_that_was_broken_off_goes_on(
         assert wrong == 0
         assert count >= previous
         previous = count
-    done = imported(upkeep, file)
+    done = imported(admin, file)
     assert done.added.tasks + done.skipped.tasks == 2
-    assert exported(upkeep) == file
-    again = imported(upkeep, file)
+    assert exported(admin) == file
+    again = imported(admin, file)
     assert (again.added, again.skipped.records) == (export_format.Counts(), 14)
 
 
 def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) -> None:
     path = tmp_path / "target.db"
-    plan = {"scope": 2, "released": False, "webhooks": 0, "receipt": False, "place": 0}
+    plan = {"scope": 2, "released": False, "webhooks": 0, "receipt": False, "queue_key": 0}
     tasks = [{**plan, "steps": [("chunk", "mine")], "ends": "failed"}]
     asyncio.run(fill(SqliteTaskStore(path), tasks, [(0, 1, "mine", b"mine")]))
     before = asyncio.run(seen(SqliteTaskStore(path)))
@@ -395,7 +392,14 @@ def test_what_a_store_has_already_stays_as_it_is(file: bytes, tmp_path: Path) ->
 def test_a_long_log_is_written_in_pieces_and_is_there_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = {"scope": 0, "released": True, "webhooks": 2, "receipt": True, "place": 7, "ends": ""}
+    plan = {
+        "scope": 0,
+        "released": True,
+        "webhooks": 2,
+        "receipt": True,
+        "queue_key": 7,
+        "ends": "",
+    }
     tasks = [{**plan, "steps": [("chunk", f"{n}") for n in range(50)]} for _ in range(3)]
     first = tmp_path / "first.db"
     asyncio.run(fill(SqliteTaskStore(first), tasks, []))
@@ -411,11 +415,11 @@ def test_a_full_disk_leaves_what_was_committed_and_nothing_half(
     file: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "BATCH_LINES", 2)
-    upkeep = SqliteAdmin(tmp_path / "target.db")
-    upkeep.migrate()
+    admin = SqliteAdmin(tmp_path / "target.db")
+    admin.migrate()
 
     def fill_up() -> None:
-        with upkeep.writing() as target:
+        with admin.writing() as target:
             connection = target._connection
             pages = connection.execute("PRAGMA page_count").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -423,16 +427,16 @@ def test_a_full_disk_leaves_what_was_committed_and_nothing_half(
 
     with pytest.raises(StoreUnavailable, match="the disk is full"):
         fill_up()
-    found = exported(upkeep)
+    found = exported(admin)
     list(checked(lines_in(io.BytesIO(found))))
-    imported(upkeep, file)
-    assert len(exported(upkeep)) >= len(found)
+    imported(admin, file)
+    assert len(exported(admin)) >= len(found)
 
 
 def big(file: bytes) -> list[bytes]:
     """The lines of a file, with a value that needs more pages than there are."""
     lines = file.splitlines(keepends=True)
-    value = export_format.Value(key="big", value=bytes(1 << 20))
+    value = export_format.ContextValue(key="big", value=bytes(1 << 20))
     after = next(n for n, line in enumerate(lines) if b'"is":"value"' in line)
     return [*lines[:after], export_format.encode_line(value) + b"\n", *lines[after:]]
 
@@ -444,8 +448,8 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
         await store.open(told)
         head = await store.append(creation("t", turn_started(1), scope=SCOPES[0]))
         file = io.BytesIO()
-        upkeep = SqliteAdmin(path)
-        with upkeep.reading() as source:
+        admin = SqliteAdmin(path)
+        with admin.reading() as source:
             lines = source.lines()
             first = next(lines)
             for n in range(20):
@@ -453,7 +457,7 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
             await store.append(creation("later", scope=SCOPES[0]))
             rest = [first, *lines]
             assert [getattr(line, "task_id", "") for line in rest] == ["t", "", ""]
-        with upkeep.reading() as source:
+        with admin.reading() as source:
             counts = export_to(source, file.write, by="a test")
         assert (counts.tasks, counts.records) == (2, 23)
         await store.close()
@@ -509,7 +513,7 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
     lines = file.splitlines(keepends=True)
 
     with running() as server:
-        upkeep = PostgresAdmin(server.url())
+        admin = PostgresAdmin(server.url())
 
         def killed_after(count: int) -> Iterator[bytes]:
             for n, line in enumerate(lines):
@@ -518,20 +522,20 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
                 yield line
 
         def import_until_killed(count: int) -> None:
-            with upkeep.writing() as target:
+            with admin.writing() as target:
                 import_into(target, killed_after(count))
 
         for count in (4, 10, len(lines) - 3):
             with pytest.raises(StoreUnavailable, match="the database cannot be reached"):
                 import_until_killed(count)
             server.start()
-            found = exported(upkeep)
+            found = exported(admin)
             assert set(found.splitlines()[:-1]) <= set(file.splitlines())
-        imported(upkeep, file)
-        assert exported(upkeep) == file
+        imported(admin, file)
+        assert exported(admin) == file
 
         def export_until_killed() -> None:
-            with upkeep.reading() as source:
+            with admin.reading() as source:
                 found = source.lines()
                 next(found)
                 server.kill()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from parley.model.encoding import encode
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import CancelRequested, Kind, LoggedEvent
-from parley.store.task_store import LogPosition
+from parley.store.events import CancelRequested, LoggedEvent, RecordKind
+from parley.store.protocols.task_log import LogPosition
 from tests.store.making import chunk
 
 WAIT = 20.0
@@ -16,12 +16,12 @@ WAIT = 20.0
 
 def event(seq: int, text: str = "x", task_id: str = "t") -> LoggedEvent:
     update = chunk(task_id, text)
-    return LoggedEvent(task_id, seq, 1, Kind.ARTIFACT, encode(update), update, 0)
+    return LoggedEvent(task_id, seq, 1, RecordKind.ARTIFACT, encode(update), update, 0)
 
 
 def private(seq: int, sub: int, task_id: str = "t") -> LoggedEvent:
     request = CancelRequested()
-    return LoggedEvent(task_id, seq, 1, Kind.CANCEL, encode(request), request, 0, sub)
+    return LoggedEvent(task_id, seq, 1, RecordKind.CANCEL, encode(request), request, 0, sub)
 
 
 def place(seq: int, task_id: str = "t") -> LogPosition:

@@ -19,7 +19,8 @@ from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.events import LoggedEvent
 from parley.store.follow import TaskGone, follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
-from parley.store.task_store import LogPosition, StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.task_log import LogPosition
 from tests.store.bus.hinting import WAIT, Ear, PaperBus
 from tests.store.making import addition, chunk, creation, numbers, received, status
 

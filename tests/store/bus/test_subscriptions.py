@@ -10,7 +10,7 @@ import pytest
 
 from parley.store.bus.subscriptions import BUFFER_RECORDS, LocalHints, Subscription
 from parley.store.events import LoggedEvent
-from parley.store.task_store import LogPosition
+from parley.store.protocols.task_log import LogPosition
 from tests.store.bus.hinting import Ear, event, place, private
 from tests.store.making import numbers, received
 

@@ -18,13 +18,15 @@ import psycopg
 import pytest
 
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
-from parley.store.events import Kind, LoggedEvent, now_ms
+from parley.store.events import LoggedEvent, RecordKind, now_ms
 from parley.store.lease import Lease, LivenessGate
 from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.migrations import migrate
 from parley.store.postgres.store import PostgresTaskStore
 from parley.store.postgres.writer import PostgresBatchWriter
-from parley.store.task_store import Conflict, PrunedElsewhere, Scope, StoreUnavailable, TaskQuery
+from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
 from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
 from tests.services.proxy import line
 from tests.store.making import (
@@ -146,7 +148,7 @@ class Load:
 
 
 def _text(record: LoggedEvent) -> str:
-    if record.kind is Kind.ARTIFACT:
+    if record.kind is RecordKind.ARTIFACT:
         assert isinstance(record.event, TaskArtifactUpdateEvent)
         return str(record.event.artifact.parts[0].text)
     return record.event.status.message.text  # type: ignore[union-attr]
@@ -670,7 +672,7 @@ async def test_every_query_of_a_running_server_uses_an_index(
         await store.claim_batch(SCOPE.agent, 5)
         await store.unclaimed()
         await store.first_queued(SCOPE.agent)
-        await store.parked(SCOPE.agent, 100, 10)
+        await store.awaiting_input(SCOPE.agent, 100, 10)
         await store.positions(["t1", "t2"])
         await store.prune(SCOPE.agent, 100, 10)
 

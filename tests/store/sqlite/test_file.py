@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from parley.store.events import LoggedEvent
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import StoreUnavailable
 from tests.store.making import addition, chunk, creation
 from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
 

@@ -18,9 +18,12 @@ import pytest
 
 from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import Conflict, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sql import migrations, queries
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import Conflict, Receipt, Scope, StoreUnavailable, TaskQuery
 from tests.store.making import (
     SCOPE,
     addition,
@@ -255,7 +258,7 @@ async def test_only_the_append_that_does_not_fit_fails(sqlite: SqliteTaskStore) 
 FILL = """
 import asyncio, resource, sys
 from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
 from tests.store.making import addition, chunk, creation
 
 async def main():

@@ -282,7 +282,7 @@ def _serve(
     from parley.server.app import Settings
     from parley.server.grpc.options import grpc_options
     from parley.server.run import ListenError, run
-    from parley.store.task_store import StoreError
+    from parley.store.protocols.errors import StoreError
 
     try:
         grpc = grpc_options(port_for_grpc, **tls)

@@ -220,9 +220,9 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         in use, and changes nothing.
         """
         from parley.cli.store.webhooks import list_suspended
-        from parley.store.admin.admin import Which
+        from parley.store.protocols.webhooks import WebhookFilter
 
-        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
         _with_admin(store, lambda admin: list_suspended(output, admin, which))
 
     @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
@@ -241,9 +241,9 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         The servers that use the store go on with them within a second or so.
         """
         from parley.cli.store.webhooks import resume
-        from parley.store.admin.admin import Which
+        from parley.store.protocols.webhooks import WebhookFilter
 
-        which = Which(agent=agent, tenant=tenant, task_id=task, id=id)
+        which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
         _with_admin(store, lambda admin: resume(output, admin, which, all=all))
 
 
@@ -262,7 +262,7 @@ def _filter(name: str, metavar: str, text: str) -> str:
 def _with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
     """Return the result of ``action`` on a store; a store error becomes a ``CommandFailure``."""
     from parley.host.store_urls import open_admin
-    from parley.store.task_store import StoreError
+    from parley.store.protocols.errors import StoreError
 
     try:
         admin = open_admin(url)

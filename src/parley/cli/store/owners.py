@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from parley.cli.output.failures import UsageFailure
 from parley.model.ids import RIGHT_NAME, may_be_name
-from parley.store.admin.owners import Owned, Owners
+from parley.store.admin.owners import Owned, OwnerAssignment
 
 NOTHING = Owned(tasks=0, contexts=0, receipts=0)
 
 
-def owners_of(issuer: str, *, agent: str, tenant: str) -> Owners | None:
+def owners_of(issuer: str, *, agent: str, tenant: str) -> OwnerAssignment | None:
     """Return the owners to assign to an issuer, if any. Raises ``UsageFailure``."""
     if not issuer:
         for option, value in (("--agent", agent), ("--tenant", tenant)):
@@ -20,7 +20,7 @@ def owners_of(issuer: str, *, agent: str, tenant: str) -> Owners | None:
         return None
     if not may_be_name(issuer):
         raise UsageFailure(f"--issuer: an issuer has {RIGHT_NAME}")
-    return Owners(issuer=issuer, agent=agent, tenant=tenant)
+    return OwnerAssignment(issuer=issuer, agent=agent, tenant=tenant)
 
 
 def format_owned(owned: Owned) -> str:

@@ -11,7 +11,8 @@ from parley.cli.output.streams import Output
 from parley.cli.settings.durations import parse_duration
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
-from parley.store.task_store import PrunedElsewhere, TaskStore
+from parley.store.protocols.errors import PrunedElsewhere
+from parley.store.task_store import TaskStore
 
 BATCH_SIZE = 200
 """The most tasks of one batch."""
@@ -41,7 +42,7 @@ def prune(
     if agent:
         require_agent(admin, agent)
     before = admin.now() - round(age * 1000)
-    old = {each: admin.old(each, before) for each in ([agent] if agent else admin.agents())}
+    old = {each: admin.prunable(each, before) for each in ([agent] if agent else admin.agents())}
     removed = {} if dry_run else asyncio.run(_remove(url, list(old), before, rate))
     if output.is_json:
         output.document(

@@ -12,7 +12,7 @@ from parley.cli.store.checks import require_agent, require_store
 from parley.cli.store.owners import NOTHING, format_owned
 from parley.model.tasks import TaskState
 from parley.store.admin.admin import Schema, StoreAdmin, Survey, Work
-from parley.store.admin.owners import Owners
+from parley.store.admin.owners import OwnerAssignment
 from parley.store.sql import Migration
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -54,7 +54,7 @@ def show(output: Output, admin: StoreAdmin) -> None:
 
 
 def migrate(
-    output: Output, admin: StoreAdmin, *, check_only: bool, owners: Owners | None = None
+    output: Output, admin: StoreAdmin, *, check_only: bool, owners: OwnerAssignment | None = None
 ) -> int:
     """Migrate a store, or only check whether that is needed; return the exit status.
 

@@ -9,10 +9,11 @@ from typing import Any
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
 from parley.cli.store.checks import require_agent, require_current
-from parley.store.admin.admin import StoreAdmin, Suspended, Which
+from parley.store.admin.admin import StoreAdmin
+from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 
 
-def list_suspended(output: Output, admin: StoreAdmin, which: Which) -> None:
+def list_suspended(output: Output, admin: StoreAdmin, which: WebhookFilter) -> None:
     """Report the suspended webhooks, with the reasons."""
     _require(admin, which)
     found = admin.suspended(which)
@@ -28,9 +29,9 @@ def list_suspended(output: Output, admin: StoreAdmin, which: Which) -> None:
         output.text.field("Webhook", f"{webhook}, {events}: {each.note}")
 
 
-def resume(output: Output, admin: StoreAdmin, which: Which, *, all: bool) -> None:
+def resume(output: Output, admin: StoreAdmin, which: WebhookFilter, *, all: bool) -> None:
     """Resume webhooks, and report how many."""
-    if all == (which != Which()):
+    if all == (which != WebhookFilter()):
         raise UsageFailure(
             "--all is for all of them, without --task, --agent, --tenant and an id"
             if all
@@ -49,13 +50,13 @@ def resume(output: Output, admin: StoreAdmin, which: Which, *, all: bool) -> Non
         output.text.field("Resumed", "nothing")
 
 
-def _require(admin: StoreAdmin, which: Which) -> None:
+def _require(admin: StoreAdmin, which: WebhookFilter) -> None:
     require_current(admin)
     if which.agent:
         require_agent(admin, which.agent)
 
 
-def _documents(webhooks: Sequence[Suspended]) -> list[dict[str, Any]]:
+def _documents(webhooks: Sequence[SuspendedWebhook]) -> list[dict[str, Any]]:
     return [
         {
             "agent": each.agent,

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from parley.store.ending import end
-from parley.store.task_store import Claimed, StoreError
+from parley.store.protocols.claims import Claimed
+from parley.store.protocols.errors import StoreError
 
 log = logging.getLogger("parley.engine")
 

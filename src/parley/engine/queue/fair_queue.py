@@ -5,7 +5,7 @@ The tasks themselves are in the store; this is what one process knows of the que
 
 from __future__ import annotations
 
-from parley.store.task_store import Scope
+from parley.store.protocols.scope import Scope
 
 _MAX_IDLE_KEYS = 1024
 """How many keys are kept before those of callers without queued tasks are dropped."""

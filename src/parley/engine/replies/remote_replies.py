@@ -12,10 +12,12 @@ from parley.engine.replies.waiters import ended
 from parley.model.errors import A2AError, OverloadedError, TaskNotFoundError
 from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints, Subscription
-from parley.store.events import Kind, LoggedEvent, Received, TurnStarted
+from parley.store.events import LoggedEvent, MessageReceived, RecordKind, TurnStarted
 from parley.store.fold import Fold
 from parley.store.follow import PAGE, TaskGone, follow
-from parley.store.task_store import StoreError, TaskRecord, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.task_store import TaskStore
 
 
 class RemoteReplies:
@@ -138,7 +140,7 @@ class RemoteReplies:
         if not handle.turn:
             after = (handle.received_at, 0)
             for record in await self._store.private_records(
-                handle.task_id, [Kind.TURN], after=after
+                handle.task_id, [RecordKind.TURN], after=after
             ):
                 started = record.event
                 if isinstance(started, TurnStarted) and handle.entry in started.entries:
@@ -153,9 +155,12 @@ class RemoteReplies:
         if not message_id:
             handle.turn = 1
         else:
-            for record in await self._store.private_records(task_id, [Kind.RECEIVED]):
+            for record in await self._store.private_records(task_id, [RecordKind.RECEIVED]):
                 received = record.event
-                if isinstance(received, Received) and received.message.message_id == message_id:
+                if (
+                    isinstance(received, MessageReceived)
+                    and received.message.message_id == message_id
+                ):
                     handle.entry, handle.received_at = received.entry, record.seq
         handle.delegate(self)
         return handle
@@ -167,7 +172,7 @@ class RemoteReplies:
             raise _not_kept(task_id)
         if record.seq == seq or (seq is None and record.turn == turn):
             return record.task
-        started = deque(await self._store.private_records(task_id, [Kind.TURN]))
+        started = deque(await self._store.private_records(task_id, [RecordKind.TURN]))
         folding, after = Fold(), 0
         while page := await self._store.events(task_id, after, PAGE):
             for event in page:

@@ -11,7 +11,7 @@ import msgspec
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.store.task_store import TaskRecord
+from parley.store.protocols.task_log import TaskRecord
 
 
 class HasTaskId(Protocol):

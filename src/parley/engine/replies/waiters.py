@@ -9,8 +9,8 @@ from parley.engine.replies.reply_handle import ReplyHandle, ReplySource
 from parley.model.errors import A2AError, OverloadedError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.tasks import Task
-from parley.store.events import Received
-from parley.store.task_store import (
+from parley.store.events import MessageReceived
+from parley.store.protocols.errors import (
     Conflict,
     DuplicateReceipt,
     Fenced,
@@ -47,7 +47,7 @@ class Waiters:
         """Whether any caller waits."""
         return bool(self.current or self.pending)
 
-    def take(self, received: Received) -> None:
+    def take(self, received: MessageReceived) -> None:
         """Have the current turn take a message: its sender gets that turn's reply.
 
         The log does not have that yet, and may never: then a turn of another replica takes it.
@@ -57,7 +57,7 @@ class Waiters:
         if handle is not None:
             self.current.append(handle)
 
-    def has_taken(self, received: Received) -> bool:
+    def has_taken(self, received: MessageReceived) -> bool:
         """Whether a turn of this runner took the message; the log may not have that yet."""
         return received.entry in self._taken
 

@@ -25,19 +25,13 @@ from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
 from parley.push.validation import validated
-from parley.store.events import Kind, Received
-from parley.store.task_store import (
-    Append,
-    PushRecord,
-    Receipt,
-    Scope,
-    TaskEnded,
-    TaskRecord,
-    TaskStore,
-    TooManyPushes,
-    TooManyWaiting,
-    UnknownTask,
-)
+from parley.store.events import MessageReceived, RecordKind
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append, TaskRecord
+from parley.store.protocols.webhooks import PushRecord
+from parley.store.task_store import TaskStore
 
 
 class Admission:
@@ -135,7 +129,7 @@ class Admission:
         check_modes(request, await self._skill_of(record), self._agent)
         self._executor.check_capacity()
         entry = new_id()
-        received = Received(
+        received = MessageReceived(
             entry=entry,
             message=msgspec.structs.replace(message, context_id=record.task.context_id),
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
@@ -150,7 +144,7 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
-            place=self._executor.queue_key(record),
+            queue_key=self._executor.queue_key(record),
             max_waiting=self._executor.options.max_waiting_messages,
         )
         handle = self._executor.expect(task_id, entry)
@@ -176,7 +170,7 @@ class Admission:
         agent = self._agent
         if len(agent.skills) == 1:
             return agent.default_skill
-        first = await self._store.private_records(record.task.id, [Kind.TURN], limit=1)
+        first = await self._store.private_records(record.task.id, [RecordKind.TURN], limit=1)
         return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
     async def _deliver(self, append: Append, handle: ReplyHandle) -> None:

@@ -15,7 +15,10 @@ from parley.model.errors import (
 )
 from parley.model.parts import Message, Role
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
-from parley.store.task_store import MAX_PUSHES, Scope, TaskRecord, TaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.protocols.webhooks import MAX_PUSHES
+from parley.store.task_store import TaskStore
 
 
 def check_request(request: SendMessageRequest) -> None:

@@ -19,7 +19,10 @@ from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.service import CallContext
-from parley.store.task_store import DuplicateReceipt, Receipt, Scope, TaskStore
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import DuplicateReceipt
+from parley.store.protocols.scope import Scope
+from parley.store.task_store import TaskStore
 
 
 class Admitted(msgspec.Struct, frozen=True):

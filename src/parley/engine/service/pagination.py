@@ -11,7 +11,9 @@ from parley.engine.service.checks import check_history, invalid
 from parley.model.ids import may_be_id
 from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
-from parley.store.task_store import Scope, TaskQuery, TaskStore
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.task_store import TaskStore
 
 T = TypeVar("T")
 

@@ -22,15 +22,10 @@ from parley.model.requests import (
 )
 from parley.model.service import CallContext
 from parley.push.validation import validated
-from parley.store.task_store import (
-    PushRecord,
-    Scope,
-    StoreError,
-    StoreUnavailable,
-    TaskStore,
-    TooManyPushes,
-    UnknownTask,
-)
+from parley.store.protocols.errors import StoreError, StoreUnavailable, TooManyPushes, UnknownTask
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord
+from parley.store.task_store import TaskStore
 
 LARGEST_PAGE = 100
 

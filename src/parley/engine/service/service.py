@@ -45,14 +45,10 @@ from parley.model.tasks import Task, TaskState, TaskStatusUpdateEvent
 from parley.store.bus.subscriptions import LocalHints, Subscription
 from parley.store.events import LoggedEvent
 from parley.store.follow import Gap, TaskGone, follow
-from parley.store.task_store import (
-    Scope,
-    StoreError,
-    TaskEnded,
-    TaskRecord,
-    TaskStore,
-    UnknownTask,
-)
+from parley.store.protocols.errors import StoreError, TaskEnded, UnknownTask
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.task_store import TaskStore
 from parley.wire import versions
 
 

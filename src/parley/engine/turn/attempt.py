@@ -23,8 +23,9 @@ from parley.model.service import Caller
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import Received, Remembered, TurnStarted
-from parley.store.task_store import Scope, TaskStore
+from parley.store.events import MessageReceived, StepResult, TurnStarted
+from parley.store.protocols.scope import Scope
+from parley.store.task_store import TaskStore
 
 
 class TurnOver(RuntimeError):
@@ -74,7 +75,7 @@ class AttemptRunner(Protocol):
         """Write the task's first event, and return the writer."""
         ...
 
-    async def receive(self) -> Received:
+    async def receive(self) -> MessageReceived:
         """Wait for the next message that no turn has taken; the current turn takes it."""
         ...
 
@@ -165,7 +166,7 @@ class Attempt:
                 journal.live_messages.extend(started.messages)
         for record in records.remembered:
             remembered = record.event
-            assert isinstance(remembered, Remembered)
+            assert isinstance(remembered, StepResult)
             journal.results[remembered.key] = remembered.value
 
     # -- writing -------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ class Attempt:
             return answer
         writer = self.writer()
         message = self.message(content)
-        writer.write(Remembered(key=f"ask:{key}", value=msgspec.Raw(b"null")))
+        writer.write(StepResult(key=f"ask:{key}", value=msgspec.Raw(b"null")))
         await self.runner.park(writer.status(state, message))
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
@@ -271,7 +272,7 @@ class Attempt:
     async def keep_result(self, key: str, value: bytes) -> None:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
-        writer.write(Remembered(key=f"step:{key}", value=msgspec.Raw(value)))
+        writer.write(StepResult(key=f"step:{key}", value=msgspec.Raw(value)))
         await writer.flush()
 
     # -- live messages -------------------------------------------------------------------------

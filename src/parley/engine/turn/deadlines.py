@@ -10,7 +10,8 @@ from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import turns_in
 from parley.model.uuid7 import milliseconds_of
 from parley.store.events import TurnStarted
-from parley.store.task_store import TaskRecord, TaskStore
+from parley.store.protocols.task_log import TaskRecord
+from parley.store.task_store import TaskStore
 
 
 class Deadline(NamedTuple):

@@ -16,7 +16,7 @@ from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
-from parley.store.task_store import StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
 
 log = logging.getLogger("parley.engine")
 

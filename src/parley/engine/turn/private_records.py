@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from parley.store.events import Kind, LoggedEvent
+from parley.store.events import LoggedEvent, RecordKind
 from parley.store.task_store import TaskStore
 
-_KINDS = (Kind.TURN, Kind.REMEMBERED)
+_KINDS = (RecordKind.TURN, RecordKind.REMEMBERED)
 
 
 class PrivateRecords:
@@ -21,5 +21,5 @@ class PrivateRecords:
     async def update(self, store: TaskStore, task_id: str) -> None:
         """Add the records that were logged since the last call. Raises ``StoreError``."""
         for record in await store.private_records(task_id, _KINDS, after=self._after):
-            (self.turns if record.kind is Kind.TURN else self.remembered).append(record)
+            (self.turns if record.kind is RecordKind.TURN else self.remembered).append(record)
             self._after = (record.seq, record.sub)

@@ -18,13 +18,14 @@ from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
     LoggedEvent,
+    MessageReceived,
     PrivateEvent,
-    Received,
-    Remembered,
+    StepResult,
     TaskEvent,
     TurnStarted,
 )
-from parley.store.task_store import Receipt, TaskRecord
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.task_log import TaskRecord
 
 
 def first_events(
@@ -82,7 +83,7 @@ def request_of(
     default: Skill,
     *,
     turn: int,
-    received: Received | None = None,
+    received: MessageReceived | None = None,
 ) -> Request:
     """Return the request of a turn, as far as the log knows it.
 
@@ -100,7 +101,7 @@ def request_of(
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
     )
-    taken: Received | TurnStarted | None = received
+    taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
         turns = turns_in(records)
         taken = next((t for t in turns if t.turn == turn and t.messages and not t.live), None)
@@ -114,7 +115,7 @@ def request_of(
     )
 
 
-def turn_taking(received: Received, *, turn: int, answers: str) -> TurnStarted:
+def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnStarted:
     """Return the record of a turn that takes a message, which answers the question ``answers``."""
     return TurnStarted(
         turn=turn,
@@ -147,7 +148,7 @@ def pending_question(records: PrivateRecords) -> str:
     asked = [
         record.event.key.removeprefix("ask:")
         for record in records.remembered
-        if isinstance(record.event, Remembered) and record.event.key.startswith("ask:")
+        if isinstance(record.event, StepResult) and record.event.key.startswith("ask:")
     ]
     answered = {turn.answers for turn in turns_in(records)}
     return next((key for key in reversed(asked) if key not in answered), "")

@@ -15,7 +15,8 @@ from parley.engine.turn.output_filter import OutputFilters
 from parley.model.errors import A2AError
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.task_store import StoreError, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.task_store import TaskStore
 
 R = TypeVar("R", contravariant=True)
 

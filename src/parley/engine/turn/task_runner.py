@@ -36,18 +36,13 @@ from parley.model.incident import log_incident
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
 from parley.model.uuid7 import new_id
-from parley.store.events import CancelRequested, LoggedEvent, Received, TurnStarted
+from parley.store.events import CancelRequested, LoggedEvent, MessageReceived, TurnStarted
 from parley.store.fold import Fold
-from parley.store.task_store import (
-    Append,
-    Fenced,
-    LogPosition,
-    PushRecord,
-    Receipt,
-    Scope,
-    StoreError,
-    TaskRecord,
-)
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import Fenced, StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append, LogPosition, TaskRecord
+from parley.store.protocols.webhooks import PushRecord
 
 log = logging.getLogger("parley.engine")
 
@@ -284,7 +279,7 @@ class TaskRunner:
         *,
         latest: Message | None,
         number: int = 1,
-        received: Received | None = None,
+        received: MessageReceived | None = None,
     ) -> Attempt:
         skills, default = self.executor.skills, self.executor.default_skill
         request = request_of(record, records, skills, default, turn=turn, received=received)
@@ -489,7 +484,7 @@ class TaskRunner:
 
     # -- the next message ----------------------------------------------------------------------
 
-    async def receive(self) -> Received:
+    async def receive(self) -> MessageReceived:
         """Wait for the next message that no turn has taken; the current turn takes it."""
         while True:
             self._message_arrived = asyncio.get_running_loop().create_future()
@@ -501,12 +496,12 @@ class TaskRunner:
                 return received
             await self._message_arrived
 
-    async def _oldest_message(self) -> Received | None:
+    async def _oldest_message(self) -> MessageReceived | None:
         """Return the oldest message in the log that no turn has taken."""
         skip = 0
         while found := await self.store.waiting_messages(self.task_id, skip=skip):
             received = found[0].event
-            assert isinstance(received, Received)
+            assert isinstance(received, MessageReceived)
             if not self.waiters.has_taken(received):
                 return received
             skip += 1  # a turn has taken it, and the log does not have that yet
@@ -528,7 +523,7 @@ class TaskRunner:
         """Handle a private record of the task that any replica committed."""
         if isinstance(record.event, CancelRequested):
             self.cancel()
-        elif isinstance(record.event, Received):
+        elif isinstance(record.event, MessageReceived):
             self.wake()
 
     def on_position(self, position: LogPosition) -> None:

@@ -18,7 +18,12 @@ from parley.model.tasks import (
 )
 from parley.store.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.store.fold import Fold
-from parley.store.task_store import Append, PushRecord, Receipt, Scope, StoreError, TaskStore
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append
+from parley.store.protocols.webhooks import PushRecord
+from parley.store.task_store import TaskStore
 
 MAX_IN_FLIGHT = 256
 """How many events may be in flight to the store before ``drain`` waits."""

@@ -1,7 +1,7 @@
-"""What is done to a store beside serving from it: look at it, bring it up to date, export, import.
+"""The administration of a store (``parley store``): status, migration, export, import.
 
-It goes by the store's address, with connections of its own, while replicas use it or not. Nothing
-here runs on an event loop.
+It opens connections of its own to the store's address, whether replicas use the store or not.
+Nothing here runs on an event loop.
 """
 
 from __future__ import annotations
@@ -12,42 +12,38 @@ from typing import Any, Protocol
 
 import msgspec
 
-from parley.model.encoding import decode
-from parley.model.push import TaskPushNotificationConfig, server_of
 from parley.model.tasks import TaskState
 from parley.store.admin.export_format import (
-    Context,
+    ContextMessage,
+    ContextValue,
+    ExportedContext,
+    ExportedPush,
+    ExportedReceipt,
+    ExportedRecord,
+    ExportedTask,
     ExportLine,
     ExportSource,
     ImportTarget,
-    KeptReceipt,
-    KeptTask,
-    Push,
-    Record,
-    Said,
-    Value,
 )
-from parley.store.admin.owners import Owned, Owners
-from parley.store.events import Kind
+from parley.store.admin.owners import Owned, OwnerAssignment
+from parley.store.events import RecordKind
+from parley.store.protocols.claims import Replica
+from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import Migration
-from parley.store.task_store import PushState, Replica
-
-PAGE = 500
-"""How many webhooks are looked for, or resumed, at once."""
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
-"""Returns what a query of ``sql/shared/upkeep.sql`` finds, a piece at a time."""
+"""Returns the rows of a query of ``sql/shared/admin.sql``, a piece at a time."""
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """Which version of the schema a store has (0: there is no store yet), and what it lacks."""
+    """The version of a store's schema (0: there is no store yet), and the missing migrations."""
 
     version: int
     missing: Sequence[Migration]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks of an agent that have work left: how many, and since when (ms) the oldest."""
+    """The number of an agent's tasks with work left, and the time (ms) of the oldest."""
 
     agent: str
     is_held: bool
@@ -56,10 +52,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store stands. ``now`` and other moments are in ms, ``size`` in bytes.
+    """The status of a store. ``now`` and other times are in ms, ``size`` in bytes.
 
-    ``tasks`` are how many of an agent are in a state. ``replicas`` is ``None`` where only one
-    process can use the store.
+    ``tasks`` counts tasks by agent and state. ``replicas`` is ``None`` where only one process can
+    use the store.
     """
 
     now: int
@@ -72,109 +68,83 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     receipts: int
 
 
-class Old(msgspec.Struct, frozen=True):
-    """What of an agent would go: tasks that ended, their events, receipts."""
+class Prunable(msgspec.Struct, frozen=True):
+    """How much of an agent a prune would remove: ended tasks, their events, receipts."""
 
     tasks: int
     events: int
     receipts: int
 
 
-class Which(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which webhooks: of an agent, a tenant, a task, and of an id; of any where that is empty."""
-
-    agent: str = ""
-    tenant: str = ""
-    task_id: str = ""
-    id: str = ""
-
-
-class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook that is told nothing any more, and why. Holds no secrets: of its URL the server.
-
-    ``behind`` is how many events of its task it was not told. ``key`` is the task's in the store.
-    """
-
-    key: int
-    agent: str
-    tenant: str
-    owner: str
-    task_id: str
-    id: str
-    server: str
-    behind: int
-    note: str
-
-
 class StoreAdmin(Protocol):
-    """The upkeep of one store. Everything raises ``StoreUnavailable``."""
+    """The administration of one store. All methods raise ``StoreUnavailable``."""
 
     @property
     def name(self) -> str:
-        """What people are told of where it is: no password."""
+        """The store's address, without password."""
         ...
 
     def schema(self) -> Schema:
-        """Return which version of the schema it has. Changes nothing."""
+        """Return the version of the schema. Changes nothing."""
         ...
 
     def migrate(self) -> Sequence[Migration]:
-        """Bring its schema up to date, or make it; return what was done."""
+        """Create the schema, or bring it up to date; return the migrations done."""
         ...
 
-    def unassigned(self, owners: Owners) -> Owned:
-        """Return how much belongs to callers without an issuer. It must be there and up to date."""
+    def unassigned(self, owners: OwnerAssignment) -> Owned:
+        """Return how much belongs to owners without an issuer. The schema must be current."""
         ...
 
-    def assign(self, owners: Owners) -> Owned:
-        """Give that to an issuer, all of it at once; return how much it was. Nobody may use it."""
+    def assign(self, owners: OwnerAssignment) -> Owned:
+        """Assign that to an issuer, all at once; return how much it was. No replica may run."""
         ...
 
     def survey(self) -> Survey:
-        """Return how it stands, as of one moment. It must be there and up to date."""
+        """Return the store's status, as of one moment. The schema must be current."""
         ...
 
     def agents(self) -> Sequence[str]:
-        """Return the keys of the agents of which it keeps anything."""
+        """Return the keys of the agents that have anything in the store."""
         ...
 
-    def old(self, agent: str, before: int) -> Old:
-        """Return what of an agent is older than a moment (ms) and may go."""
+    def prunable(self, agent: str, before: int) -> Prunable:
+        """Return how much of an agent is older than a time (ms) and may be removed."""
         ...
 
     def now(self) -> int:
-        """Return the present moment by the store's clock, in ms."""
+        """Return the time by the store's clock, in ms."""
         ...
 
-    def suspended(self, which: Which) -> Sequence[Suspended]:
-        """Return the webhooks that are suspended, those of the oldest tasks first."""
+    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the suspended webhooks, those of the oldest tasks first."""
         ...
 
-    def resume(self, which: Which) -> Sequence[Suspended]:
-        """Have webhooks told again, after the last event that they took; return which.
+    def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Resume suspended webhooks after the last delivered event; return which.
 
-        The server that uses the store goes on with them within a second or so.
+        The server that uses the store continues with them within a second or so.
         """
         ...
 
     def reading(self) -> AbstractContextManager[ExportSource]:
-        """Read it, as of the moment when this begins. It must be there and up to date."""
+        """Read the store as of the moment when this begins. The schema must be current."""
         ...
 
     def writing(self) -> AbstractContextManager[ImportTarget]:
-        """Write to it; its schema is brought up to date before."""
+        """Write to the store, after bringing its schema up to date."""
         ...
 
 
-class _Piles:
-    """Rows in the order of what they belong to, taken a pile at a time."""
+class _Groups:
+    """Rows in the order of the key that they belong to, read one key at a time."""
 
     def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
         self._rows = iter(rows)
         self._next = next(self._rows, None)
 
     def of(self, key: int) -> Iterator[Sequence[Any]]:
-        """Return the rows that belong to ``key``. Keys are asked for in rising order."""
+        """Yield the rows of ``key``. Call it with rising keys."""
         while self._next is not None and self._next[0] <= key:
             if self._next[0] == key:
                 yield self._next[1:]
@@ -182,17 +152,17 @@ class _Piles:
 
 
 def lines_of(rows: Rows) -> Iterator[ExportLine]:
-    """Return all that a store keeps, for a file."""
-    messages, values = _Piles(rows("messages")), _Piles(rows("context_values"))
+    """Yield all lines of an export."""
+    messages, values = _Groups(rows("messages")), _Groups(rows("context_values"))
     for key, agent, tenant, owner, context_id, touched_at, said in rows("contexts"):
         scope = {"agent": agent, "tenant": tenant, "owner": owner}
-        yield Context(context_id=context_id, said=said, touched_at=touched_at, **scope)
+        yield ExportedContext(context_id=context_id, said=said, touched_at=touched_at, **scope)
         for (message,) in messages.of(key):
-            yield Said(message=msgspec.Raw(message))
+            yield ContextMessage(message=msgspec.Raw(message))
         for name, value in values.of(key):
-            yield Value(key=name, value=bytes(value))
+            yield ContextValue(key=name, value=bytes(value))
     for agent, tenant, owner, message_id, digest, task_id, turn, reply, at in rows("receipts"):
-        yield KeptReceipt(
+        yield ExportedReceipt(
             agent=agent,
             tenant=tenant,
             owner=owner,
@@ -203,14 +173,16 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
             reply=bytes(reply),
             at=at,
         )
-    records, pushes = _Piles(rows("records")), _Piles(rows("pushes"))
+    records, pushes = _Groups(rows("records")), _Groups(rows("pushes"))
     for key, *head in rows("tasks"):
         yield _task(head)
         for seq, sub, turn, kind, at, payload in records.of(key):
             raw = msgspec.Raw(payload)
-            yield Record(seq=seq, sub=sub, turn=turn, kind=Kind(kind), at=at, payload=raw)
+            yield ExportedRecord(
+                seq=seq, sub=sub, turn=turn, kind=RecordKind(kind), at=at, payload=raw
+            )
         for config, version, revision, cursor, state, note in pushes.of(key):
-            yield Push(
+            yield ExportedPush(
                 config=msgspec.Raw(config),
                 version=version,
                 revision=revision,
@@ -220,10 +192,10 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
             )
 
 
-def _task(row: Sequence[Any]) -> KeptTask:
+def _task(row: Sequence[Any]) -> ExportedTask:
     task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, place = rest
-    return KeptTask(
+    turn_open, waiting, cancel_requested, epoch, ended_at, queue_key = rest
+    return ExportedTask(
         task_id=task_id,
         agent=agent,
         tenant=tenant,
@@ -239,12 +211,12 @@ def _task(row: Sequence[Any]) -> KeptTask:
         cancel_requested=bool(cancel_requested),
         epoch=epoch,
         ended_at=ended_at,
-        place=place,
+        queue_key=queue_key,
     )
 
 
 def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | None) -> Survey:
-    """Return how a store stands, as its tables say."""
+    """Return the status of a store from its tables."""
     [[contexts]], [[receipts]] = rows("count_contexts"), rows("count_receipts")
     return Survey(
         now=now,
@@ -261,60 +233,28 @@ def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | 
     )
 
 
-def suspended_of(
-    find: Callable[[Sequence[Any]], Iterable[Sequence[Any]]], which: Which
-) -> Iterator[list[Suspended]]:
-    """Return the webhooks that are suspended, some at a time, as the query of this name finds them.
-
-    ``find`` returns what it finds for its values.
-    """
-    wanted = (which.agent, which.tenant, which.task_id, which.id)
-    place = (-1, "")
-    while True:
-        values = (place[0], *place, *[value for each in wanted for value in (each, each)], PAGE)
-        page = [
-            Suspended(
-                key=key,
-                agent=agent,
-                tenant=tenant,
-                owner=owner,
-                task_id=task_id,
-                id=id,
-                server=server_of(decode(config, TaskPushNotificationConfig).url),
-                behind=max(0, seq - cursor),
-                note=note,
-            )
-            for key, id, agent, tenant, owner, task_id, config, cursor, seq, note in find(values)
-        ]
-        if page:
-            yield page
-        if len(page) < PAGE:
-            return
-        place = (page[-1].key, page[-1].id)
-
-
-def head_row(key: int, task: KeptTask) -> tuple[Any, ...]:
-    """Return a task as the row of its head, from the key to the place in line."""
+def head_row(key: int, task: ExportedTask) -> tuple[Any, ...]:
+    """Return the row of a task's head, from ``key`` to ``queue_key``."""
     return (
         *(key, task.task_id, task.agent, task.tenant, task.owner, task.context_id),
         *(task.state.value, task.status_at, task.seq, task.sub, task.turn, task.turn_open),
-        *(task.waiting, task.cancel_requested, task.epoch, task.ended_at, task.place),
+        *(task.waiting, task.cancel_requested, task.epoch, task.ended_at, task.queue_key),
     )
 
 
-def record_row(key: int, record: Record) -> tuple[Any, ...]:
-    """Return a record as its row."""
+def record_row(key: int, record: ExportedRecord) -> tuple[Any, ...]:
+    """Return the row of a record."""
     payload = bytes(record.payload)
     return key, record.seq, record.sub, record.turn, record.kind.value, record.at, payload
 
 
-def push_row(key: int, agent: str, push_id: str, push: Push) -> tuple[Any, ...]:
-    """Return a configuration as its row."""
-    told = (push.version, push.revision, push.cursor, push.state.value, push.note)
-    return key, push_id, agent, bytes(push.config), *told
+def push_row(key: int, agent: str, push_id: str, push: ExportedPush) -> tuple[Any, ...]:
+    """Return the row of a configuration."""
+    delivery = (push.version, push.revision, push.cursor, push.state.value, push.note)
+    return key, push_id, agent, bytes(push.config), *delivery
 
 
-def receipt_row(receipt: KeptReceipt) -> tuple[Any, ...]:
-    """Return a receipt as its row."""
+def receipt_row(receipt: ExportedReceipt) -> tuple[Any, ...]:
+    """Return the row of a receipt."""
     answer = (receipt.digest, receipt.task_id, receipt.turn, receipt.reply, receipt.at)
     return *receipt.name, *answer

@@ -1,11 +1,10 @@
-"""What a store keeps, as lines of JSON: for backups, and for moving to another store.
+"""The export format of a store, lines of JSON: for backups, and for moving to another store.
 
-A file begins with a header and ends with a trailer, which counts what is between them and holds a
-hash of it; so a file that was cut or changed is noticed. Between them stand, in this order:
+A file begins with a header and ends with a trailer, which counts the lines between them and has
+their hash, so that a truncated or changed file is refused. Between them are, in this order:
 contexts, each followed by its messages and values; receipts; tasks, the oldest first, each followed
-by its whole log and its webhooks. The stored form of tasks is not among it: it is made from the log
-again.
-Who holds what is not either: in another store nobody does.
+by its whole log and its webhooks. The stored form of tasks is not exported: an import builds it
+from the log. Leases are not exported either.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from typing import Any, Protocol
 import msgspec
 
 from parley.model.tasks import TaskState
-from parley.store.events import Kind
+from parley.store.events import RecordKind
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.webhooks import PushState
 from parley.store.snapshot import StoredForm
-from parley.store.task_store import PushState, StoreError
 
 FORMAT = 1
 
 
 class TransferError(StoreError):
-    """A file cannot be imported; nothing of it was. The message says where it is wrong."""
+    """A file cannot be imported; nothing of it was. The message says where the error is."""
 
 
-class ExportLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", tag=str.lower):
+class ExportLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="is"):
     """A line of the file."""
 
 
@@ -39,8 +39,8 @@ class Header(ExportLine, frozen=True, kw_only=True, tag="parley-store"):
     by: str
 
 
-class Context(ExportLine, frozen=True, kw_only=True):
-    """A context in which an agent keeps something; ``said`` messages follow it."""
+class ExportedContext(ExportLine, frozen=True, kw_only=True, tag="context"):
+    """A context; its messages (``said`` of them) and values follow it."""
 
     agent: str
     tenant: str
@@ -51,25 +51,25 @@ class Context(ExportLine, frozen=True, kw_only=True):
 
     @property
     def name(self) -> tuple[str, str, str, str]:
-        """What tells it from other contexts."""
+        """The key of the context."""
         return self.agent, self.tenant, self.owner, self.context_id
 
 
-class Said(ExportLine, frozen=True, kw_only=True):
+class ContextMessage(ExportLine, frozen=True, kw_only=True, tag="said"):
     """A message of the context before it."""
 
     message: msgspec.Raw
 
 
-class Value(ExportLine, frozen=True, kw_only=True):
+class ContextValue(ExportLine, frozen=True, kw_only=True, tag="value"):
     """A value of the context before it."""
 
     key: str
     value: bytes
 
 
-class KeptReceipt(ExportLine, frozen=True, kw_only=True, tag="receipt"):
-    """How a message that its sender may repeat was answered."""
+class ExportedReceipt(ExportLine, frozen=True, kw_only=True, tag="receipt"):
+    """The receipt of a message (see ``Receipt``)."""
 
     agent: str
     tenant: str
@@ -83,11 +83,11 @@ class KeptReceipt(ExportLine, frozen=True, kw_only=True, tag="receipt"):
 
     @property
     def name(self) -> tuple[str, str, str, str]:
-        """What tells it from other receipts."""
+        """The key of the receipt."""
         return self.agent, self.tenant, self.owner, self.message_id
 
 
-class KeptTask(ExportLine, frozen=True, kw_only=True, tag="task"):
+class ExportedTask(ExportLine, frozen=True, kw_only=True, tag="task"):
     """A task's head, as in ``head.Head``; its log and its webhooks follow it."""
 
     task_id: str
@@ -105,22 +105,22 @@ class KeptTask(ExportLine, frozen=True, kw_only=True, tag="task"):
     cancel_requested: bool
     epoch: int
     ended_at: int | None
-    place: int
+    queue_key: int = msgspec.field(name="place")
 
 
-class Record(ExportLine, frozen=True, kw_only=True):
+class ExportedRecord(ExportLine, frozen=True, kw_only=True, tag="record"):
     """A record of the log of the task before it."""
 
     seq: int
     sub: int
     turn: int
-    kind: Kind
+    kind: RecordKind
     at: int
     payload: msgspec.Raw
 
 
-class Push(ExportLine, frozen=True, kw_only=True, tag="webhook"):
-    """A push notification configuration of the task before it, and how far it was told."""
+class ExportedPush(ExportLine, frozen=True, kw_only=True, tag="webhook"):
+    """A push notification configuration of the task before it, and its delivery state."""
 
     config: msgspec.Raw
     version: str
@@ -131,7 +131,7 @@ class Push(ExportLine, frozen=True, kw_only=True, tag="webhook"):
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """How much of everything there is."""
+    """The number of each kind of line."""
 
     contexts: int = 0
     messages: int = 0
@@ -155,24 +155,34 @@ class Trailer(ExportLine, frozen=True, kw_only=True, tag="end"):
 
 
 _COUNTED: dict[type, str] = {
-    Context: "contexts",
-    Said: "messages",
-    Value: "values",
-    KeptReceipt: "receipts",
-    KeptTask: "tasks",
-    Record: "records",
-    Push: "webhooks",
+    ExportedContext: "contexts",
+    ContextMessage: "messages",
+    ContextValue: "values",
+    ExportedReceipt: "receipts",
+    ExportedTask: "tasks",
+    ExportedRecord: "records",
+    ExportedPush: "webhooks",
 }
-_Any = Header | Context | Said | Value | KeptReceipt | KeptTask | Record | Push | Trailer
+_Any = (
+    Header
+    | ExportedContext
+    | ContextMessage
+    | ContextValue
+    | ExportedReceipt
+    | ExportedTask
+    | ExportedRecord
+    | ExportedPush
+    | Trailer
+)
 encode_line = msgspec.json.Encoder().encode
 decode_line = msgspec.json.Decoder(_Any).decode
 
 
 class ExportSource(Protocol):
-    """A store to be read, as of one moment."""
+    """A store to export, as of one moment."""
 
     def lines(self) -> Iterator[ExportLine]:
-        """Return all that it keeps, in the order of the file, without header and trailer.
+        """Yield all lines in the order of the file, without header and trailer.
 
         Memory is bounded. Raises ``StoreUnavailable``.
         """
@@ -180,51 +190,54 @@ class ExportSource(Protocol):
 
 
 class ImportTarget(Protocol):
-    """A store to be written to. What is written is there, all of it, after ``commit``.
+    """A store to import into. What is added is durable after ``commit``.
 
-    Raises ``StoreUnavailable``; what was not committed is then not there.
+    Raises ``StoreUnavailable``; what was not committed is then discarded.
     """
 
-    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def contexts_there(self, contexts: Sequence[ExportedContext]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         ...
 
-    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def receipts_there(self, receipts: Sequence[ExportedReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         ...
 
-    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+    def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         ...
 
     def add_contexts(
-        self, contexts: Sequence[Context], said: Sequence[Sequence[Said]], values: Sequence[Any]
+        self,
+        contexts: Sequence[ExportedContext],
+        said: Sequence[Sequence[ContextMessage]],
+        values: Sequence[Any],
     ) -> None:
-        """Add contexts that are not there, with the messages and the values of each."""
+        """Add new contexts, with the messages and the values of each."""
         ...
 
-    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
-        """Add receipts that are not there."""
+    def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
+        """Add new receipts."""
         ...
 
-    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
-        """Add tasks that are not there, in this order. Nobody holds them."""
+    def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
+        """Add new tasks, in this order, without lease owners."""
         ...
 
-    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
-        """Add records to the logs of tasks that were added, with the task's id each."""
+    def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
+        """Add records to the logs of added tasks, each with its task's id."""
         ...
 
-    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
-        """Add configurations to tasks that were added, with the task's id and their own."""
+    def add_pushes(self, pushes: Sequence[tuple[str, str, ExportedPush]]) -> None:
+        """Add configurations to added tasks, each with its task's id and its own."""
         ...
 
     def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
-        """Keep the stored form of tasks that were added, as the event of a number left them."""
+        """Store the stored form of added tasks, each with the number of its last event."""
         ...
 
     def commit(self) -> None:
-        """Make what was added durable."""
+        """Make the additions durable."""
         ...
 
 
@@ -236,10 +249,10 @@ def export_to(
     agent: str = "",
     tenant: str = "",
 ) -> Counts:
-    """Write all that a store keeps, or what it keeps of one agent, of one tenant, or of both.
+    """Export a store, or the part of one agent, of one tenant, or of both.
 
     Memory is bounded by the longest records.
-    ``by`` is the version of Parley that does it, for those who cannot read it.
+    ``by`` is the version of Parley that writes the file; errors of older versions name it.
     """
     counts, digest = Counts(), hashlib.sha256()
 
@@ -257,12 +270,12 @@ def export_to(
 
 
 def only(lines: Iterable[ExportLine], *, agent: str = "", tenant: str = "") -> Iterator[ExportLine]:
-    """Return what of a store is of one agent, of one tenant, or of both."""
+    """Yield the lines of one agent, of one tenant, or of both."""
     is_wanted = False
     for line in lines:
-        if isinstance(line, Context | KeptReceipt | KeptTask):
+        if isinstance(line, ExportedContext | ExportedReceipt | ExportedTask):
             is_wanted = line.agent == (agent or line.agent) and line.tenant == (
                 tenant or line.tenant
             )
-        if is_wanted:  # what follows belongs to it
+        if is_wanted:  # the lines after it belong to it
             yield line

@@ -1,4 +1,4 @@
-"""Reading a file of lines (see ``transfer``): none is believed before it is known to be right."""
+"""Checks a file to import (see ``export_format``), line by line."""
 
 from __future__ import annotations
 
@@ -13,75 +13,76 @@ from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
 from parley.store.admin.export_format import (
     FORMAT,
-    Context,
+    ContextMessage,
+    ContextValue,
     Counts,
+    ExportedContext,
+    ExportedPush,
+    ExportedReceipt,
+    ExportedRecord,
+    ExportedTask,
     ExportLine,
     Header,
-    KeptReceipt,
-    KeptTask,
-    Push,
-    Record,
-    Said,
     Trailer,
     TransferError,
-    Value,
     decode_line,
 )
-from parley.store.events import Kind, Received, logged
+from parley.store.events import MessageReceived, RecordKind, logged
 from parley.store.fold import Fold, IllegalEvent
+from parley.store.protocols.contexts import HISTORY_KEPT
+from parley.store.protocols.webhooks import MAX_PUSHES
 from parley.store.snapshot import StoredForm
-from parley.store.task_store import HISTORY_KEPT, MAX_PUSHES
 
 LONGEST_HEADER, LONGEST_LINE = 1 << 16, 1 << 30
-"""A line with as many bytes is none of ours."""
+"""A longer line is not from an export."""
 
 
 def lines_in(file: IO[bytes]) -> Iterator[bytes]:
-    """Return the lines of a file. One that is absurdly long comes in pieces, none of them whole."""
+    """Yield the lines of a file. One that is too long comes in pieces, which are no lines."""
     yield file.readline(LONGEST_HEADER)
     while line := file.readline(LONGEST_LINE):
         yield line
 
 
-class Made(msgspec.Struct, frozen=True):
-    """Stands where a task's lines end: what its log makes."""
+class TaskEnd(msgspec.Struct, frozen=True):
+    """Follows a task's last line, with the stored form that its log makes."""
 
-    task: KeptTask
+    task: ExportedTask
     form: StoredForm
 
 
-def checked(lines: Iterable[bytes]) -> Iterator[ExportLine | Made]:
-    """Return what is between header and trailer, each line once it is known to be right.
+def checked(lines: Iterable[bytes]) -> Iterator[ExportLine | TaskEnd]:
+    """Yield the lines between header and trailer, each after its check.
 
-    A task's log obeys the rules of every log: it is folded (see ``fold``), its numbers have no
-    gap, and its head says what it says. ``Made`` comes after each task's last line. That nothing
-    is missing at the end is known only when all was read.
+    A task's log obeys the rules of every log: it can be folded (see ``fold``), its numbers have no
+    gap, and its head agrees with it. ``TaskEnd`` comes after each task's last line. Only the end of
+    the file shows that it is complete.
 
     Raises ``TransferError``.
     """
     counts, digest = Counts(), hashlib.sha256()
-    checking: _Checking | None = None
+    check: _FileCheck | None = None
     number = 0
     for number, text in enumerate(lines, 1):
         try:
             line = _read(text, number)
-            if checking is None:
-                checking = _Checking(line)
+            if check is None:
+                check = _FileCheck(line)
             elif isinstance(line, Trailer):
-                yield from checking.end(line)
+                yield from check.end(line)
                 if line.counts != counts or line.sha256 != digest.hexdigest():
                     raise ValueError(
                         "the last line counts other things than there are before it: the file was "
                         "changed after it was exported"
                     )
             else:
-                yield from checking.next(line)
+                yield from check.next(line)
                 counts.add(line)
                 yield line
         except (ValueError, IllegalEvent) as error:
             raise TransferError(f"line {number}: {error}") from None
         digest.update(text)
-    if checking is None or not checking.is_over:
+    if check is None or not check.is_over:
         raise TransferError(
             f"the file ends after line {number}, without the line that ends an export: it was cut; "
             "export again, or take a whole copy of it"
@@ -89,7 +90,7 @@ def checked(lines: Iterable[bytes]) -> Iterator[ExportLine | Made]:
 
 
 def _read(text: bytes, number: int) -> Any:
-    """Return a line as what it says. Raises ``ValueError``."""
+    """Decode a line. Raises ``ValueError``."""
     try:
         if text.endswith(b"\n"):
             return decode_line(text)
@@ -103,8 +104,8 @@ def _read(text: bytes, number: int) -> Any:
     raise ValueError("the file ends within this line: it was cut; take a whole copy of it")
 
 
-class _Checking:
-    """What the lines so far allow to come next."""
+class _FileCheck:
+    """Checks each line against those before it."""
 
     def __init__(self, header: Any) -> None:
         if not isinstance(header, Header):
@@ -116,74 +117,77 @@ class _Checking:
             )
         self.is_over = False
         self._stage = 0
-        self._context: Context | None = None
+        self._context: ExportedContext | None = None
         self._left = 0
         self._keys: set[str] = set()
-        self._receipt: KeptReceipt | None = None
-        self._task: _Task | None = None
+        self._receipt: ExportedReceipt | None = None
+        self._task: _TaskCheck | None = None
         # Hashes, as there may be millions of names.
         self._named: set[int] = set()
 
-    def next(self, line: Any) -> Iterator[Made]:
-        """Check a line; return what ends before it. Raises ``ValueError``, ``IllegalEvent``."""
+    def next(self, line: Any) -> Iterator[TaskEnd]:
+        """Check a line; yield the task that ends before it.
+
+        Raises ``ValueError``, ``IllegalEvent``.
+        """
         if self.is_over:
             raise ValueError("there is more after the line that ends the export")
         if isinstance(line, Header):
             raise ValueError("there is a second header")
-        if isinstance(line, Said):
+        if isinstance(line, ContextMessage):
             if self._context is None or self._left == 0:
                 raise ValueError("a message belongs to the context before it, and is one too many")
             decode(line.message, Message)
             self._left -= 1
             return
-        if isinstance(line, Value):
+        if isinstance(line, ContextValue):
             if self._context is None:
                 raise ValueError("a value belongs to a context, and there is none before it")
             if line.key in self._keys:
                 raise ValueError(f"the context before this line has two values {line.key!r}")
             self._keys.add(line.key)
             return
-        if isinstance(line, Record | Push):
+        if isinstance(line, ExportedRecord | ExportedPush):
             if self._task is None:
                 raise ValueError("a record belongs to a task, and there is none before it")
             self._task.add(line)
             return
         yield from self._close()
-        stage = (Context, KeptReceipt, KeptTask).index(type(line))
+        stage = (ExportedContext, ExportedReceipt, ExportedTask).index(type(line))
         if stage < self._stage:
             raise ValueError("contexts come before receipts, and these before tasks")
         self._stage = stage
-        if isinstance(line, Context):
+        if isinstance(line, ExportedContext):
             if not 0 <= line.said <= HISTORY_KEPT:
                 raise ValueError(f"a context has up to {HISTORY_KEPT} messages, not {line.said}")
             self._once(line.name, f"context {line.context_id}")
             self._context, self._left, self._keys = line, line.said, set()
-        elif isinstance(line, KeptReceipt):
+        elif isinstance(line, ExportedReceipt):
             if self._receipt is not None and line.name <= self._receipt.name:
                 raise ValueError(
                     f"the receipt for message {line.message_id} is there twice, or is not in the "
                     "order of receipts"
                 )
             self._receipt = line
-        elif isinstance(line, KeptTask):
+        elif isinstance(line, ExportedTask):
             self._once((line.task_id,), f"task {line.task_id}")
-            self._task = _Task(line)
+            self._task = _TaskCheck(line)
 
     def _once(self, name: tuple[str, ...], what: str) -> None:
-        """See that nothing of that name came before. Raises ``ValueError``."""
+        """Check that the name is new. Raises ``ValueError``."""
         number = hash(name)
         if number in self._named:
             raise ValueError(f"{what} is in the file twice")
         self._named.add(number)
 
-    def end(self, trailer: Trailer) -> Iterator[Made]:
+    def end(self, trailer: Trailer) -> Iterator[TaskEnd]:
         """Check the last line."""
         if self.is_over:
             raise ValueError("there is more after the line that ends the export")
         yield from self._close()
         self.is_over = True
 
-    def _close(self) -> Iterator[Made]:
+    def _close(self) -> Iterator[TaskEnd]:
         if self._left:
             raise ValueError(f"{self._left} messages of the context before this line are missing")
         self._context = None
@@ -192,21 +196,21 @@ class _Checking:
             self._task = None
 
 
-class _Task:
-    """A task whose lines are read."""
+class _TaskCheck:
+    """Checks the lines of one task."""
 
-    def __init__(self, head: KeptTask) -> None:
+    def __init__(self, head: ExportedTask) -> None:
         self._head = head
         self._fold = Fold()
-        self._place = (0, 0)
+        self._position = (0, 0)
         self._received = 0
         self._canceled = False
         self._pushes: set[str] = set()
 
-    def add(self, line: Record | Push) -> None:
+    def add(self, line: ExportedRecord | ExportedPush) -> None:
         """Check a record, or a configuration. Raises ``ValueError``, ``IllegalEvent``."""
         head = self._head
-        if isinstance(line, Push):
+        if isinstance(line, ExportedPush):
             config = decode(line.config, TaskPushNotificationConfig)
             if not config.id or config.id in self._pushes:
                 raise ValueError(f"task {head.task_id}: each webhook has an id of its own")
@@ -221,16 +225,16 @@ class _Task:
             return
         if self._pushes:
             raise ValueError(f"task {head.task_id}: its log comes before its webhooks")
-        seq, sub = self._place
+        seq, sub = self._position
         follows = (seq + 1, 0) if line.kind.is_public else (seq, sub + 1)
         if (line.seq, line.sub) != follows:
             raise ValueError(
                 f"task {head.task_id}: the record after ({seq}, {sub}) is {follows}, "
                 f"not ({line.seq}, {line.sub})"
             )
-        place = (line.seq, line.sub, line.turn, line.kind, line.at)
+        row = (line.seq, line.sub, line.turn, line.kind, line.at)
         try:
-            record = logged(head.task_id, *place, bytes(line.payload))
+            record = logged(head.task_id, *row, bytes(line.payload))
         except msgspec.DecodeError as error:
             raise ValueError(
                 f"task {head.task_id}: record {follows} is no {line.kind.value}: {error}"
@@ -238,25 +242,25 @@ class _Task:
         self._fold.apply(record.event)
         if line.seq == 1 and self._fold.task.id != head.task_id:
             raise ValueError(f"task {head.task_id}: its log is that of {self._fold.task.id}")
-        self._received += isinstance(record.event, Received)
-        self._canceled = self._canceled or line.kind is Kind.CANCEL
-        self._place = follows
+        self._received += isinstance(record.event, MessageReceived)
+        self._canceled = self._canceled or line.kind is RecordKind.CANCEL
+        self._position = follows
 
-    def made(self) -> Made:
-        """Return what the log makes. Raises ``ValueError`` when the head says otherwise."""
+    def made(self) -> TaskEnd:
+        """Return the result of the log. Raises ``ValueError`` when the head disagrees."""
         head, task = self._head, self._fold.task
         is_over = task.state.is_terminal
-        said = {
-            "its last record is another": self._place == (head.seq, head.sub),
+        checks = {
+            "its last record is another": self._position == (head.seq, head.sub),
             "its log leaves it in another state": task.state is head.state,
             "it ended, or did not": is_over == (head.ended_at is not None),
             "it ended, and work is left": not is_over or not (head.turn_open or head.waiting),
             "more messages wait than came": 0 <= head.waiting <= self._received,
             "it was canceled, or not": self._canceled == head.cancel_requested,
             "its context is another": task.context_id == head.context_id,
-            "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.place >= 0,
+            "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.queue_key >= 0,
         }
-        for wrong, is_right in said.items():
+        for wrong, is_right in checks.items():
             if not is_right:
                 raise ValueError(f"task {head.task_id} before this line is not whole: {wrong}")
-        return Made(head, StoredForm.of(task))
+        return TaskEnd(head, StoredForm.of(task))

@@ -1,4 +1,4 @@
-"""Adding to a store what a file of lines holds (see ``transfer``), a batch at a time."""
+"""Imports a file (see ``export_format``) into a store, a batch at a time."""
 
 from __future__ import annotations
 
@@ -9,57 +9,59 @@ import msgspec
 from parley.model.encoding import decode
 from parley.model.push import TaskPushNotificationConfig
 from parley.store.admin.export_format import (
-    Context,
+    ContextMessage,
+    ContextValue,
     Counts,
+    ExportedContext,
+    ExportedPush,
+    ExportedReceipt,
+    ExportedRecord,
+    ExportedTask,
     ExportLine,
     ImportTarget,
-    KeptReceipt,
-    KeptTask,
-    Push,
-    Record,
-    Said,
-    Value,
 )
-from parley.store.admin.import_check import Made, checked
+from parley.store.admin.import_check import TaskEnd, checked
 from parley.store.snapshot import StoredForm
 
 BATCH_LINES = 2000
 BATCH_BYTES = 4 << 20
-"""An import writes about as much at once; a transaction ends where a task does."""
+"""An import writes about as much at once; a transaction ends at the end of a task."""
 
 
 class Imported(msgspec.Struct, kw_only=True):
-    """What an import added, and what was there already."""
+    """The counts of what an import added, and of what the store had already."""
 
     added: Counts = msgspec.field(default_factory=Counts)
     skipped: Counts = msgspec.field(default_factory=Counts)
 
 
 def import_into(
-    target: ImportTarget, lines: Iterable[bytes], told: Callable[[Imported], object] | None = None
+    target: ImportTarget,
+    lines: Iterable[bytes],
+    progress: Callable[[Imported], object] | None = None,
 ) -> Imported:
     """Add to a store what it does not have, in transactions of bounded size.
 
-    What is there already stays as it is: a context, a receipt or a task is added whole or not at
-    all. So an import that was broken off goes on when it is done again. ``told`` is told after
-    every transaction. ``lines`` are to have been ``checked`` before: what is wrong is noticed here
-    again, but what came before it is there then.
+    What the store has already stays as it is: a context, a receipt or a task is added whole or not
+    at all. So an interrupted import continues when it is repeated. Calls ``progress`` after every
+    transaction. Pass ``lines`` through ``checked`` before: an error is found here again, but the
+    lines before it are imported by then.
 
     Raises ``TransferError``, ``StoreUnavailable``.
     """
     writing = _Writing(target)
     for line in checked(lines):
         writing.add(line)
-        if writing.is_full and writing.write() and told is not None:
-            told(writing.done)
+        if writing.is_full and writing.write() and progress is not None:
+            progress(writing.done)
     writing.write(is_last=True)
-    if told is not None:
-        told(writing.done)
+    if progress is not None:
+        progress(writing.done)
     return writing.done
 
 
 class _Writing:
-    """Lines that are yet to be written."""
+    """Collects lines, and writes them."""
 
     def __init__(self, target: ImportTarget) -> None:
         self.done = Imported()
@@ -67,53 +69,53 @@ class _Writing:
         self._size = self._count = 0
         self._unit: ExportLine | None = None
         self._is_there = False
-        self._contexts: list[tuple[Context, list[Said], list[Value]]] = []
-        self._receipts: list[KeptReceipt] = []
-        self._tasks: list[KeptTask] = []
-        self._records: list[tuple[str, Record]] = []
-        self._pushes: list[tuple[str, str, Push]] = []
+        self._contexts: list[tuple[ExportedContext, list[ContextMessage], list[ContextValue]]] = []
+        self._receipts: list[ExportedReceipt] = []
+        self._tasks: list[ExportedTask] = []
+        self._records: list[tuple[str, ExportedRecord]] = []
+        self._pushes: list[tuple[str, str, ExportedPush]] = []
         self._forms: list[tuple[str, int, StoredForm]] = []
         self._skipping = ""
 
     @property
     def is_full(self) -> bool:
-        """Whether enough has gathered to be written."""
+        """Whether there is enough to write."""
         return self._count >= BATCH_LINES or self._size >= BATCH_BYTES
 
-    def add(self, line: ExportLine | Made) -> None:
-        """Take a line."""
+    def add(self, line: ExportLine | TaskEnd) -> None:
+        """Collect a line."""
         self._count += 1
         match line:
-            case Context():
+            case ExportedContext():
                 self._contexts.append((line, [], []))
-            case Said():
+            case ContextMessage():
                 self._contexts[-1][1].append(line)
                 self._size += len(bytes(line.message))
-            case Value():
+            case ContextValue():
                 self._contexts[-1][2].append(line)
                 self._size += len(line.value)
-            case KeptReceipt():
+            case ExportedReceipt():
                 self._receipts.append(line)
                 self._size += len(line.reply)
-            case KeptTask():
+            case ExportedTask():
                 self._tasks.append(line)
                 self._unit = line
-            case Record() if isinstance(self._unit, KeptTask):
+            case ExportedRecord() if isinstance(self._unit, ExportedTask):
                 self._records.append((self._unit.task_id, line))
                 self._size += len(bytes(line.payload))
-            case Push() if isinstance(self._unit, KeptTask):
+            case ExportedPush() if isinstance(self._unit, ExportedTask):
                 config = decode(line.config, TaskPushNotificationConfig)
                 self._pushes.append((self._unit.task_id, config.id, line))
-            case Made(task, form):
+            case TaskEnd(task, form):
                 self._forms.append((task.task_id, task.seq, form))
                 self._size += form.size
                 self._unit = None
 
     def write(self, *, is_last: bool = False) -> bool:
-        """Write what has gathered; return whether a transaction ended with it.
+        """Write the lines so far; return whether this ended a transaction.
 
-        The last context stays until it is known to be whole. A task's log may be written in
-        several pieces, but they are of one transaction.
+        The last context stays until it is complete. A task's log may be written in several pieces,
+        within one transaction.
         """
         last = [] if is_last or self._receipts or self._tasks else self._contexts[-1:]
         self._write_contexts(self._contexts[: len(self._contexts) - len(last)])
@@ -126,7 +128,9 @@ class _Writing:
         self._target.commit()
         return True
 
-    def _write_contexts(self, contexts: list[tuple[Context, list[Said], list[Value]]]) -> None:
+    def _write_contexts(
+        self, contexts: list[tuple[ExportedContext, list[ContextMessage], list[ContextValue]]]
+    ) -> None:
         there = self._target.contexts_there([c for c, _, _ in contexts]) if contexts else set()
         new = [each for each in contexts if each[0].name not in there]
         if new:
@@ -168,5 +172,5 @@ class _Writing:
         skipped.tasks += len(tasks) - len(new)
         skipped.records += len(records) - len(new_records)
         skipped.webhooks += len(pushes) - len(new_pushes)
-        unit = self._unit.task_id if isinstance(self._unit, KeptTask) else ""
+        unit = self._unit.task_id if isinstance(self._unit, ExportedTask) else ""
         self._skipping = unit if unit in there else ""

@@ -1,4 +1,4 @@
-"""Giving an issuer to what a store keeps for callers that had none (``parley store migrate``)."""
+"""Assigns an issuer to the owners in a store that have none (``parley store migrate``)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import Any
 import msgspec
 
 from parley.model.service import owned_by
+from parley.store.protocols.contexts import HISTORY_KEPT
 from parley.store.sql import queries
-from parley.store.task_store import HISTORY_KEPT
 
 _SQL = queries("shared", "owners.sql")
 _NAMES = ("agent", "tenant", "prefix", "key", "to", "shift", "at")
-_PLAIN = (
-    "owner <> '' AND {find}(owner, {chr}(31)) = 0 "
-    "AND {agent} IN ('', agent) AND {tenant} IN ('', tenant)"
-)
 
 
-class Owners(msgspec.Struct, frozen=True, kw_only=True):
-    """Those whose things are given an issuer: of one agent, of one tenant, or of all."""
+class OwnerAssignment(msgspec.Struct, frozen=True, kw_only=True):
+    """An issuer, and the owners that get it: of one agent, of one tenant, or all."""
 
     issuer: str
     agent: str = ""
@@ -28,12 +24,12 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of the statements."""
+        """The parameters of the statements."""
         return {"agent": self.agent, "tenant": self.tenant, "prefix": owned_by(self.issuer)}
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """How much belongs to callers without an issuer, or was given one."""
+    """How much belongs to owners without an issuer, or was assigned to one."""
 
     tasks: int
     contexts: int
@@ -41,7 +37,7 @@ class Owned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execute:
-    """Runs named statements. ``words`` are those of a database, ``run`` returns a result's rows,
+    """Runs named statements. ``words`` is a database's dialect, ``run`` returns a result's rows,
     none for a change.
     """
 
@@ -49,10 +45,10 @@ class Execute:
         self, words: Mapping[str, str], run: Callable[[str, dict[str, Any]], Sequence[Any]]
     ) -> None:
         self._run = run
-        self._words = {"{plain}": _PLAIN, "{kept}": str(HISTORY_KEPT), **words}
+        self._words = {"{kept}": str(HISTORY_KEPT), **words}
 
     def __call__(self, name: str, values: dict[str, Any]) -> Sequence[Any]:
-        """Return the rows that a statement finds."""
+        """Run a statement; return its rows."""
         sql = _SQL[name]
         for word, meaning in self._words.items():
             sql = sql.replace(word, meaning)
@@ -62,7 +58,7 @@ class Execute:
         return self._run(sql, used)
 
 
-def unassigned(execute: Execute, owners: Owners) -> Owned:
+def unassigned(execute: Execute, owners: OwnerAssignment) -> Owned:
     """Return how much an assignment would change. Changes nothing."""
     found = {
         name: execute(f"plain_{name}", owners.values)[0][0]
@@ -71,12 +67,12 @@ def unassigned(execute: Execute, owners: Owners) -> Owned:
     return Owned(**found)
 
 
-def assign(execute: Execute, owners: Owners) -> Owned:
-    """Give an issuer to the owners that have none, in the transaction that is open.
+def assign(execute: Execute, owners: OwnerAssignment) -> Owned:
+    """Assign an issuer to the owners that have none, in the open transaction.
 
-    What an owner has under the issuer already is put together with what is assigned: messages and
-    values of a context stand behind those of before, and of two receipts of one message the one
-    under the issuer stays. Nobody may write meanwhile. Done again, it finds nothing to do.
+    Merges with what an owner has under the issuer already: the older messages of a context come
+    first, its newer values win, and of two receipts of one message the one under the issuer stays.
+    The caller keeps others from writing. Idempotent.
     """
     values = owners.values
     found = unassigned(execute, owners)

@@ -1,4 +1,4 @@
-"""The upkeep of a PostgreSQL store."""
+"""The administration of a PostgreSQL store."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from typing import Any
 import psycopg
 
 from parley.store.admin.admin import (
-    Old,
+    Prunable,
     Schema,
     Survey,
-    Suspended,
-    Which,
     head_row,
     lines_of,
     push_row,
     receipt_row,
     record_row,
     survey_of,
-    suspended_of,
 )
 from parley.store.admin.export_format import (
-    Context,
+    ContextMessage,
+    ContextValue,
+    ExportedContext,
+    ExportedPush,
+    ExportedReceipt,
+    ExportedRecord,
+    ExportedTask,
     ExportLine,
-    KeptReceipt,
-    KeptTask,
-    Push,
-    Record,
-    Said,
-    Value,
 )
-from parley.store.admin.owners import Execute, Owned, Owners, assign, unassigned
+from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.store.postgres.migrations import inspect, migrate, sql_for
+from parley.store.protocols.claims import Replica
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
+from parley.store.pushes import suspended_of
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, filled, queries
-from parley.store.task_store import Replica, StoreUnavailable
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 ROWS_AT_ONCE = 200
-"""How many rows of a table are fetched at once."""
+"""The number of rows of a table to fetch at once."""
 
-_READ = queries("shared", "upkeep.sql")
-_WRITE = queries("postgres", "upkeep.sql")
 _CURSOR = queries("postgres", "cursor.sql")
+_READ = queries("shared", "admin.sql")
+_WRITE = queries("postgres", "admin.sql")
 
 
 class PostgresAdmin:
-    """The upkeep of the PostgreSQL store at ``url``, while replicas use it or not.
+    """The administration of the PostgreSQL store at ``url``, whether replicas use it or not.
 
-    Raises ``ValueError`` for what is no such URL.
+    Raises ``ValueError`` for another URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -78,38 +78,41 @@ class PostgresAdmin:
 
     @property
     def name(self) -> str:
-        """Where it is, without user and password."""
+        """The address, without user and password."""
         return self._address.name
 
     def schema(self) -> Schema:
-        """Return which version of the schema it has. Changes nothing."""
+        """Return the version of the schema. Changes nothing."""
         versions = inspect(self._address)
         return Schema(versions.found, versions.missing)
 
     def migrate(self) -> Sequence[Migration]:
-        """Bring its schema up to date, or make it; return what was done."""
+        """Create the schema, or bring it up to date; return the migrations done."""
         return migrate(self._address)
 
-    def unassigned(self, owners: Owners) -> Owned:
-        """Return how much belongs to callers without an issuer."""
+    def unassigned(self, owners: OwnerAssignment) -> Owned:
+        """Return how much belongs to owners without an issuer."""
         with self._snapshot() as connection:
             return unassigned(self._execute(connection), owners)
 
-    def assign(self, owners: Owners) -> Owned:
-        """Give that to an issuer; return how much it was.
+    def assign(self, owners: OwnerAssignment) -> Owned:
+        """Assign that to an issuer; return how much it was.
 
-        Replicas that are alive know whose the tasks are that they work on, so there must be none.
+        Refused while replicas are alive: they hold the scopes of their tasks in memory.
         """
         with self._connected() as connection:
-            self._refuse_when_used(connection)  # before it waits for a lock, and others for it
+            self._refuse_when_used(
+                connection
+            )  # before it waits for a lock, and writers wait for it
             try:
+                connection.execute(self._write_sql["limit_lock_wait"])
                 connection.execute(self._write_sql["lock_owners"])
             except psycopg.errors.LockNotAvailable:
                 raise StoreUnavailable(
                     f"{self.name} is being written to; stop what does, and do it again"
                 ) from None
             self._refuse_when_used(connection)
-            for name in ("bury_replicas", "free_tasks", "free_pushes"):
+            for name in ("expire_replicas", "free_tasks", "free_pushes"):
                 connection.execute(self._write_sql[name])
             assigned = assign(self._execute(connection), owners)
             connection.commit()
@@ -132,7 +135,7 @@ class PostgresAdmin:
         return Execute(self._owners, run)
 
     def survey(self) -> Survey:
-        """Return how it stands."""
+        """Return the store's status."""
         with self._snapshot() as connection:
 
             def rows(name: str) -> Iterable[Sequence[Any]]:
@@ -150,31 +153,31 @@ class PostgresAdmin:
             )
 
     def agents(self) -> Sequence[str]:
-        """Return the keys of the agents of which it keeps anything."""
+        """Return the keys of the agents that have anything in the store."""
         with self._snapshot() as connection:
             return [agent for (agent,) in connection.execute(self._read_sql["agents"])]
 
-    def old(self, agent: str, before: int) -> Old:
-        """Return what of an agent is older than a moment (ms) and may go."""
+    def prunable(self, agent: str, before: int) -> Prunable:
+        """Return how much of an agent is older than a time (ms) and may be removed."""
         with self._snapshot() as connection:
             values = (agent, before)
             [(tasks, events)] = connection.execute(self._read_sql["old_tasks"], values)
-            return Old(tasks, events, _one(connection, self._read_sql["old_receipts"], values))
+            return Prunable(tasks, events, _one(connection, self._read_sql["old_receipts"], values))
 
     def now(self) -> int:
-        """Return the present moment by the database's clock, in ms."""
+        """Return the time by the database's clock, in ms."""
         with self._snapshot() as connection:
             now: int = _one(connection, self._write_sql["now"])
             return now
 
-    def suspended(self, which: Which) -> Sequence[Suspended]:
-        """Return the webhooks that are suspended."""
+    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the suspended webhooks."""
         with self._snapshot() as connection:
             return [each for page in self._suspended(connection, which) for each in page]
 
-    def resume(self, which: Which) -> Sequence[Suspended]:
-        """Have webhooks told again, some at a time; return which."""
-        resumed: list[Suspended] = []
+    def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Resume suspended webhooks, a page at a time; return which."""
+        resumed: list[SuspendedWebhook] = []
         with self._connected() as connection:
             for page in self._suspended(connection, which):
                 rows = ([each.key for each in page], [each.id for each in page])
@@ -183,7 +186,9 @@ class PostgresAdmin:
                 resumed += page
         return resumed
 
-    def _suspended(self, connection: Connection, which: Which) -> Iterator[list[Suspended]]:
+    def _suspended(
+        self, connection: Connection, which: WebhookFilter
+    ) -> Iterator[list[SuspendedWebhook]]:
         def find(values: Sequence[Any]) -> Sequence[Sequence[Any]]:
             return connection.execute(self._read_sql["suspended"], values).fetchall()
 
@@ -191,13 +196,13 @@ class PostgresAdmin:
 
     @contextmanager
     def reading(self) -> Iterator[PostgresExportSource]:
-        """Read it, as of the moment when this begins."""
+        """Read the store as of the moment when this begins."""
         with self._snapshot() as connection:
             yield PostgresExportSource(connection, self._read_sql)
 
     @contextmanager
     def writing(self) -> Iterator[PostgresImportTarget]:
-        """Write to it; its schema is brought up to date before."""
+        """Write to the store, after bringing its schema up to date."""
         self.migrate()
         with self._connected() as connection:
             try:
@@ -213,13 +218,13 @@ class PostgresAdmin:
         try:
             with psycopg.connect(self._address.conninfo, prepare_threshold=None) as connection:
                 yield connection
-                connection.rollback()  # what is to stay was committed
+                connection.rollback()  # only commits are to last
         except psycopg.Error as error:
             raise explain(error, self._address) from None
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """Read as of this moment, and write nothing."""
+        """Read as of one moment, and write nothing."""
         with self._connected() as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
@@ -227,14 +232,14 @@ class PostgresAdmin:
 
 
 class PostgresExportSource:
-    """A PostgreSQL store to be read."""
+    """A PostgreSQL store to export."""
 
     def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
         self._connection = connection
         self._sql = sql
 
     def lines(self) -> Iterator[ExportLine]:
-        """Return all that it keeps."""
+        """Yield all lines of the export."""
         return lines_of(self._rows)
 
     def _rows(self, name: str) -> Iterator[Sequence[Any]]:
@@ -247,7 +252,7 @@ class PostgresExportSource:
 
 
 class PostgresImportTarget:
-    """A PostgreSQL store to be written to."""
+    """A PostgreSQL store to import into."""
 
     def __init__(self, connection: Connection, sql: dict[str, str]) -> None:
         self._connection = connection
@@ -255,7 +260,7 @@ class PostgresImportTarget:
         self._keys: dict[str, int] = {}
         self._agents: dict[str, str] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
-        # As a replica's writer makes them: the moment, the writer's number, and a number.
+        # Built as a replica's writer does: time, writer's number, counter.
         number = _one(connection, sql["writer_number"]) % WRITERS
         first = (_one(connection, sql["now"]) - KEY_EPOCH) * KEYS_A_MS
         self._new_keys = (
@@ -263,24 +268,24 @@ class PostgresImportTarget:
             for ms, n in (divmod(i, KEYS_A_MS) for i in count(first))
         )
 
-    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def contexts_there(self, contexts: Sequence[ExportedContext]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         return self._named("contexts_there", [context.name for context in contexts])
 
-    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def receipts_there(self, receipts: Sequence[ExportedReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         return self._named("receipts_there", [receipt.name for receipt in receipts])
 
-    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+    def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         ids = [task.task_id for task in tasks]
         return {task_id for (task_id,) in self._find("tasks_there", (ids,))}
 
     def add_contexts(
         self,
-        contexts: Sequence[Context],
-        said: Sequence[Sequence[Said]],
-        values: Sequence[Sequence[Value]],
+        contexts: Sequence[ExportedContext],
+        said: Sequence[Sequence[ContextMessage]],
+        values: Sequence[Sequence[ContextValue]],
     ) -> None:
         """Add contexts, with the messages and the values of each."""
         keys = sorted([key for (key,) in self._find("context_keys", (len(contexts),))])
@@ -293,11 +298,11 @@ class PostgresImportTarget:
         self._copy("add_messages", messages)
         self._copy("add_values", kept)
 
-    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
+    def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
         """Add receipts."""
         self._copy("add_receipts", [receipt_row(receipt) for receipt in receipts])
 
-    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
+    def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
         """Add tasks, in this order."""
         for task in tasks:
             self._keys[task.task_id] = next(self._new_keys)
@@ -306,11 +311,11 @@ class PostgresImportTarget:
         rows = [(*head_row(self._keys[task.task_id], task), "", 1) for task in tasks]
         self._copy("add_tasks", rows)
 
-    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
+    def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
         """Add records to logs."""
         self._copy("add_records", [record_row(self._keys[id], record) for id, record in records])
 
-    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
+    def add_pushes(self, pushes: Sequence[tuple[str, str, ExportedPush]]) -> None:
         """Add webhooks."""
         rows = [
             (*push_row(self._keys[id], self._agents[id], push_id, push), "")
@@ -319,7 +324,7 @@ class PostgresImportTarget:
         self._copy("add_pushes", rows)
 
     def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
-        """Keep the stored form of tasks."""
+        """Store the stored form of tasks."""
         keyed = [(self._keys[task_id], seq, form) for task_id, seq, form in forms]
         messages = [row for key, _, form in keyed for row in form.message_rows(key)]
         artifacts = [row for key, seq, form in keyed for row in form.artifact_rows(key, seq)]
@@ -334,8 +339,8 @@ class PostgresImportTarget:
         self._connection.execute(self._sql["set_stored"], columns)
 
     def commit(self) -> None:
-        """Make what was added durable."""
-        # Last, and in order: replicas wait for these rows.
+        """Make the additions durable."""
+        # Last, and in order: replicas wait for the locks of these rows.
         for name, n in sorted(self._counts.items()):
             self._connection.execute(self._sql["count_tasks"], (*name, n))
         self._counts.clear()

@@ -1,4 +1,4 @@
-"""The upkeep of a SQLite store."""
+"""The administration of a SQLite store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.store.admin.admin import (
-    Old,
+    Prunable,
     Schema,
     Survey,
-    Suspended,
-    Which,
     head_row,
     lines_of,
     push_row,
@@ -26,27 +24,28 @@ from parley.store.admin.admin import (
     survey_of,
 )
 from parley.store.admin.export_format import (
-    Context,
+    ContextMessage,
+    ContextValue,
+    ExportedContext,
+    ExportedPush,
+    ExportedReceipt,
+    ExportedRecord,
+    ExportedTask,
     ExportLine,
-    KeptReceipt,
-    KeptTask,
-    Push,
-    Record,
-    Said,
-    Value,
 )
-from parley.store.admin.owners import Execute, Owned, Owners, assign, unassigned
+from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.events import now_ms
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, migrations, queries
-from parley.store.sqlite.file import APPLICATION_ID, SQL, UPKEEP_SQL, SqliteFile, explain
+from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, SqliteFile, explain
 from parley.store.sqlite.operator import ask_to_resume, suspended_in
-from parley.store.task_store import StoreUnavailable
 
 T = TypeVar("T")
 
-_READ = UPKEEP_SQL
-_WRITE = queries("sqlite", "upkeep.sql")
+_READ = ADMIN_SQL
+_WRITE = queries("sqlite", "admin.sql")
 _OWNERS = {
     "{find}": "instr",
     "{chr}": "char",
@@ -60,9 +59,9 @@ BUSY_SECONDS = 5.0
 
 
 class SqliteAdmin:
-    """The upkeep of the SQLite file at ``path``.
+    """The administration of the SQLite file at ``path``.
 
-    What only reads goes on beside the process that has the file open; what writes does not.
+    Methods that only read work while another process has the file open; those that write do not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,11 +69,11 @@ class SqliteAdmin:
 
     @property
     def name(self) -> str:
-        """The file."""
+        """The path of the file."""
         return str(self._path)
 
     def schema(self) -> Schema:
-        """Return which version of the schema it has. Changes nothing."""
+        """Return the version of the schema. Changes nothing."""
         known = migrations("sqlite")
         if not self._path.exists() or self._path.stat().st_size == 0:
             return Schema(0, known)
@@ -87,19 +86,19 @@ class SqliteAdmin:
         return Schema(version, [each for each in known if each.version > version])
 
     def migrate(self) -> Sequence[Migration]:
-        """Bring its schema up to date, or make it; return what was done."""
+        """Create the schema, or bring it up to date; return the migrations done."""
         missing = self.schema().missing
         if missing:
             with self._open():
                 pass
         return missing
 
-    def unassigned(self, owners: Owners) -> Owned:
-        """Return how much belongs to callers without an issuer."""
+    def unassigned(self, owners: OwnerAssignment) -> Owned:
+        """Return how much belongs to owners without an issuer."""
         return self._read(lambda connection: unassigned(_execute(connection), owners))
 
-    def assign(self, owners: Owners) -> Owned:
-        """Give that to an issuer; return how much it was."""
+    def assign(self, owners: OwnerAssignment) -> Owned:
+        """Assign that to an issuer; return how much it was."""
         with self._open() as file:
             try:
                 file.writer.execute("BEGIN IMMEDIATE")
@@ -110,7 +109,7 @@ class SqliteAdmin:
             return assigned
 
     def survey(self) -> Survey:
-        """Return how it stands."""
+        """Return the store's status."""
         size = sum([os.path.getsize(file) for file in self._files() if file.exists()])
 
         def look(connection: sqlite3.Connection) -> Survey:
@@ -124,29 +123,32 @@ class SqliteAdmin:
         return self._read(look)
 
     def agents(self) -> Sequence[str]:
-        """Return the keys of the agents of which it keeps anything."""
+        """Return the keys of the agents that have anything in the store."""
         return [agent for (agent,) in self._read(lambda c: c.execute(_READ["agents"]).fetchall())]
 
-    def old(self, agent: str, before: int) -> Old:
-        """Return what of an agent is older than a moment (ms) and may go."""
+    def prunable(self, agent: str, before: int) -> Prunable:
+        """Return how much of an agent is older than a time (ms) and may be removed."""
 
-        def look(connection: sqlite3.Connection) -> Old:
+        def look(connection: sqlite3.Connection) -> Prunable:
             tasks, events = connection.execute(_READ["old_tasks"], (agent, before)).fetchone()
             (receipts,) = connection.execute(_READ["old_receipts"], (agent, before)).fetchone()
-            return Old(tasks, events, receipts)
+            return Prunable(tasks, events, receipts)
 
         return self._read(look)
 
     def now(self) -> int:
-        """Return the present moment, in ms."""
+        """Return the time, in ms."""
         return now_ms()
 
-    def suspended(self, which: Which) -> Sequence[Suspended]:
-        """Return the webhooks that are suspended."""
+    def suspended(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Return the suspended webhooks."""
         return self._read(lambda connection: suspended_in(connection, which))
 
-    def resume(self, which: Which) -> Sequence[Suspended]:
-        """Have webhooks told again by the process that has the file, or the next; return which."""
+    def resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
+        """Resume suspended webhooks; return which.
+
+        Asks the process that has the file open; without one, changes the file.
+        """
         resumed = ask_to_resume(self._path, which)
         if resumed is not None:
             return resumed
@@ -163,13 +165,13 @@ class SqliteAdmin:
 
     @contextmanager
     def reading(self) -> Iterator[SqliteExportSource]:
-        """Read it, as of the moment when this begins."""
+        """Read the store as of the moment when this begins."""
         with self._reading() as connection:
             yield SqliteExportSource(connection)
 
     @contextmanager
     def writing(self) -> Iterator[SqliteImportTarget]:
-        """Write to it; its schema is brought up to date before."""
+        """Write to the store, after bringing its schema up to date."""
         with self._open() as file:
             try:
                 yield SqliteImportTarget(file)
@@ -181,7 +183,7 @@ class SqliteAdmin:
 
     @contextmanager
     def _open(self) -> Iterator[SqliteFile]:
-        """Have the file for this process alone, with its schema up to date."""
+        """Lock the file for this process, with its schema up to date."""
         file = SqliteFile(self._path, "FULL", BUSY_SECONDS, 0)
         try:
             yield file
@@ -200,7 +202,7 @@ class SqliteAdmin:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Read what there is at this moment, and write nothing, whoever has the file open."""
+        """Read as of one moment, and write nothing; another process may have the file open."""
         if not self._path.is_file():
             raise StoreUnavailable(f"{self._path}: there is no such file")
         try:
@@ -223,18 +225,18 @@ class SqliteAdmin:
 
 
 class SqliteExportSource:
-    """A SQLite store to be read."""
+    """A SQLite store to export."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def lines(self) -> Iterator[ExportLine]:
-        """Return all that it keeps."""
+        """Yield all lines of the export."""
         return lines_of(lambda name: self._connection.execute(_READ[name]))
 
 
 class SqliteImportTarget:
-    """A SQLite store to be written to."""
+    """A SQLite store to import into."""
 
     def __init__(self, file: SqliteFile) -> None:
         self._connection = file.writer
@@ -244,23 +246,23 @@ class SqliteImportTarget:
         self._agents: dict[str, str] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
 
-    def contexts_there(self, contexts: Sequence[Context]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def contexts_there(self, contexts: Sequence[ExportedContext]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         return set(self._find("contexts_there", [context.name for context in contexts]))
 
-    def receipts_there(self, receipts: Sequence[KeptReceipt]) -> set[tuple[str, str, str, str]]:
-        """Return the names of those that the store has."""
+    def receipts_there(self, receipts: Sequence[ExportedReceipt]) -> set[tuple[str, str, str, str]]:
+        """Return the keys of those that the store has."""
         return set(self._find("receipts_there", [receipt.name for receipt in receipts]))
 
-    def tasks_there(self, tasks: Sequence[KeptTask]) -> set[str]:
+    def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         return {task_id for (task_id,) in self._find("tasks_there", [t.task_id for t in tasks])}
 
     def add_contexts(
         self,
-        contexts: Sequence[Context],
-        said: Sequence[Sequence[Said]],
-        values: Sequence[Sequence[Value]],
+        contexts: Sequence[ExportedContext],
+        said: Sequence[Sequence[ContextMessage]],
+        values: Sequence[Sequence[ContextValue]],
     ) -> None:
         """Add contexts, with the messages and the values of each."""
         rows, messages, kept = [], [], []
@@ -273,11 +275,11 @@ class SqliteImportTarget:
         self._add("add_message", messages)
         self._add("add_value", kept)
 
-    def add_receipts(self, receipts: Sequence[KeptReceipt]) -> None:
+    def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
         """Add receipts."""
         self._add("add_receipt", [receipt_row(receipt) for receipt in receipts])
 
-    def add_tasks(self, tasks: Sequence[KeptTask]) -> None:
+    def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
         """Add tasks, in this order."""
         for task in tasks:
             self._last_key += 1
@@ -286,11 +288,11 @@ class SqliteImportTarget:
             self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
         self._add("add_task", [head_row(self._keys[task.task_id], task) for task in tasks])
 
-    def add_records(self, records: Sequence[tuple[str, Record]]) -> None:
+    def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
         """Add records to logs."""
         self._add("add_record", [record_row(self._keys[id], record) for id, record in records])
 
-    def add_pushes(self, pushes: Sequence[tuple[str, str, Push]]) -> None:
+    def add_pushes(self, pushes: Sequence[tuple[str, str, ExportedPush]]) -> None:
         """Add webhooks."""
         rows = [
             push_row(self._keys[id], self._agents[id], push_id, push)
@@ -299,7 +301,7 @@ class SqliteImportTarget:
         self._add("add_push", rows)
 
     def add_stored(self, forms: Sequence[tuple[str, int, StoredForm]]) -> None:
-        """Keep the stored form of tasks."""
+        """Store the stored form of tasks."""
         for task_id, seq, form in forms:
             key = self._keys[task_id]
             self._add("add_task_message", form.message_rows(key))
@@ -308,7 +310,7 @@ class SqliteImportTarget:
             self._add("set_stored", [row])
 
     def commit(self) -> None:
-        """Make what was added durable."""
+        """Make the additions durable."""
         self._add("count_tasks", [(*name, n) for name, n in sorted(self._counts.items())])
         self._counts.clear()
         self._keys.clear()

@@ -18,7 +18,7 @@ import msgspec
 
 from parley.model.tasks import Task
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import Kind, LoggedEvent, logged
+from parley.store.events import LoggedEvent, RecordKind, logged
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     seq: int
     sub: int
     turn: int
-    kind: Kind
+    kind: RecordKind
     at: int
     payload: msgspec.Raw
 

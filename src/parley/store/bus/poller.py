@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from parley.store.bus.subscriptions import Bus, LocalHints
 from parley.store.ending import end
 from parley.store.events import LoggedEvent
-from parley.store.task_store import StoreError, TaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.task_store import TaskStore
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from parley.store.events import LoggedEvent
-from parley.store.task_store import LogPosition
+from parley.store.protocols.task_log import LogPosition
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from parley.model.encoding import encode
 from parley.store.head import Head
 from parley.store.postgres.connection import BoundedConnection, blobs, flags, ints, texts
+from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord
 from parley.store.sql import filled, pieces, queries
 from parley.store.sql_engine.batch import Batch, Job, head_from_row, pushes_from_rows, scope_columns
-from parley.store.task_store import HISTORY_KEPT, PushRecord, Receipt, Scope
 
 Columns = dict[str, Callable[[Any], bytes]]
 """Columns of rows, each with the function that makes an array of it."""
@@ -148,7 +150,7 @@ class PostgresBatch(Batch):
         # The head stays the same, but its version moves: others must see that something changed.
         self.heads.setdefault(head.task_id, head)
 
-    def move_push(self, task_id: str, push: PushRecord) -> MovedPush:
+    def save_delivery(self, task_id: str, push: PushRecord) -> MovedPush:
         """Move the delivery cursor of a webhook. Return its key in ``moved_pushes``."""
         name = MovedPush(task_id, push.id, push.revision)
         self._cursors[name] = push
@@ -221,7 +223,7 @@ def _head(h: Head) -> tuple[Any, ...]:
     # fmt: off
     return (
         h.key, h.seq, h.sub, h.turn, h.epoch, h.turn_open, h.waiting, h.cancel_requested,
-        h.lease_owner, h.place, h.state.value, h.status_at, h.ended_at, h.messages, h.folded,
+        h.lease_owner, h.queue_key, h.state.value, h.status_at, h.ended_at, h.messages, h.folded,
         h.has_status_message,
     )
     # fmt: on

@@ -20,8 +20,8 @@ import msgspec
 import psycopg
 from psycopg import adapt, conninfo, pq
 
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sql import queries
-from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ import psycopg
 
 from parley.store.postgres.backfill import FILL, STORED_TASKS, store_tasks
 from parley.store.postgres.connection import OLDEST, Address, BoundedConnection, explain
+from parley.store.protocols.contexts import HISTORY_KEPT
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sql import Migration, filled, migrations, queries
-from parley.store.task_store import HISTORY_KEPT, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

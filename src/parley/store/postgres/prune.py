@@ -15,7 +15,7 @@ import psycopg
 from parley.store.postgres.connection import Address, BoundedConnection, explain
 from parley.store.postgres.migrations import advisory_lock_key
 from parley.store.postgres.writer import SLOTS
-from parley.store.task_store import PrunedElsewhere
+from parley.store.protocols.errors import PrunedElsewhere
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import psycopg
 
 from parley.model.backoff import Backoff
 from parley.store.postgres.connection import Address, BoundedConnection, explain, is_transient
-from parley.store.task_store import StoreUnavailable
+from parley.store.protocols.errors import StoreUnavailable
 
 T = TypeVar("T")
 

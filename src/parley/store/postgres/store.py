@@ -32,6 +32,12 @@ from parley.store.postgres.prune import (
 )
 from parley.store.postgres.reader import PostgresReadConnection
 from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWriter
+from parley.store.protocols.claims import Claimed, Replica
+from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskPage, TaskQuery
+from parley.store.protocols.task_log import Committed, LogPosition
+from parley.store.protocols.webhooks import PushRecord
 from parley.store.sql import queries
 from parley.store.sql_engine.batch import head_from_row, scope_columns
 from parley.store.sql_engine.gil_yield import GilYielder
@@ -44,18 +50,6 @@ from parley.store.sql_engine.sql_store import (
     list_values,
     positions_from_rows,
     stored_task_from_row,
-)
-from parley.store.task_store import (
-    Claimed,
-    Committed,
-    LogPosition,
-    PrunedElsewhere,
-    PushRecord,
-    Replica,
-    Scope,
-    StoreUnavailable,
-    TaskPage,
-    TaskQuery,
 )
 
 T = TypeVar("T")
@@ -238,9 +232,9 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         )
         return is_set
 
-    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        is_moved: bool = await self._submit(partial(_move_push, task_id=task_id, push=push))
+        is_moved: bool = await self._submit(partial(_save_delivery, task_id=task_id, push=push))
         return is_moved
 
     async def remove_push(self, task_id: str, push_id: str) -> None:
@@ -322,10 +316,10 @@ def _list(connection: BoundedConnection, sql: dict[str, str], query: TaskQuery) 
     return TaskPage(tuple(tasks), total=count, more=matching > len(tasks))
 
 
-def _move_push(
+def _save_delivery(
     batch: PostgresBatch, task_id: str, push: PushRecord
 ) -> tuple[Any, Sequence[LoggedEvent]]:
-    return batch.move_push(task_id, push), ()
+    return batch.save_delivery(task_id, push), ()
 
 
 def _claim_batch(writer: PostgresBatchWriter, agent: str, limit: int) -> list[Claimed]:
@@ -344,7 +338,7 @@ def _claims(writer: PostgresBatchWriter, rows: Sequence[Sequence[Any]]) -> list[
         if version is not None:
             head = head_from_row(row)
             writer.cache_head(head, version)
-            claims.append(Claimed(head.task_id, head.epoch, head.place))
+            claims.append(Claimed(head.task_id, head.epoch, head.queue_key))
     return claims
 
 

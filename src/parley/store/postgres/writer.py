@@ -33,9 +33,9 @@ from parley.store.head import Head
 from parley.store.postgres.batch import MovedPush, PostgresBatch, statement
 from parley.store.postgres.connection import Address, BoundedConnection, explain, is_transient
 from parley.store.postgres.keys import WRITERS, Keys
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sql_engine.batch import Job, JobResult, WriterId
 from parley.store.sql_engine.group_commit import HEADS_KEPT
-from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

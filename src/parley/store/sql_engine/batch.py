@@ -21,15 +21,11 @@ from parley.model.tasks import TaskState
 from parley.store.events import LoggedEvent
 from parley.store.fold import IllegalEvent
 from parley.store.head import Head, Payload
-from parley.store.pushes import placed
-from parley.store.task_store import (
-    DuplicateReceipt,
-    PushRecord,
-    PushState,
-    Receipt,
-    Scope,
-    StoreError,
-)
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import DuplicateReceipt, StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord, PushState
+from parley.store.pushes import merge
 
 WriterId = tuple[str, int]
 """Who writes to a log: the task's id, and the epoch of its executor."""
@@ -207,7 +203,7 @@ class Batch(ABC):
         """Return a task's push configurations with further ones. Raises ``TooManyPushes``."""
         is_new = self.head(head.task_id) is None
         current = {} if is_new else self.current_pushes(head.task_id)
-        return placed(pushes, current, head, after=after, replica=self.replica)
+        return merge(pushes, current, head, after=after, replica=self.replica)
 
     def put_pushes(self, head: Head, pushes: dict[str, PushRecord], count: int) -> None:
         """Set a task's push configurations; the last ``count`` of them are new."""
@@ -224,7 +220,7 @@ def scope_columns(scope: Scope) -> tuple[str, str, str]:
 def head_from_row(row: Sequence[Any]) -> Head:
     """Return the head in a row with the columns of the query ``heads``."""
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, lease_owner, place, *stored = rest
+    turn_open, waiting, cancel_requested, epoch, ended_at, lease_owner, queue_key, *stored = rest
     messages, has_status_message, folded = stored
     return Head(
         key=key,
@@ -242,7 +238,7 @@ def head_from_row(row: Sequence[Any]) -> Head:
         epoch=epoch,
         ended_at=ended_at,
         lease_owner=lease_owner,
-        place=place,
+        queue_key=queue_key,
         messages=messages,
         has_status_message=bool(has_status_message),
         folded=folded,

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from parley.store.protocols.task_log import Committed
 from parley.store.sql_engine import jobs as store_jobs
 from parley.store.sql_engine.batch import Job, JobResult, WriterId
 from parley.store.sql_engine.gil_yield import GilYielder
-from parley.store.task_store import Committed
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parley.store.events import LoggedEvent
-from parley.store.head import Payload, advance, claimed, unknown
+from parley.store.head import Payload, advance, unknown, with_claim
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import Conflict
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_log import Append
+from parley.store.protocols.webhooks import PushRecord
 from parley.store.sql_engine.batch import Batch, WriterId
-from parley.store.task_store import Append, Conflict, PushRecord, Receipt, Scope
 
 Applied = tuple[int, Sequence[LoggedEvent]]
 """The result of an operation, and the records to publish."""
@@ -38,7 +42,7 @@ def append(batch: Batch, append: Append, payload: Payload) -> Applied:
 
 def claim(batch: Batch, task_id: str) -> Applied:
     """Claim a task for this replica. The result is the new epoch."""
-    return batch.put_head(claimed(batch.head(task_id), task_id, batch.replica)).epoch, ()
+    return batch.put_head(with_claim(batch.head(task_id), task_id, batch.replica)).epoch, ()
 
 
 def keep(

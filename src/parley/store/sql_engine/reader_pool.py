@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
+from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sql_engine.gil_yield import GilYielder
-from parley.store.task_store import StoreError, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -11,27 +11,21 @@ from typing import Any, Generic, TypeVar
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
-from parley.store.events import Kind, LoggedEvent, records_in
+from parley.store.events import LoggedEvent, RecordKind, records_in
 from parley.store.head import payload_of
-from parley.store.pushes import telling_of
+from parley.store.protocols.claims import MAX_COUNTED
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskQuery
+from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskRecord
+from parley.store.protocols.webhooks import ActivePushes, PushRecord
+from parley.store.pushes import active_of
 from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
 from parley.store.sql_engine.batch import Job, Operation, WriterId, pushes_from_rows, scope_columns
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
-from parley.store.task_store import (
-    COUNTED,
-    PAGE_BYTES,
-    Append,
-    LogPosition,
-    PushRecord,
-    Receipt,
-    Scope,
-    StoreUnavailable,
-    TaskQuery,
-    TaskRecord,
-    Undelivered,
-)
 
 UNLIMITED = 2**62
 """A limit that nothing reaches."""
@@ -132,7 +126,7 @@ class SqlTaskStore(ABC, Generic[C]):
     async def private_records(
         self,
         task_id: str,
-        kinds: Sequence[Kind],
+        kinds: Sequence[RecordKind],
         *,
         after: tuple[int, int] = (0, 0),
         limit: int | None = None,
@@ -169,7 +163,7 @@ class SqlTaskStore(ABC, Generic[C]):
 
     async def unclaimed(self) -> Mapping[str, int]:
         """Return the number of unclaimed tasks by agent."""
-        return {agent: count for agent, count in await self._rows("unclaimed", (COUNTED,))}
+        return {agent: count for agent, count in await self._rows("unclaimed", (MAX_COUNTED,))}
 
     async def first_queued(self, agent: str) -> int:
         """Return the lowest ``place`` above 0 of the agent's unclaimed tasks, 0 without any."""
@@ -180,9 +174,9 @@ class SqlTaskStore(ABC, Generic[C]):
         """Return the ids of the tasks with work left that this replica holds."""
         return [task_id for (task_id,) in await self._rows("held_tasks", (self._replica,))]
 
-    async def parked(self, agent: str, since: int, limit: int) -> Sequence[str]:
+    async def awaiting_input(self, agent: str, since: int, limit: int) -> Sequence[str]:
         """Return tasks that wait for their callers since before a time, the longest first."""
-        return [task_id for (task_id,) in await self._rows("parked", (agent, since, limit))]
+        return [task_id for (task_id,) in await self._rows("awaiting_input", (agent, since, limit))]
 
     async def receipt(self, scope: Scope, message_id: str) -> Receipt | None:
         """Return the receipt of a message."""
@@ -224,12 +218,12 @@ class SqlTaskStore(ABC, Generic[C]):
         """Return a task's push notification configurations, by id."""
         return pushes_from_rows(await self._rows("pushes", (task_id,)))
 
-    async def undelivered(self, agents: Sequence[str], after: int, limit: int) -> Undelivered:
+    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
         """Return whether some webhook is unclaimed, and some of those that this replica holds."""
         values = {"agents": self._texts(agents), "replica": self._replica}
-        rows = await self._rows("undelivered", values | {"after": after, "limit": limit})
+        rows = await self._rows("active_pushes", values | {"after": after, "limit": limit})
         held = [(task, task_id, revision) for _, task, task_id, revision in rows[1:]]
-        return telling_of(bool(rows[0][0]), held, limit)
+        return active_of(bool(rows[0][0]), held, limit)
 
     async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
         """Store a push notification configuration of a task; return the stored one."""

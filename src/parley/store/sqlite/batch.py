@@ -13,9 +13,11 @@ import msgspec
 
 from parley.model.encoding import encode
 from parley.store.head import Head
+from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.sql_engine.batch import Batch, Job, head_from_row, pushes_from_rows, scope_columns
 from parley.store.sqlite.file import SQL
-from parley.store.task_store import HISTORY_KEPT, PushRecord, PushState, Receipt, Scope
 
 ROWS_AT_ONCE = 256
 
@@ -111,7 +113,7 @@ class SqliteBatch(Batch):
         self.current_pushes(task_id).pop(push_id, None)
         self.add("remove_push", (task_id, push_id))
 
-    def move_push(self, task_id: str, push: PushRecord) -> bool:
+    def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Move the delivery cursor of a webhook, if this replica still holds it."""
         pushes = self.current_pushes(task_id)
         stored = pushes.get(push.id)
@@ -119,7 +121,7 @@ class SqliteBatch(Batch):
             return False
         pushes[push.id] = msgspec.structs.replace(push, lease_owner=self.replica)
         values = (push.cursor, push.state.value, push.note, self.replica)
-        self.add("move_push", (*values, task_id, push.id, push.revision))
+        self.add("save_delivery", (*values, task_id, push.id, push.revision))
         return True
 
     def claim_pushes(self, key: int, task_id: str) -> None:
@@ -172,7 +174,7 @@ class SqliteBatch(Batch):
                 counts[*scope_columns(head.scope), state] += 1
                 name = (head.key, task_id, *scope_columns(head.scope), head.context_id, *status)
                 position = (head.seq, head.sub, head.turn, *_work_columns(head)[:3], head.epoch)
-                lease = (head.ended_at, head.lease_owner, head.place)
+                lease = (head.ended_at, head.lease_owner, head.queue_key)
                 added.append((*name, *position, *lease, *_stored_columns(head)))
                 continue
             has_new_state = head.state is not before.state
@@ -207,7 +209,7 @@ def read_heads(array: str) -> list[Head]:
 
 def _work_columns(head: Head) -> tuple[Any, ...]:
     """Return the lease and the work left."""
-    return head.turn_open, head.waiting, head.cancel_requested, head.lease_owner, head.place
+    return head.turn_open, head.waiting, head.cancel_requested, head.lease_owner, head.queue_key
 
 
 def _stored_columns(head: Head) -> tuple[Any, ...]:

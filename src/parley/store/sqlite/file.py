@@ -19,12 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sql import filled, migrations, queries
 from parley.store.sqlite.backfill import STORED_TASKS, store_tasks
 from parley.store.sqlite.file_watch import REMEDY, FileWatch
 from parley.store.sqlite.lock_file import LockFile, LockHeld
 from parley.store.sqlite.private_file import UnsafeFile, open_private
-from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ SQL = filled(
     queries("sqlite", "connection.sql", "queries.sql", "prune.sql"),
     {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
 )
-UPKEEP_SQL = filled(
-    queries("shared", "upkeep.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
+ADMIN_SQL = filled(
+    queries("shared", "admin.sql"), {"schema": "", "waiting": "waiting", "c": "", "?": "?"}
 )
 """Queries over a whole store, for its administration."""
 OLDEST = (3, 35, 0)

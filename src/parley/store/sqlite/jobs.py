@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from parley.store.admin.admin import Suspended
-from parley.store.head import claimed
+from parley.store.head import with_claim
+from parley.store.protocols.claims import Claimed
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord, SuspendedWebhook
 from parley.store.sql_engine.jobs import Applied
 from parley.store.sqlite.batch import SqliteBatch, read_heads
-from parley.store.task_store import Claimed, PushRecord, Scope
 
 
 def claim_batch(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Claimed], Sequence[Any]]:
@@ -19,8 +20,8 @@ def claim_batch(batch: SqliteBatch, agent: str, limit: int) -> tuple[list[Claime
     for found_head in read_heads(found):
         head = batch.current_head(found_head)
         if head.is_unclaimed:
-            claim = batch.put_head(claimed(head, head.task_id, batch.replica))
-            claims.append(Claimed(head.task_id, claim.epoch, head.place))
+            claim = batch.put_head(with_claim(head, head.task_id, batch.replica))
+            claims.append(Claimed(head.task_id, claim.epoch, head.queue_key))
     return claims, ()
 
 
@@ -50,12 +51,12 @@ def compare_and_set(
     return is_expected, ()
 
 
-def move_push(batch: SqliteBatch, task_id: str, push: PushRecord) -> tuple[bool, Sequence[Any]]:
+def save_delivery(batch: SqliteBatch, task_id: str, push: PushRecord) -> tuple[bool, Sequence[Any]]:
     """Move a webhook's delivery cursor. The result is whether this replica holds the webhook."""
-    return batch.move_push(task_id, push), ()
+    return batch.save_delivery(task_id, push), ()
 
 
-def resume_pushes(batch: SqliteBatch, webhooks: Sequence[Suspended]) -> Applied:
+def resume_pushes(batch: SqliteBatch, webhooks: Sequence[SuspendedWebhook]) -> Applied:
     """Resume suspended webhooks; they are unclaimed then."""
     for each in webhooks:
         batch.add("resume_push", (each.key, each.id))

@@ -18,20 +18,21 @@ from pathlib import Path
 
 import msgspec
 
-from parley.store.admin.admin import Suspended, Which, suspended_of
-from parley.store.sqlite.file import UPKEEP_SQL
-from parley.store.task_store import StoreError, StoreUnavailable
+from parley.store.protocols.errors import StoreError, StoreUnavailable
+from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
+from parley.store.pushes import suspended_of
+from parley.store.sqlite.file import ADMIN_SQL
 
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 60.0
 READ_SECONDS = 5.0
 
-Resume = Callable[[Which], Awaitable[Sequence[Suspended]]]
+Resume = Callable[[WebhookFilter], Awaitable[Sequence[SuspendedWebhook]]]
 
 
 class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    resumed: Sequence[Suspended] = ()
+    resumed: Sequence[SuspendedWebhook] = ()
     error: str = ""
 
 
@@ -99,21 +100,23 @@ class OperatorSocket:
 
     async def _answer(self, line: bytes) -> _Answer:
         try:
-            return _Answer(resumed=await self._resume(msgspec.json.decode(line, type=Which)))
+            return _Answer(
+                resumed=await self._resume(msgspec.json.decode(line, type=WebhookFilter))
+            )
         except msgspec.DecodeError:
             return _Answer(error="this process runs another version of Parley")
         except StoreError as error:
             return _Answer(error=str(error))
 
 
-def suspended_in(connection: sqlite3.Connection, which: Which) -> list[Suspended]:
+def suspended_in(connection: sqlite3.Connection, which: WebhookFilter) -> list[SuspendedWebhook]:
     """Return the webhooks that are suspended."""
-    sql = UPKEEP_SQL["suspended"]
+    sql = ADMIN_SQL["suspended"]
     pages = suspended_of(lambda values: connection.execute(sql, values).fetchall(), which)
     return [each for page in pages for each in page]
 
 
-def ask_to_resume(path: Path, which: Which) -> Sequence[Suspended] | None:
+def ask_to_resume(path: Path, which: WebhookFilter) -> Sequence[SuspendedWebhook] | None:
     """Ask the process that has a database open to resume webhooks; return the resumed ones.
 
     Return ``None`` when no process listens. Raises ``StoreUnavailable``.

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from parley.store.protocols.scope import Scope
 from parley.store.sql_engine.jobs import Applied
 from parley.store.sqlite.batch import SqliteBatch
-from parley.store.task_store import Scope
 
 PRUNED_AT_ONCE = 1_000_000
 """How many bytes one transaction removes, with 200 a row, while other writers wait. It removes one

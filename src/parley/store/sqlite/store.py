@@ -14,8 +14,17 @@ from uuid import uuid4
 import msgspec
 
 from parley.model.tasks import Task
-from parley.store.admin.admin import PAGE, Suspended, Which
 from parley.store.events import now_ms
+from parley.store.protocols.claims import Claimed, Replica
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.task_lists import TaskPage, TaskQuery
+from parley.store.protocols.task_log import Committed, LogPosition
+from parley.store.protocols.webhooks import (
+    WEBHOOKS_AT_ONCE,
+    PushRecord,
+    SuspendedWebhook,
+    WebhookFilter,
+)
 from parley.store.sql_engine.gil_yield import GilYielder
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
@@ -32,16 +41,6 @@ from parley.store.sqlite.file import SQL, SqliteFile
 from parley.store.sqlite.operator import OperatorSocket, suspended_in
 from parley.store.sqlite.reader import SqliteReadConnection
 from parley.store.sqlite.writer import SqliteBatchWriter
-from parley.store.task_store import (
-    Claimed,
-    Committed,
-    LogPosition,
-    PushRecord,
-    Replica,
-    Scope,
-    TaskPage,
-    TaskQuery,
-)
 
 T = TypeVar("T")
 
@@ -177,9 +176,9 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         is_set: bool = await self._submit(job)
         return is_set
 
-    async def move_push(self, task_id: str, push: PushRecord) -> bool:
+    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""
-        job = partial(jobs.move_push, task_id=task_id, push=push)
+        job = partial(jobs.save_delivery, task_id=task_id, push=push)
         is_moved: bool = await self._submit(job)
         return is_moved
 
@@ -211,10 +210,12 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
                 pass
         return removed
 
-    async def _resume(self, which: Which) -> Sequence[Suspended]:
+    async def _resume(self, which: WebhookFilter) -> Sequence[SuspendedWebhook]:
         found = await self._read(lambda reading: suspended_in(reading, which))
-        for begin in range(0, len(found), PAGE):
-            await self._submit(partial(jobs.resume_pushes, webhooks=found[begin : begin + PAGE]))
+        for begin in range(0, len(found), WEBHOOKS_AT_ONCE):
+            await self._submit(
+                partial(jobs.resume_pushes, webhooks=found[begin : begin + WEBHOOKS_AT_ONCE])
+            )
         return found
 
     async def _rows(

@@ -19,12 +19,12 @@ from functools import partial
 
 from parley.model.backoff import Backoff
 from parley.store.head import Head
+from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sql_engine.batch import Job, JobResult, WriterId
 from parley.store.sql_engine.group_commit import HEADS_KEPT
 from parley.store.sql_engine.jobs import clear_failures
 from parley.store.sqlite.batch import SqliteBatch
 from parley.store.sqlite.file import SQL, WAL_BYTES, SqliteFile, code_of, explain
-from parley.store.task_store import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

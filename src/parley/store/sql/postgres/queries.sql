@@ -228,7 +228,7 @@ SELECT agent, tenant, owner FROM {schema}.tasks WHERE task_id = %s;
 SELECT task_id, seq, sub, epoch, holder, waiting, cancel_requested, ended_at IS NOT NULL
 FROM {schema}.tasks WHERE task_id = ANY(%s);
 
--- name: parked
+-- name: awaiting_input
 SELECT task_id FROM {schema}.tasks
 WHERE agent = %s AND ended_at IS NULL AND NOT (turn_open OR waiting > 0 OR cancel_requested)
     AND status_at < %s
@@ -340,7 +340,7 @@ FROM me LEFT JOIN (
     GROUP BY t.key, t.task_id) tasks ON true
 ORDER BY tasks.key;
 
--- name: undelivered
+-- name: active_pushes
 -- The first row: true if a webhook of these agents is unclaimed. Then the webhooks that a replica
 -- holds, in the order of their tasks.
 SELECT EXISTS (

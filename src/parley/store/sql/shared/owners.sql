@@ -1,6 +1,10 @@
--- Giving an issuer to what belongs to a plain id: of tasks, contexts, receipts and counts. {schema}
--- stands before the name of a table, {plain} is the condition of such a row, {prefix} what its owner
--- gets in front, {version} what else changes of a head, {slot} a column of PostgreSQL's counts.
+-- Assigns an issuer to rows whose owner is a plain id: tasks, contexts, receipts and counts. {schema}
+-- is the prefix of a table's name, {plain} the condition of such a row, {prefix} goes before its owner,
+-- {version} is what else changes of a head, {slot} a column of PostgreSQL's counts.
+
+-- piece: plain
+owner <> '' AND {find}(owner, {chr}(31)) = 0
+    AND {agent} IN ('', agent) AND {tenant} IN ('', tenant);
 
 -- name: plain_tasks
 SELECT count(*) FROM {schema}tasks WHERE {plain};

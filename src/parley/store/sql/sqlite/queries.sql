@@ -308,7 +308,7 @@ WHERE {active} AND holder > '';
 UPDATE pushes INDEXED BY pushes_held SET holder = ''
 WHERE state = 'active' AND holder <> '' AND holder > '';
 
--- name: parked
+-- name: awaiting_input
 SELECT task_id FROM tasks INDEXED BY tasks_parked
 WHERE agent = ? AND ended_at IS NULL AND NOT (turn_open OR waiting OR cancel_requested)
     AND status_at < ?
@@ -374,7 +374,7 @@ ON CONFLICT (task, id) DO UPDATE SET
     revision = excluded.revision, config = excluded.config, version = excluded.version,
     state = excluded.state, note = excluded.note, holder = excluded.holder;
 
--- name: move_push
+-- name: save_delivery
 UPDATE pushes SET cursor = ?, state = ?, note = ?, holder = ?
 WHERE task = (SELECT key FROM tasks WHERE task_id = ?) AND id = ? AND revision = ?;
 
@@ -388,7 +388,7 @@ FROM pushes p INDEXED BY pushes_free JOIN tasks t ON t.key = p.task
 WHERE p.state = 'active' AND p.holder = '' AND p.agent = ?
 GROUP BY p.task ORDER BY p.task LIMIT ?;
 
--- name: undelivered
+-- name: active_pushes
 -- The first row: true if a webhook of these agents is unclaimed. Then the webhooks that a replica
 -- holds, in the order of their tasks.
 SELECT EXISTS (

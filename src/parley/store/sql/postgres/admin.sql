@@ -1,4 +1,4 @@
--- What an import writes, and what it asks for before. {schema} is the schema of the store.
+-- Import, status and maintenance. {schema} is the schema of the store.
 
 -- name: contexts_there
 SELECT c.agent, c.tenant, c.owner, c.context_id
@@ -80,14 +80,16 @@ WHERE relkind IN ('r', 'p') AND relnamespace = to_regnamespace(%s);
 -- name: writer_number
 SELECT nextval('{schema}.writers');
 
--- name: lock_owners
--- Keep all others from writing, and replicas from registering, until the transaction ends.
+-- name: limit_lock_wait
 SET LOCAL lock_timeout = '5s';
+
+-- name: lock_owners
+-- Blocks writers, and replicas that open the store, until the transaction ends.
 LOCK TABLE {schema}.replicas, {schema}.tasks, {schema}.task_counts, {schema}.receipts,
     {schema}.contexts, {schema}.history, {schema}.context_values IN EXCLUSIVE MODE;
 
--- name: bury_replicas
--- Those that are not heard of: should one be there again, it knows nothing of what was before.
+-- name: expire_replicas
+-- Should an expired replica come back, it rejoins without its leases.
 UPDATE {schema}.replicas SET
     buried_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, freed = true,
     generation = nextval('{schema}.generations')
@@ -102,7 +104,7 @@ WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_r
 UPDATE {schema}.pushes SET holder = '' WHERE state = 'active' AND holder <> '';
 
 -- name: resume
--- Have webhooks told again, by whichever replica finds first that nobody tells them.
+-- Resume webhooks, without lease owners: any replica may claim them.
 UPDATE {schema}.pushes p SET state = 'active', note = '', holder = ''
 FROM unnest(%s::bigint[], %s::text[]) AS w (task, id)
 WHERE p.task = w.task AND p.id = w.id COLLATE "C" AND p.state = 'parked';

@@ -1,5 +1,5 @@
--- What is read of a whole store: to export it, and to say how it stands. {schema} stands before the
--- name of a table, {waiting} is a truth value, {c} the order of texts by their bytes, {?} a value.
+-- Queries over a whole store: its export and its status. {schema} is the prefix of a table's name,
+-- {waiting} a truth value, {c} the order of texts by their bytes, {?} a parameter.
 
 -- name: contexts
 SELECT c.key, c.agent, c.tenant, c.owner, c.context_id, c.touched_at,
@@ -35,7 +35,7 @@ SELECT agent, state, CAST(sum(n) AS bigint) FROM {schema}task_counts
 GROUP BY agent, state HAVING sum(n) <> 0 ORDER BY agent {c}, state {c};
 
 -- name: under_way
--- What is left to do: by agent and by whether somebody holds it, how much, and since when.
+-- Tasks with work left, by agent and by whether they have a lease owner, and since when.
 SELECT agent, CASE WHEN holder = '' THEN 0 ELSE 1 END AS is_held, count(*), min(status_at)
 FROM {schema}tasks
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR {waiting} OR cancel_requested)
@@ -64,8 +64,8 @@ WHERE agent = {?} AND ended_at IS NOT NULL AND ended_at < {?};
 SELECT count(*) FROM {schema}receipts WHERE agent = {?} AND at < {?};
 
 -- name: suspended
--- Webhooks that are told nothing any more, after a place, in order: of an agent, a tenant, a task, an
--- id, or of any where that is empty.
+-- Suspended webhooks after a position, in order: of an agent, a tenant, a task, an id; an empty value
+-- selects all.
 SELECT p.task, p.id, t.agent, t.tenant, t.owner, t.task_id, p.config, p.cursor, t.seq, p.note
 FROM {schema}pushes p JOIN {schema}tasks t ON t.key = p.task
 WHERE p.state = 'parked' AND (p.task > {?} OR (p.task = {?} AND p.id > {?}))

@@ -1,4 +1,4 @@
--- What an import writes, and what it asks for before.
+-- Import, and the schema's version.
 
 -- name: contexts_there
 SELECT c.agent, c.tenant, c.owner, c.context_id

@@ -1,0 +1,81 @@
+"""The errors of a task store.
+
+StoreError
+├── UnknownTask, TaskEnded          there is no such log, or it is closed
+├── Conflict, Fenced, LeaseHeld     another writer came first
+├── DuplicateReceipt, TooManyPushes, TooManyWaiting
+├── PrunedElsewhere
+└── StoreUnavailable                the store cannot work now
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """The store did nothing of what was asked, unless the message says that this is unknown
+    (``StoreUnavailable`` of a database that did not answer in time).
+    """
+
+
+class Conflict(StoreError):
+    """The log's head is not where the append expected it.
+
+    ``head`` is where it is; ``None`` when an append before this one, by the same writer, failed.
+    """
+
+    def __init__(self, task_id: str, expected: int, head: int | None) -> None:
+        self.head = head
+        super().__init__(
+            f"task {task_id}: expected head {expected}, "
+            + ("but an append before this one failed" if head is None else f"found {head}")
+        )
+
+
+class Fenced(StoreError):
+    """The writer's epoch (its fencing token) is old: a later claim took the task."""
+
+
+class LeaseHeld(StoreError):
+    """Another live replica holds the task's lease."""
+
+
+class TaskEnded(StoreError):
+    """The task is in a terminal state; nothing follows it."""
+
+
+class UnknownTask(StoreError):
+    """The store has no such task."""
+
+
+class DuplicateReceipt(StoreError):
+    """The message has a receipt already: the same message was sent before."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        super().__init__(f"message {message_id} has a receipt already")
+
+
+class TooManyPushes(StoreError):
+    """The task has as many push notification configurations as it may."""
+
+    def __init__(self, task_id: str, limit: int) -> None:
+        super().__init__(f"task {task_id} has {limit} push notification configurations")
+
+
+class TooManyWaiting(StoreError):
+    """As many messages wait on the task as may."""
+
+    def __init__(self, task_id: str, limit: int) -> None:
+        self.limit = limit
+        super().__init__(f"{limit} messages wait on task {task_id} already")
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot work now (disk full, locked, damaged, closed). The message says why."""
+
+
+class PrunedElsewhere(StoreError):
+    """Another replica prunes the store now."""
+
+    def __init__(self) -> None:
+        super().__init__("another replica removes old tasks just now; try again later")

@@ -1,0 +1,177 @@
+"""The log of a task: appending records, and reading them and the task that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from parley.model.parts import Message
+from parley.model.tasks import Task
+from parley.store.artifact_fold import ArtifactPiece
+from parley.store.events import LoggedEvent, PrivateEvent, RecordKind, TaskEvent
+from parley.store.protocols.contexts import Receipt
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.webhooks import PushRecord
+
+PAGE_BYTES = 256 * 1024
+"""``events`` adds no further event to a page that holds as many bytes of payload.
+
+Every reader that is behind holds a page, which takes three to four times that in memory.
+"""
+
+Committed = Callable[[Sequence[LoggedEvent]], None]
+"""Receives the records of one append, on the event loop, in the order of the commits."""
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Records for one task's log, added all or none.
+
+    ``expected_seq`` is the head that the writer knows. 0 creates the task and needs ``scope`` and
+    ``context_id``. ``None`` is for private records from outside a turn: any head will do, and
+    ``epoch`` is ignored. ``epoch`` is the fencing token of the writer's claim.
+    ``artifacts`` is what the stored form of the task's artifacts lacks after the append, given
+    when it is worth storing (``Fold.take_unsaved``); the store reads the rest from the log.
+    ``turn_open`` says whether a turn is under way after the append; ``None`` leaves it as it is.
+    ``taken`` is how many waiting messages the append's turn takes. ``max_waiting`` is how many
+    may wait after the append.
+    ``release`` gives up the lease: a later claim finishes what is left, in the order of
+    ``queue_key`` (see ``Claims.claim_batch``). Without it the appending replica holds the lease
+    while a turn is open.
+    ``exchange`` is added to the context's history, ``receipts`` are stored. ``pushes`` are stored
+    too; their webhooks begin with the first event when the append creates the task, else after the
+    last.
+    """
+
+    task_id: str
+    events: Sequence[TaskEvent | PrivateEvent]
+    expected_seq: int | None
+    turn: int
+    epoch: int = 1
+    scope: Scope | None = None
+    context_id: str = ""
+    artifacts: Sequence[ArtifactPiece] | None = None
+    turn_open: bool | None = None
+    taken: int = 0
+    max_waiting: int | None = None
+    release: bool = False
+    queue_key: int = 0
+    exchange: Sequence[Message] = ()
+    receipts: Sequence[Receipt] = ()
+    pushes: Sequence[PushRecord] = ()
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as the store has it. ``task`` is the fold of its log up to ``seq``, with as much of
+    its history and artifacts as was asked for.
+
+    ``lease_owner`` is the replica that may write to the task, empty for none. ``unsaved`` names the
+    artifacts whose stored form lacks something that the log has (see ``Fold``).
+    """
+
+    scope: Scope
+    task: Task
+    seq: int
+    turn: int
+    turn_open: bool
+    waiting: int
+    epoch: int
+    cancel_requested: bool
+    lease_owner: str = ""
+    unsaved: frozenset[str] = frozenset()
+
+
+class LogPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a task's log: enough to tell whether there is news.
+
+    (``seq``, ``sub``) is the position of the last record, public or private.
+    """
+
+    task_id: str
+    seq: int
+    sub: int
+    epoch: int
+    lease_owner: str
+    waiting: int
+    cancel_requested: bool
+    ended: bool
+
+
+class TaskLog(Protocol):
+    """Appends to logs and reads them: guarantees L1-L4, L6 and L7 of the architecture.
+
+    - Atomic: an append adds all its records and changes, or none.
+    - Ordered: appends take effect in the order of the calls. A writer may have several under way;
+      when one fails, those that follow it on the same task and epoch raise ``Conflict``, until the
+      failure was raised.
+    - Durable: a record is readable, and passed to ``Committed``, only once it is durable.
+    - Fenced: an append with an epoch older than the last claim raises ``Fenced``.
+    - Closed: nothing follows a terminal state.
+    - Reads see every append that was acknowledged before, and never wait for a writer.
+    """
+
+    def append(self, append: Append) -> Awaitable[int]:
+        """Add records; the result is the log's new head. Cancelling the wait does not undo it.
+
+        The awaitable raises, checked in this order: ``UnknownTask``, ``Conflict`` for the creation
+        of a task that exists, ``TaskEnded``, ``Fenced``, ``Conflict`` for another head,
+        ``IllegalEvent`` (see ``fold``; also for a status without a timestamp),
+        ``TooManyWaiting``, ``TooManyPushes``, ``DuplicateReceipt``. The call itself
+        raises ``TypeError`` or ``ValueError`` for what cannot be written as JSON or makes no sense.
+        """
+        ...
+
+    async def load(
+        self,
+        task_id: str,
+        *,
+        scope: Scope | None = None,
+        history: int | None = None,
+        artifacts: bool = True,
+    ) -> TaskRecord | None:
+        """Return the task, at no more cost than the size of what is asked for.
+
+        With a ``scope``, a task of another scope is not found, and nothing of it is read.
+        ``history`` is how many of the last messages to read, ``None`` for all. The status always
+        has its message.
+        """
+        ...
+
+    async def scope_of(self, task_id: str) -> Scope | None:
+        """Return the task's scope, at the cost of a look-up."""
+        ...
+
+    async def events(self, task_id: str, after: int, limit: int) -> Sequence[LoggedEvent]:
+        """Return up to ``limit`` public events with a number above ``after``, in order.
+
+        A page ends early, after at least one event, when it reaches ``PAGE_BYTES``; so a page that
+        is short of both ends where the log ended.
+        """
+        ...
+
+    async def private_records(
+        self,
+        task_id: str,
+        kinds: Sequence[RecordKind],
+        *,
+        after: tuple[int, int] = (0, 0),
+        limit: int | None = None,
+    ) -> Sequence[LoggedEvent]:
+        """Return the task's private records of some kinds after a position (``seq``, ``sub``), in
+        the order of the log.
+        """
+        ...
+
+    async def waiting_messages(
+        self, task_id: str, *, skip: int = 0, limit: int = 1
+    ) -> Sequence[LoggedEvent]:
+        """Return the ``MessageReceived`` records that no turn has taken, the oldest first.
+
+        The cost is that of what it returns and skips, however many messages came before.
+        """
+        ...
+
+    async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
+        """Return the ends of tasks' logs, without those that the store does not have."""
+        ...

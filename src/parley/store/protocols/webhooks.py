@@ -1,0 +1,141 @@
+"""Webhooks: push notification configurations, and the cursor of each one's delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from parley.model.push import TaskPushNotificationConfig
+from parley.store.protocols.claims import Replicas
+
+MAX_PUSHES = 20
+"""How many push notification configurations a task may have."""
+
+WEBHOOKS_AT_ONCE = 500
+"""How many suspended webhooks one query finds, or one transaction resumes."""
+
+
+class PushState(Enum):
+    """Whether a webhook gets events. The values are what stores keep."""
+
+    ACTIVE = "active"
+    SUSPENDED = "parked"
+    DONE = "done"
+
+
+class PushRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A push notification configuration as its creator gave it, and its delivery state.
+
+    ``config`` has neither task nor tenant, which the store knows. ``version`` is the protocol
+    version in which it was created. ``cursor`` is the number of the last event that was delivered.
+    ``revision`` changes when the configuration is created anew.
+    A suspended webhook gets nothing until then; ``note`` says why. ``lease_owner`` is the replica
+    that delivers; the store sets it and ignores a value that is passed in.
+    """
+
+    config: TaskPushNotificationConfig
+    version: str
+    revision: str
+    cursor: int = 0
+    state: PushState = PushState.ACTIVE
+    note: str = ""
+    lease_owner: str = ""
+
+    @property
+    def id(self) -> str:
+        """The configuration's id, which is unique within its task."""
+        return self.config.id
+
+
+class ActivePushes(msgspec.Struct, frozen=True):
+    """A page of the active webhooks that this replica has claimed.
+
+    ``has_unclaimed`` says whether some have no lease owner. ``claimed`` has the task id and the
+    revision of each. ``next`` is where the next page begins, 0 when there is none.
+    """
+
+    has_unclaimed: bool
+    claimed: tuple[tuple[str, str], ...]
+    next: int = 0
+
+
+class WebhookFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Selects webhooks by agent, tenant, task and id. An empty field selects all."""
+
+    agent: str = ""
+    tenant: str = ""
+    task_id: str = ""
+    id: str = ""
+
+
+class SuspendedWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A suspended webhook, and why. Holds no secrets: of its URL the server only.
+
+    ``behind`` is how many events of its task are undelivered. ``key`` is the task's in the store.
+    """
+
+    key: int
+    agent: str
+    tenant: str
+    owner: str
+    task_id: str
+    id: str
+    server: str
+    behind: int
+    note: str
+
+
+class Webhooks(Replicas, Protocol):
+    """Push notification configurations with a durable cursor each.
+
+    - At least once: the cursor moves only when ``save_delivery`` says so, so a replica that takes
+      over repeats at most what the one before delivered without saving.
+    - Exclusive: a webhook has at most one lease owner. A save by another replica, or of an older
+      revision, changes nothing.
+    - Atomic: each call changes all that it says, or nothing.
+    """
+
+    async def put_push(self, task_id: str, push: PushRecord) -> PushRecord:
+        """Store a push notification configuration of a task; return it as stored.
+
+        It replaces the one that has its id (see ``pushes.merge``); a new one begins after the
+        task's last event. This replica claims it, unless nothing changed.
+
+        Raises ``UnknownTask``, ``TooManyPushes``.
+        """
+        ...
+
+    async def pushes(self, task_id: str) -> Sequence[PushRecord]:
+        """Return a task's push notification configurations, by id."""
+        ...
+
+    async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
+        """Save a webhook's cursor, state and note.
+
+        Saves nothing and returns ``False`` when the configuration was removed or created anew
+        since, or when another replica has claimed it.
+        """
+        ...
+
+    async def remove_push(self, task_id: str, push_id: str) -> None:
+        """Remove a push notification configuration, if it exists."""
+        ...
+
+    async def claim_pushes(self, agent: str, limit: int) -> Sequence[tuple[str, bool]]:
+        """Claim the active webhooks without a lease owner of up to ``limit`` of the agent's tasks.
+
+        Returns the tasks' ids, the oldest first, each with whether one of its claimed webhooks has
+        undelivered events.
+        """
+        ...
+
+    async def active_pushes(self, agents: Sequence[str], after: int, limit: int) -> ActivePushes:
+        """Return whether active webhooks of the agents' tasks are unclaimed, and up to about
+        ``limit`` (more than ``MAX_PUSHES``) that this replica has claimed, of any agent.
+
+        The cost does not depend on how many there are.
+        """
+        ...
