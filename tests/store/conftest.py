@@ -36,26 +36,28 @@ def hints() -> LocalHints:
 
 
 @pytest.fixture
-def told() -> list[LoggedEvent]:
-    """Every record that the store told of, in order."""
+def committed() -> list[LoggedEvent]:
+    """Every record that the store committed, in order."""
     return []
 
 
 @pytest.fixture
-def tell(told: list[LoggedEvent], hints: LocalHints) -> Callable[[Sequence[LoggedEvent]], None]:
-    def tell(records: Sequence[LoggedEvent]) -> None:
-        told.extend(records)
+def on_commit(
+    committed: list[LoggedEvent], hints: LocalHints
+) -> Callable[[Sequence[LoggedEvent]], None]:
+    def on_commit(records: Sequence[LoggedEvent]) -> None:
+        committed.extend(records)
         hints.publish(records)
 
-    return tell
+    return on_commit
 
 
 @pytest.fixture
 async def sqlite(
-    tmp_path: Path, clock: Clock, tell: Callable[[Sequence[LoggedEvent]], None]
+    tmp_path: Path, clock: Clock, on_commit: Callable[[Sequence[LoggedEvent]], None]
 ) -> AsyncIterator[SqliteTaskStore]:
     store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock, busy_timeout=0.05)
-    await store.open(tell)
+    await store.open(on_commit)
     yield store
     await store.close()
 
@@ -72,7 +74,7 @@ async def store(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     clock: Clock,
-    tell: Callable[[Sequence[LoggedEvent]], None],
+    on_commit: Callable[[Sequence[LoggedEvent]], None],
 ) -> AsyncIterator[TaskStore]:
     store: TaskStore
     if request.param == "memory":
@@ -81,6 +83,6 @@ async def store(
         store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
     else:
         store = PostgresAtOurTime(request.getfixturevalue("postgres_url"), clock=clock)
-    await store.open(tell)
+    await store.open(on_commit)
     yield store
     await store.close()

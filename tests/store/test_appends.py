@@ -46,14 +46,14 @@ WORKING, COMPLETED = TaskState.WORKING, TaskState.COMPLETED
 
 @pytest.mark.L1
 async def test_public_events_are_numbered_and_private_ones_hang_on_them(
-    store: TaskStore, told: list[LoggedEvent]
+    store: TaskStore, committed: list[LoggedEvent]
 ) -> None:
     assert await store.append(creation("t", received("a"), received("b"))) == 1
     assert await store.append(addition("t", 1, turn_started(1), status("t", WORKING))) == 2
     assert await store.append(addition("t", None, received("c"))) == 2
     assert await store.append(addition("t", 2, chunk("t", "x"), chunk("t", "y"))) == 4
-    places = [(r.seq, r.sub, r.kind) for r in told]
-    assert places == [
+    positions = [(r.seq, r.sub, r.kind) for r in committed]
+    assert positions == [
         (1, 0, RecordKind.TASK),
         (1, 1, RecordKind.RECEIVED),
         (1, 2, RecordKind.RECEIVED),
@@ -66,15 +66,19 @@ async def test_public_events_are_numbered_and_private_ones_hang_on_them(
     assert numbers(await all_events(store, "t")) == [1, 2, 3, 4]
 
 
-async def test_what_is_read_is_what_was_told(store: TaskStore, told: list[LoggedEvent]) -> None:
+async def test_what_is_read_is_what_was_committed(
+    store: TaskStore, committed: list[LoggedEvent]
+) -> None:
     remembered = StepResult(key="k", value=msgspec.Raw(b'{"a":\n [1]}'))
     await store.append(creation("t", received("a"), remembered, turn_started(1)))
     await store.append(addition("t", 1, status("t", WORKING, "said"), chunk("t", "x"), turn=7))
-    public = [r for r in told if r.sub == 0]
+    public = [r for r in committed if r.sub == 0]
     assert await all_events(store, "t") == public
     private = await private_records(store, "t")
     [value] = [r for r in private if r.kind is RecordKind.REMEMBERED]
-    assert private == [r if r.kind is not RecordKind.REMEMBERED else value for r in told if r.sub]
+    assert private == [
+        r if r.kind is not RecordKind.REMEMBERED else value for r in committed if r.sub
+    ]
     assert isinstance(value.event, StepResult)
     assert msgspec.json.decode(value.event.value) == {"a": [1]}
     assert [r.turn for r in public] == [1, 7, 7]
@@ -82,13 +86,13 @@ async def test_what_is_read_is_what_was_told(store: TaskStore, told: list[Logged
 
 
 async def test_a_record_bears_the_moment_of_its_append(
-    store: TaskStore, clock: Clock, told: list[LoggedEvent]
+    store: TaskStore, clock: Clock, committed: list[LoggedEvent]
 ) -> None:
     await store.append(creation("t"))
     clock.now += 7
     await store.append(addition("t", 1, chunk("t", "x")))
-    assert told[1].at - told[0].at == 7
-    assert [r.at for r in await all_events(store, "t")] == [r.at for r in told]
+    assert committed[1].at - committed[0].at == 7
+    assert [r.at for r in await all_events(store, "t")] == [r.at for r in committed]
 
 
 async def test_a_task_that_is_not_there_takes_nothing(store: TaskStore) -> None:
@@ -113,7 +117,7 @@ async def test_a_task_is_created_once(store: TaskStore) -> None:
 
 @pytest.mark.L1
 async def test_an_append_at_the_wrong_head_is_refused_whole(
-    store: TaskStore, told: list[LoggedEvent]
+    store: TaskStore, committed: list[LoggedEvent]
 ) -> None:
     await store.append(creation("t"))
     await store.append(addition("t", 1, chunk("t", "x")))
@@ -121,7 +125,7 @@ async def test_an_append_at_the_wrong_head_is_refused_whole(
         with pytest.raises(Conflict) as refusal:
             await store.append(addition("t", wrong, received("a"), chunk("t", "y")))
         assert refusal.value.head == 2
-    assert len(told) == 2
+    assert len(committed) == 2
     assert numbers(await all_events(store, "t")) == [1, 2]
 
 
@@ -228,13 +232,15 @@ async def test_of_many_appends_at_one_head_one_gets_in(store: TaskStore) -> None
     assert numbers(await all_events(store, "t")) == [1, 2]
 
 
-async def test_many_appends_can_be_under_way(store: TaskStore, told: list[LoggedEvent]) -> None:
+async def test_many_appends_can_be_under_way(
+    store: TaskStore, committed: list[LoggedEvent]
+) -> None:
     appends = [store.append(creation("t"))]
     appends += [store.append(addition("t", n, chunk("t", str(n)))) for n in range(1, 500)]
     outside = [store.append(addition("t", None, received(str(n)))) for n in range(20)]
     assert await asyncio.gather(*appends) == list(range(1, 501))
     assert await asyncio.gather(*outside) == [500] * 20
-    assert [(r.seq, r.sub) for r in told] == sorted((r.seq, r.sub) for r in told)
+    assert [(r.seq, r.sub) for r in committed] == sorted((r.seq, r.sub) for r in committed)
 
 
 async def test_a_failure_fails_what_builds_on_it_and_nothing_else(store: TaskStore) -> None:
@@ -384,18 +390,18 @@ def test_whatever_an_event_holds_comes_back(updates: list[TaskArtifactUpdateEven
 
 @pytest.mark.L2
 async def test_nothing_is_told_of_what_was_refused(
-    store: TaskStore, told: list[LoggedEvent]
+    store: TaskStore, committed: list[LoggedEvent]
 ) -> None:
     await store.append(creation("t"))
     await store.append(addition("t", 1))
     with pytest.raises(Conflict):
         await store.append(addition("t", 4, chunk("t", "x")))
-    assert len(told) == 1
+    assert len(committed) == 1
 
 
 @pytest.mark.L2
 async def test_what_was_told_can_be_read(store: TaskStore) -> None:
-    """A reader that is told of n can ask for it at once."""
+    """A reader that is notified of n can read it at once."""
     seen: list[int] = []
 
     async def look(seq: int) -> None:

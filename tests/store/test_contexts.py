@@ -51,7 +51,7 @@ async def test_a_receipt_comes_with_its_append(store: TaskStore) -> None:
 
 
 async def test_a_message_has_one_receipt_and_a_second_stops_its_append(
-    store: TaskStore, told: list[LoggedEvent]
+    store: TaskStore, committed: list[LoggedEvent]
 ) -> None:
     receipt = Receipt("m", b"digest", reply=b'{"a":1}')
     await store.keep(SCOPE, "c", receipt=receipt, exchange=[message("a")])
@@ -65,7 +65,7 @@ async def test_a_message_has_one_receipt_and_a_second_stops_its_append(
     assert await store.receipt(SCOPE, "n") is None
     assert await store.load("t") is None
     assert await said(store) == ["a"]
-    assert told == []
+    assert committed == []
     for other in OTHERS:
         await store.keep(other, "c", receipt=second)
 

@@ -1,4 +1,4 @@
-"""A process that writes is killed at any moment: what it was told is there, and nothing halfway."""
+"""A process is killed while it writes: what was acknowledged is there, and nothing halfway."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ async def test_what_was_acknowledged_survives_a_kill_at_any_moment(tmp_path: Pat
     assert min(acknowledged.values()) > 1
 
 
-async def _write_and_kill(path: Path, lines: int, pause: float, told: dict[str, int]) -> None:
+async def _write_and_kill(
+    path: Path, lines: int, pause: float, acknowledged: dict[str, int]
+) -> None:
     """Let a process write until it said so much, and kill it a moment later."""
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITE, path, str(TASKS), stdout=subprocess.PIPE
@@ -100,7 +102,7 @@ async def _write_and_kill(path: Path, lines: int, pause: float, told: dict[str, 
     for line in said:
         if line.endswith(b"\n"):
             name, seq = line.split()
-            told[name.decode()] = int(seq)
+            acknowledged[name.decode()] = int(seq)
 
 
 async def _check(store: SqliteTaskStore, acknowledged: dict[str, int]) -> None:

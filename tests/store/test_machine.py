@@ -113,7 +113,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.known: dict[str, Known] = {}
         self.receipts: dict[tuple[Scope, str], Receipt] = {}
-        self.told: dict[str, list[LoggedEvent]] = {}
+        self.committed: dict[str, list[LoggedEvent]] = {}
         self.stores = self.new_stores()
         for store in self.stores:
             self.run(store.open(self.tell))
@@ -147,7 +147,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def tell(self, records: Sequence[LoggedEvent]) -> None:
         for record in records:
-            self.told.setdefault(record.task_id, []).append(record)
+            self.committed.setdefault(record.task_id, []).append(record)
 
     def apply(self, append: Append, replica: str) -> type[Exception] | None:
         """Do an append in the model; return what the store must refuse it with."""
@@ -301,9 +301,9 @@ class StoreMachine(RuleBasedStateMachine):
         first = min([key for key in keys if key], default=0)
         assert self.run(store.first_queued(agent)) == first
         line.sort(key=lambda task_id: self.known[task_id].queue_key)
-        adopted = self.run(store.claim_batch(agent, limit))
-        assert [each.task_id for each in adopted] == line[:limit]
-        for each in adopted:
+        claimed = self.run(store.claim_batch(agent, limit))
+        assert [each.task_id for each in claimed] == line[:limit]
+        for each in claimed:
             known = self.known[each.task_id]
             known.epoch += 1
             known.lease_owner = store.replica
@@ -321,12 +321,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert set(self.run(store.held_tasks())) == held
 
     @rule()
-    def look_at_places(self) -> None:
+    def check_positions(self) -> None:
         expected = {
             task_id: LogPosition(
                 task_id=task_id,
                 seq=known.seq,
-                sub=self.told[task_id][-1].sub,
+                sub=self.committed[task_id][-1].sub,
                 epoch=known.epoch,
                 lease_owner=known.lease_owner,
                 waiting=known.waiting,
@@ -357,18 +357,18 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(task_id=tasks, data=st.data())
     def read_private_records(self, task_id: str, data: st.DataObject) -> None:
         known = self.known[task_id]
-        told = [record for record in self.told[task_id] if record.sub]
-        after = data.draw(st.sampled_from([(0, 0), *[(r.seq, r.sub) for r in told]]))
+        committed = [record for record in self.committed[task_id] if record.sub]
+        after = data.draw(st.sampled_from([(0, 0), *[(r.seq, r.sub) for r in committed]]))
         kinds = data.draw(
             st.sets(st.sampled_from([RecordKind.RECEIVED, RecordKind.TURN]), min_size=1)
         )
         limit = data.draw(st.none() | st.integers(1, 3))
         found = self.run(self.store.private_records(task_id, list(kinds), after=after, limit=limit))
-        behind = [r for r in told if r.kind in kinds and (r.seq, r.sub) > after]
+        behind = [r for r in committed if r.kind in kinds and (r.seq, r.sub) > after]
         assert list(found) == behind[:limit]
         skip = data.draw(st.integers(0, 2))
         waiting = self.run(self.store.waiting_messages(task_id, skip=skip, limit=2))
-        received = [r for r in told if r.kind is RecordKind.RECEIVED]
+        received = [r for r in committed if r.kind is RecordKind.RECEIVED]
         untaken = received[len(received) - known.waiting :]
         assert list(waiting) == untaken[skip : skip + 2]
 
@@ -429,11 +429,11 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def what_was_told_is_the_log_in_order(self) -> None:
         for task_id, known in self.known.items():
-            told = self.told[task_id]
-            assert [r.event for r in told if r.sub == 0] == known.events
-            assert [r.event for r in told if r.sub] == known.private
-            places = [(r.seq, r.sub) for r in told]
-            assert places == sorted(set(places))
+            committed = self.committed[task_id]
+            assert [r.event for r in committed if r.sub == 0] == known.events
+            assert [r.event for r in committed if r.sub] == known.private
+            positions = [(r.seq, r.sub) for r in committed]
+            assert positions == sorted(set(positions))
 
     @invariant()
     def receipts_are_those_of_what_was_done(self) -> None:

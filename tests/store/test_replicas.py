@@ -1,4 +1,4 @@
-"""Replicas that share a store: who holds what, who adopts it, and what becomes of the dead."""
+"""Replicas that share a store: leases, claims, and the expiry of dead ones."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ async def test_a_task_that_is_let_go_is_adopted_in_the_order_of_places(
     await one.append(creation("another's", scope=replace(SCOPE, agent="another"), release=True))
     assert await two.unclaimed() == {AGENT: 4, "another": 1}
     assert (await one.first_queued(AGENT), await one.first_queued("nobody")) == (1, 0)
-    adopted = await two.claim_batch(AGENT, 3)
-    assert [(task.task_id, task.epoch, task.queue_key) for task in adopted] == [
+    claimed = await two.claim_batch(AGENT, 3)
+    assert [(task.task_id, task.epoch, task.queue_key) for task in claimed] == [
         ("a", 2, 1), ("b", 2, 2), ("c", 2, 3),
     ]  # fmt: skip
     assert set(await two.held_tasks()) == {"a", "b", "c"}
@@ -204,8 +204,8 @@ async def test_a_message_for_a_task_at_rest_is_work_for_anybody(
     await two.append(addition("t", None, received("a"), queue_key=7))
     await two.append(addition("t", None, received("b"), queue_key=9))
     assert await one.first_queued(AGENT) == 7
-    [adopted] = await one.claim_batch(AGENT, 10)
-    assert (adopted.task_id, adopted.queue_key) == ("t", 7)
+    [claimed] = await one.claim_batch(AGENT, 10)
+    assert (claimed.task_id, claimed.queue_key) == ("t", 7)
 
 
 @pytest.mark.E1
@@ -237,8 +237,8 @@ async def test_what_the_dead_held_is_adopted_and_its_late_writes_are_refused(
     assert before.lease_owner == one.replica
     await silence(one)
     await until(two.unclaimed)
-    [adopted] = await two.claim_batch(AGENT, 10)
-    assert (adopted.task_id, adopted.epoch, adopted.queue_key) == ("t", 3, 0)
+    [claimed] = await two.claim_batch(AGENT, 10)
+    assert (claimed.task_id, claimed.epoch, claimed.queue_key) == ("t", 3, 0)
     with pytest.raises(Fenced):
         await one.append(addition("t", 2, chunk("t", "late")))
     assert await two.append(addition("t", 2, chunk("t", "y"), epoch=3)) == 3
@@ -370,10 +370,10 @@ async def test_configurations_that_two_make_at_once_are_all_kept(
 
 async def test_every_replica_tells_of_what_it_committed_and_of_no_more(start: Start) -> None:
     one, two = await start(), await start()
-    told: dict[str, list[LoggedEvent]] = {"one": [], "two": []}
+    committed: dict[str, list[LoggedEvent]] = {"one": [], "two": []}
     for name, store in (("one", one), ("two", two)):
         await store.close()
-        await store.open(told[name].extend)
+        await store.open(committed[name].extend)
     await one.append(creation("t", turn_open=False))
     await two.append(addition("t", 1, chunk("t", "x")))
-    assert [[r.seq for r in told[name]] for name in ("one", "two")] == [[1], [2]]
+    assert [[r.seq for r in committed[name]] for name in ("one", "two")] == [[1], [2]]

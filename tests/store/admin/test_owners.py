@@ -51,7 +51,7 @@ class Kept(NamedTuple):
     async def fill(self, *scopes: Scope, mark: str = "") -> None:
         """Keep for each scope two tasks, a context and a receipt."""
         store = self.store()
-        await store.open(told)
+        await store.open(ignore)
         for n, scope in enumerate(scopes):
             for end in (TaskState.COMPLETED, TaskState.INPUT_REQUIRED):
                 task_id = f"{mark}{n}-{end.name}"
@@ -65,7 +65,7 @@ class Kept(NamedTuple):
     async def look(self, scope: Scope) -> dict[str, Any]:
         """What the owner finds."""
         store = self.store()
-        await store.open(told)
+        await store.open(ignore)
         try:
             page = await store.list(TaskQuery(scope=scope, limit=100))
             return {
@@ -86,8 +86,8 @@ class Kept(NamedTuple):
             await store.close()
 
 
-def told(records: Sequence[Any]) -> None:
-    """Nobody is told of anything."""
+def ignore(records: Sequence[Any]) -> None:
+    """Notify no one."""
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.service)])
@@ -144,7 +144,7 @@ async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept
     found = await kept.look(theirs)
     assert (found["total"], found["history"]) == (6, ["late0", "old0", "new0"])
     store = kept.store()
-    await store.open(told)
+    await store.open(ignore)
     await store.keep(theirs, "c", exchange=[message("after")])
     assert [m.text for m in await store.history(theirs, "c", 2)] == ["new0", "after"]
     await store.close()
@@ -153,13 +153,13 @@ async def test_what_there_is_under_the_issuer_already_is_put_together(kept: Kept
 async def test_a_message_that_was_answered_twice_keeps_the_later_answer(kept: Kept) -> None:
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
     store = kept.store()
-    await store.open(told)
+    await store.open(ignore)
     await store.keep(plain, "c", receipt=Receipt("m", b"d", reply=b'{"a":1}'))
     await store.keep(theirs, "c", receipt=Receipt("m", b"e", reply=b'{"a":2}'))
     await store.close()
     assert kept.admin.assign(TO).receipts == 1
     store = kept.store()
-    await store.open(told)
+    await store.open(ignore)
     found = await store.receipt(theirs, "m")
     assert found is not None
     assert (found.digest, found.reply) == (b"e", b'{"a":2}')
@@ -171,7 +171,7 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
     """And the file of an export can be imported."""
     plain, theirs = Scope("a", "", "bob"), Scope("a", "", BOB)
     store = kept.store()
-    await store.open(told)
+    await store.open(ignore)
     for scope, count in ((plain, HISTORY_KEPT), (theirs, HISTORY_KEPT - 3)):
         said = [message(f"{scope.owner[:3]} {n}") for n in range(count)]
         for n in range(0, count, 100):
@@ -192,7 +192,7 @@ async def test_no_more_of_a_conversation_is_kept_than_of_others(kept: Kept) -> N
 async def test_a_store_in_use_is_left_alone(kept: Kept) -> None:
     await kept.fill(Scope("a", "", "bob"))
     store = kept.store()
-    await store.open(told)
+    await store.open(ignore)
     try:
         with pytest.raises(StoreUnavailable, match="in use by"):
             kept.admin.assign(TO)
@@ -221,7 +221,7 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
     kept, plain, theirs = Kept(postgres_url), Scope("a", "", "bob"), Scope("a", "", BOB)
     store = open_store(postgres_url, lease=SHORTEST_LEASE)
     assert isinstance(store, PostgresTaskStore)
-    await store.open(told)
+    await store.open(ignore)
     try:
         await store.append(creation("t", scope=plain, epoch=1))
         is_away.set()
@@ -239,9 +239,9 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
         assert record is not None
         assert (record.scope, record.lease_owner) == (theirs, "")
         assert (await store.list(TaskQuery(scope=theirs, limit=9))).total == 1
-        [adopted] = await store.claim_batch("a", 9)
+        [claimed] = await store.claim_batch("a", 9)
         event = status("t", TaskState.COMPLETED)
-        await store.append(addition("t", 1, event, epoch=adopted.epoch, turn_open=False))
+        await store.append(addition("t", 1, event, epoch=claimed.epoch, turn_open=False))
         page = await store.list(TaskQuery(scope=theirs, limit=9, state=TaskState.COMPLETED))
         assert page.total == 1
         assert (await store.list(TaskQuery(scope=plain, limit=9))).total == 0

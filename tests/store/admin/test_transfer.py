@@ -55,8 +55,8 @@ SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'ü\
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
 
-def told(records: Sequence[LoggedEvent]) -> None:
-    """Nobody is told of anything."""
+def ignore(records: Sequence[LoggedEvent]) -> None:
+    """Notify no one."""
 
 
 plans = st.lists(
@@ -89,7 +89,7 @@ kept = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), TEXTS, st.binary
 
 async def fill(store: TaskStore, tasks: Sequence[dict[str, Any]], contexts: Sequence[Any]) -> None:
     """Do what the plans say with a store."""
-    await store.open(told)
+    await store.open(ignore)
     try:
         for number, plan in enumerate(tasks):
             await _live(store, f"task-{number}", plan)
@@ -179,7 +179,7 @@ def imported(admin: StoreAdmin, file: bytes) -> importer.Imported:
 
 async def seen(store: TaskStore) -> dict[str, Any]:
     """What users of a store see of it."""
-    await store.open(told)
+    await store.open(ignore)
     try:
         found: dict[str, Any] = {}
         for scope in SCOPES:
@@ -200,10 +200,10 @@ async def seen(store: TaskStore) -> dict[str, Any]:
                 name = f"context-{context}"
                 found[f"{scope} {name}"] = await store.history(scope, name, 1000)
         found["work"] = dict(await store.unclaimed())
-        found["adopted"] = [
-            (adopted.task_id, adopted.queue_key)
+        found["claimed"] = [
+            (claimed.task_id, claimed.queue_key)
             for agent in ("one", "ünï")
-            for adopted in await store.claim_batch(agent, 100)
+            for claimed in await store.claim_batch(agent, 100)
         ]
         return found
     finally:
@@ -307,7 +307,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(content: bytes, words: str) 
         ("task", {"task_id": "other"}, "its log is that of"),
         ("record", {"seq": 8}, "the record after"),
         ("record", {"kind": "task"}, r"record \(\d, 0\) is no task: Object contains"),
-        ("webhook", {"cursor": 99}, "was told up to event 99"),
+        ("webhook", {"cursor": 99}, "was ignore up to event 99"),
         ("context", {"said": 1}, "one too many"),
         ("context", {"said": 4}, "messages of the context before this line are missing"),
     ],
@@ -445,7 +445,7 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
     async def run() -> None:
         path = tmp_path / "live.db"
         store = SqliteTaskStore(path)
-        await store.open(told)
+        await store.open(ignore)
         head = await store.append(creation("t", turn_started(1), scope=SCOPES[0]))
         file = io.BytesIO()
         admin = SqliteAdmin(path)
@@ -469,7 +469,7 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path) -> None:
 def test_postgresql_is_exported_as_of_one_moment_while_replicas_write(postgres_url: str) -> None:
     async def run() -> None:
         store = PostgresTaskStore(postgres_url)
-        await store.open(told)
+        await store.open(ignore)
         head = await store.append(creation("t", turn_started(1), scope=SCOPES[0]))
         with PostgresAdmin(postgres_url).reading() as source:
             lines = source.lines()
@@ -488,16 +488,16 @@ def test_what_is_imported_beside_replicas_is_adopted_by_them(
 ) -> None:
     async def run() -> None:
         store = PostgresTaskStore(postgres_url)
-        await store.open(told)
+        await store.open(ignore)
         await asyncio.to_thread(imported, PostgresAdmin(postgres_url), file)
         assert dict(await store.unclaimed()) == {"one": 1}
-        [adopted] = await store.claim_batch("one", 10)
-        assert adopted.task_id == "task-0"
+        [claimed] = await store.claim_batch("one", 10)
+        assert claimed.task_id == "task-0"
         record = await store.load("task-0")
         assert record is not None
         event = status("task-0", TaskState.COMPLETED)
         last = addition(
-            "task-0", record.seq, event, epoch=adopted.epoch, turn=record.turn, turn_open=False
+            "task-0", record.seq, event, epoch=claimed.epoch, turn=record.turn, turn_open=False
         )
         assert await store.append(last) == record.seq + 1
         page = await store.list(TaskQuery(scope=SCOPES[1], state=TaskState.COMPLETED))
