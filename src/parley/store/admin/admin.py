@@ -154,9 +154,9 @@ class _Groups:
 def lines_of(rows: Rows) -> Iterator[ExportLine]:
     """Yield all lines of an export."""
     messages, values = _Groups(rows("messages")), _Groups(rows("context_values"))
-    for key, agent, tenant, owner, context_id, touched_at, said in rows("contexts"):
+    for key, agent, tenant, owner, context_id, touched_at, count in rows("contexts"):
         scope = {"agent": agent, "tenant": tenant, "owner": owner}
-        yield ExportedContext(context_id=context_id, said=said, touched_at=touched_at, **scope)
+        yield ExportedContext(context_id=context_id, messages=count, touched_at=touched_at, **scope)
         for (message,) in messages.of(key):
             yield ContextMessage(message=msgspec.Raw(message))
         for name, value in values.of(key):
@@ -239,6 +239,21 @@ def head_row(key: int, task: ExportedTask) -> tuple[Any, ...]:
         *(key, task.task_id, task.agent, task.tenant, task.owner, task.context_id),
         *(task.state.value, task.status_at, task.seq, task.sub, task.turn, task.turn_open),
         *(task.waiting, task.cancel_requested, task.epoch, task.ended_at, task.queue_key),
+    )
+
+
+def context_rows(
+    keys: Iterable[int],
+    contexts: Sequence[ExportedContext],
+    messages: Sequence[Sequence[ContextMessage]],
+    values: Sequence[Sequence[ContextValue]],
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return the rows of contexts, of their messages and of their values."""
+    keyed = [*zip(keys, contexts, messages, values, strict=True)]
+    return (
+        [(key, *each.name, each.messages, each.touched_at) for key, each, _, _ in keyed],
+        [(k, n, bytes(each.message)) for k, _, said, _ in keyed for n, each in enumerate(said, 1)],
+        [(key, each.key, each.value) for key, _, _, kept in keyed for each in kept],
     )
 
 

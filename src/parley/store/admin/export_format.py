@@ -40,13 +40,13 @@ class Header(ExportLine, frozen=True, kw_only=True, tag="parley-store"):
 
 
 class ExportedContext(ExportLine, frozen=True, kw_only=True, tag="context"):
-    """A context; its messages (``said`` of them) and values follow it."""
+    """A context; its messages, counted here, and its values follow it."""
 
     agent: str
     tenant: str
     owner: str
     context_id: str
-    said: int
+    messages: int = msgspec.field(name="said")
     touched_at: int
 
     @property
@@ -210,7 +210,7 @@ class ImportTarget(Protocol):
     def add_contexts(
         self,
         contexts: Sequence[ExportedContext],
-        said: Sequence[Sequence[ContextMessage]],
+        messages: Sequence[Sequence[ContextMessage]],
         values: Sequence[Any],
     ) -> None:
         """Add new contexts, with the messages and the values of each."""

@@ -158,10 +158,12 @@ class _FileCheck:
             raise ValueError("contexts come before receipts, and these before tasks")
         self._stage = stage
         if isinstance(line, ExportedContext):
-            if not 0 <= line.said <= HISTORY_KEPT:
-                raise ValueError(f"a context has up to {HISTORY_KEPT} messages, not {line.said}")
+            if not 0 <= line.messages <= HISTORY_KEPT:
+                raise ValueError(
+                    f"a context has up to {HISTORY_KEPT} messages, not {line.messages}"
+                )
             self._once(line.name, f"context {line.context_id}")
-            self._context, self._left, self._keys = line, line.said, set()
+            self._context, self._left, self._keys = line, line.messages, set()
         elif isinstance(line, ExportedReceipt):
             if self._receipt is not None and line.name <= self._receipt.name:
                 raise ValueError(

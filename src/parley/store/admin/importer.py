@@ -135,7 +135,7 @@ class _Writing:
         new = [each for each in contexts if each[0].name not in there]
         if new:
             self._target.add_contexts(
-                [c for c, _, _ in new], [said for _, said, _ in new], [v for _, _, v in new]
+                [c for c, _, _ in new], [m for _, m, _ in new], [v for _, _, v in new]
             )
         for each in contexts:
             counts = self.done.skipped if each[0].name in there else self.done.added

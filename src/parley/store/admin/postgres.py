@@ -14,6 +14,7 @@ from parley.store.admin.admin import (
     Prunable,
     Schema,
     Survey,
+    context_rows,
     head_row,
     lines_of,
     push_row,
@@ -284,19 +285,15 @@ class PostgresImportTarget:
     def add_contexts(
         self,
         contexts: Sequence[ExportedContext],
-        said: Sequence[Sequence[ContextMessage]],
+        messages: Sequence[Sequence[ContextMessage]],
         values: Sequence[Sequence[ContextValue]],
     ) -> None:
         """Add contexts, with the messages and the values of each."""
         keys = sorted([key for (key,) in self._find("context_keys", (len(contexts),))])
-        rows, messages, kept = [], [], []
-        for key, context, lines, more in zip(keys, contexts, said, values, strict=True):
-            rows.append((key, *context.name, context.said, context.touched_at))
-            messages += [(key, n, bytes(line.message)) for n, line in enumerate(lines, 1)]
-            kept += [(key, line.key, line.value) for line in more]
+        rows, message_rows, value_rows = context_rows(keys, contexts, messages, values)
         self._copy("add_contexts", rows)
-        self._copy("add_messages", messages)
-        self._copy("add_values", kept)
+        self._copy("add_messages", message_rows)
+        self._copy("add_values", value_rows)
 
     def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
         """Add receipts."""

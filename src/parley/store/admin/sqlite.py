@@ -16,6 +16,7 @@ from parley.store.admin.admin import (
     Prunable,
     Schema,
     Survey,
+    context_rows,
     head_row,
     lines_of,
     push_row,
@@ -261,19 +262,17 @@ class SqliteImportTarget:
     def add_contexts(
         self,
         contexts: Sequence[ExportedContext],
-        said: Sequence[Sequence[ContextMessage]],
+        messages: Sequence[Sequence[ContextMessage]],
         values: Sequence[Sequence[ContextValue]],
     ) -> None:
         """Add contexts, with the messages and the values of each."""
-        rows, messages, kept = [], [], []
-        for context, lines, more in zip(contexts, said, values, strict=True):
-            self._last_context = key = self._last_context + 1
-            rows.append((key, *context.name, context.said, context.touched_at))
-            messages += [(key, n, bytes(line.message)) for n, line in enumerate(lines, 1)]
-            kept += [(key, line.key, line.value) for line in more]
+        first = self._last_context + 1
+        self._last_context += len(contexts)
+        keys = range(first, self._last_context + 1)
+        rows, message_rows, value_rows = context_rows(keys, contexts, messages, values)
         self._add("add_context", rows)
-        self._add("add_message", messages)
-        self._add("add_value", kept)
+        self._add("add_message", message_rows)
+        self._add("add_value", value_rows)
 
     def add_receipts(self, receipts: Sequence[ExportedReceipt]) -> None:
         """Add receipts."""

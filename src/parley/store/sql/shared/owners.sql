@@ -57,7 +57,7 @@ DELETE FROM {schema}history
 WHERE context = {to} AND n <= (SELECT said FROM {schema}contexts WHERE key = {to}) - {kept};
 
 -- name: join_values
--- What was kept later under the same name counts.
+-- What was stored later under the same name wins.
 INSERT INTO {schema}context_values (context, name, value)
 SELECT {to}, v.name, v.value FROM {schema}context_values v
 WHERE v.context = {key} AND NOT EXISTS (
