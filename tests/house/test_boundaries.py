@@ -56,7 +56,7 @@ BOUNDARIES = {
     ("store/postgres/writer.py", "_write_retrying"): STORE_THREAD,
     ("store/sql_engine/reader_pool.py", "_run"): STORE_THREAD,
     ("store/sqlite/writer.py", "_write_group"): STORE_THREAD,
-    ("store/memory.py", "_tell"): COMMITTED,
+    ("store/memory.py", "_publish"): COMMITTED,
     ("store/sql_engine/group_commit.py", "_publish"): COMMITTED,
     ("store/bus/subscriptions.py", "publish"): COMMITTED,
     ("store/bus/subscriptions.py", "notify_position"): COMMITTED,

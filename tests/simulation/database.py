@@ -50,18 +50,18 @@ class Database:
 class _Session(MemoryTaskStore):
     """What the database does for one replica; signs of life come over the wire as well."""
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         pass
 
     def see(self) -> None:
-        self._shared.seen[self._replica] = self._clock()
+        self._shared.heartbeats[self._replica] = self._clock()
 
     def bury(self) -> None:
-        seen, now = self._shared.seen, self._clock()
+        seen, now = self._shared.heartbeats, self._clock()
         for replica, at in list(seen.items()):
             if now - at > self._lease.time_to_live * 1000:
                 del seen[replica]
-        self._free_what_the_dead_held()
+        self._expire_leases()
 
 
 class SimulatedStore:
@@ -114,9 +114,9 @@ class SimulatedStore:
         async def open_session() -> None:
             self._world.opening = str(self._process)
             await self._inner.open(self._records.append)
-            if self._inner._beating is not None:
-                self._inner._beating.cancel()
-                self._inner._beating = None
+            if self._inner._heartbeat is not None:
+                self._inner._heartbeat.cancel()
+                self._inner._heartbeat = None
 
         await self._ask("open", open_session)
         if self._is_shared:
