@@ -155,7 +155,7 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            invoke=partial(call, contexts=AgentContexts(keep_history=agent.options.keep_history)),
+            invoke=partial(call, AgentContexts(keep_history=agent.options.keep_history)),
             notify=self.poller.publish_work,
             extensions=agent.extensions,
             hints=self.hints,
