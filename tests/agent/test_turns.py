@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+import parley
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
@@ -31,6 +32,7 @@ from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.events import MessageReceived
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.task_log import Append
+from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,13 +63,7 @@ async def only_task(caller: Any) -> str:
             page = await caller.service.list_tasks(ListTasksRequest(), caller.context)
             if page.tasks:
                 return str(page.tasks[0].id)
-            await asyncio.sleep(0.001)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not holds():
-            await asyncio.sleep(0.001)
+            await let_time_pass(0.001)
 
 
 async def collect(items: AsyncIterator[StreamItem]) -> list[StreamItem]:
@@ -719,7 +715,7 @@ async def test_what_ended_is_removed_and_what_nobody_answers_is_canceled_in_time
         assert states[-2:] == [TaskState.INPUT_REQUIRED, TaskState.CANCELED]
         async with asyncio.timeout(10):
             while await caller.store.load(task_id) is not None:
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
         page = await caller.service.list_tasks(ListTasksRequest(), caller.context)
         assert page.total_size == 0
 
@@ -766,7 +762,7 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
         sender.cancel()  # the message is on its way into the log
         async with asyncio.timeout(5):
             while len((await get(caller, task.id)).history) < 3:
-                await asyncio.sleep(0.001)
+                await let_time_pass(0.001)
         canceler = asyncio.create_task(cancel(caller, task.id))
         async with asyncio.timeout(5):
             while not executor._background:
@@ -774,7 +770,7 @@ async def test_what_a_sender_began_goes_on_when_the_sender_goes_away(talk: Any) 
         canceler.cancel()
         async with asyncio.timeout(5):
             while (await get(caller, task.id)).state is not TaskState.CANCELED:
-                await asyncio.sleep(0.001)
+                await let_time_pass(0.001)
 
 
 async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged(talk: Any) -> None:
@@ -791,3 +787,22 @@ async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged
     assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
     task = await asyncio.wait_for(in_line, 5)
     assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")
+
+
+def test_an_agent_that_is_served_takes_no_more_skills() -> None:
+    agent = Agent("Early")
+
+    @agent.skill
+    async def first(text: str) -> str:
+        """Comes in time."""
+        return text
+
+    parley.asgi(agent)
+
+    async def late(text: str) -> str:
+        """Comes too late."""
+        return text
+
+    for register in (agent.skill, agent.router):
+        with pytest.raises(RuntimeError, match="'Early' is served as it was; give it its"):
+            register(late)

@@ -17,9 +17,10 @@ from parley.model.encoding import encode
 from parley.model.requests import CancelTaskRequest
 from parley.model.service import CallContext, Caller
 from parley.store.protocols.scope import Scope
-from tests.engine.fleet import Fleet, MortalStore, until, until_state
+from tests.engine.fleet import Fleet, MortalStore, until_state
 from tests.engine.talk import Talk
 from tests.house.documents import blocks
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 

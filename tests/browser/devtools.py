@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.polling import let_time_pass
+
 WAIT = 10.0
 
 _NAMES = (
@@ -141,7 +143,7 @@ class Page:
             raise Refused(f"{url}: {told['errorText']}")
         async with asyncio.timeout(WAIT):
             while not await self._is_there(url):
-                await asyncio.sleep(0.02)
+                await let_time_pass(0.02)
 
     async def _is_there(self, url: str) -> bool:
         try:
@@ -277,6 +279,6 @@ async def _address(profile: Path, process: asyncio.subprocess.Process) -> str:
     while not told.exists() or told.read_text().count("\n") < 1:
         if process.returncode is not None:
             raise Refused(f"the browser ended with {process.returncode} before it could be driven")
-        await asyncio.sleep(0.02)
+        await let_time_pass(0.02)
     port, path = told.read_text().split("\n")[:2]
     return f"ws://127.0.0.1:{port}{path}"

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.browser.devtools import WAIT, Refused, browsing, found
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -20,8 +21,7 @@ def lives(pid):
 
 
 async def until_ended(pids):
-    while any(map(lives, pids)):
-        await asyncio.sleep(0.02)
+    await until(lambda: not any(map(lives, pids)))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="asking whether a process lives ends it there")

@@ -12,10 +12,10 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+from tests.polling import block_thread
 from tests.services.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def haproxy(folder: Path, replicas_port: int, dns_port: int) -> Iterator[str]:
         try:
             while not listens(port):
                 assert process.poll() is None, Path(log.name).read_text("utf-8")
-                time.sleep(0.02)
+                block_thread(0.02)
             yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()

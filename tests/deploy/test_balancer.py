@@ -11,6 +11,7 @@ import pytest
 from parley.server.run import serving
 from tests.deploy.proxied import HAPROXY
 from tests.deploy.test_proxy import ADDRESSES, front
+from tests.polling import let_time_pass
 from tests.server.raw_http import call, post
 from tests.server.scripted import Scripted, app_of
 from tests.services.ports import free_port
@@ -38,7 +39,7 @@ async def statuses(url: str) -> set[int]:
 async def until(url: str, wanted: set[int]) -> None:
     async with asyncio.timeout(BOUND):
         while await statuses(url) != wanted:
-            await asyncio.sleep(0.1)
+            await let_time_pass(0.1)
 
 
 async def test_requests_go_where_the_database_is_reached_or_are_answered_by_an_agent(
@@ -60,7 +61,7 @@ async def test_requests_go_where_the_database_is_reached_or_are_answered_by_an_a
                 await statuses(url)
                 if not services[0].asked:
                     break
-                await asyncio.sleep(0.1)
+                await let_time_pass(0.1)
         assert await statuses(url) == {200}
         assert services[0].asked == []
         # When none is ready, there is still somebody who knows what to say.

@@ -17,6 +17,7 @@ from parley import TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.client.retry import Retry
 from tests.cli.processes import Running
 from tests.deploy.proxied import HAPROXY, haproxy, names
+from tests.polling import let_time_pass
 from tests.services.ports import free_port
 
 pytestmark = [
@@ -59,7 +60,7 @@ class Fleet:
         """Ask until all of ``pids``, and in the end nobody else, have answered."""
         async with asyncio.timeout(BOUND):
             while {await self.who() for _ in range(8)} != pids:
-                await asyncio.sleep(0.05)
+                await let_time_pass(0.05)
 
     @property
     def pids(self) -> set[int]:
@@ -92,7 +93,7 @@ async def front(folder: Path, port: int) -> AsyncIterator[str]:
         with haproxy(folder, port, dns) as url:
             async with asyncio.timeout(BOUND), aiohttp.ClientSession() as http:
                 while not await _is_up(http, url):
-                    await asyncio.sleep(0.05)
+                    await let_time_pass(0.05)
             yield url
 
 

@@ -20,6 +20,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.task_store import TaskStore
 from tests.engine.talk import Talk
+from tests.polling import let_time_pass
 
 
 class Network:
@@ -182,16 +183,10 @@ def states(items: list[StreamItem]) -> list[TaskState]:
     return [event.status.state for event in events if isinstance(event, TaskStatusUpdateEvent)]
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.001)
-
-
 async def until_state(replica: Replica, task_id: str, state: TaskState) -> Task:
     async with asyncio.timeout(20):
         while (task := await get(replica, task_id)).state is not state:
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
     return task
 
 

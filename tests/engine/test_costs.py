@@ -14,6 +14,7 @@ from parley.model.errors import OverloadedError
 from parley.model.requests import CancelTaskRequest, GetTaskRequest
 from parley.store.events import RecordKind
 from parley.store.sqlite.store import SqliteTaskStore
+from tests.polling import let_time_pass
 from tests.store.counting import CountingStore
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +82,7 @@ async def test_what_a_turn_leaves_in_the_log_alone_is_bounded(
         task = await caller.task("go", return_immediately=True)
         async with asyncio.timeout(20):
             while not (record := await store.load(task.id)) or record.task.status.message is None:
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
         assert len(record.task.artifacts) == 20
         assert len(record.unsaved) <= 2, "some 64 KiB, and the log has 1 MB"
         await caller.service.cancel_task(CancelTaskRequest(id=task.id), caller.context)
@@ -122,7 +123,7 @@ async def test_so_many_messages_wait_on_a_task_and_no_more(talk: Any) -> None:
         async with asyncio.timeout(60):
             while not task.state.is_terminal:
                 task = await caller.service.get_task(GetTaskRequest(id=task.id), caller.context)
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
         assert task.text.startswith("more")
 
 
@@ -154,11 +155,11 @@ async def test_what_waits_is_not_read_again_for_every_turn(talk: Any, tmp_path: 
             ]
             async with asyncio.timeout(120):
                 while (await store.positions([task.id]))[0].waiting < count:
-                    await asyncio.sleep(0.01)
+                    await let_time_pass(0.01)
                 store.read = 0
                 gate.set()
                 while (await store.positions([task.id]))[0].waiting:
-                    await asyncio.sleep(0.01)
+                    await let_time_pass(0.01)
             read[count] = store.read
             for send in sends:
                 send.cancel()

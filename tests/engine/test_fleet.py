@@ -24,10 +24,10 @@ from tests.engine.fleet import (
     events_of,
     get,
     states,
-    until,
     until_state,
     where,
 )
+from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -116,7 +116,7 @@ async def test_messages_in_passing_reach_the_running_turn_from_another_replica(
     more = asyncio.create_task(two.task("more", task_id=task.id))
     async with asyncio.timeout(20):
         while "more" not in [m.text for m in (await get(one, task.id)).history]:
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
     stop = asyncio.create_task(two.task("stop", task_id=task.id))
     replies = await asyncio.wait_for(asyncio.gather(more, stop), 20)
     assert {reply.text for reply in replies} == {"more stop"}

@@ -17,10 +17,10 @@ from tests.engine.fleet import (
     events_of,
     get,
     states,
-    until,
     until_state,
     where,
 )
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 

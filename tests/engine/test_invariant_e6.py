@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -21,6 +20,7 @@ from parley.model.tasks import Task, TaskState
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from tests.engine.talk import Talk
+from tests.polling import until, wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.E6]
 
@@ -48,8 +48,7 @@ class Blocking:
     async def released(self) -> None:
         """Let it return, once it has begun."""
         async with asyncio.timeout(20):
-            while not self.began.is_set():
-                await asyncio.sleep(0.001)
+            await until(lambda: self.began.is_set())
         self.gate.set()
 
     async def during(self, work: Any) -> Any:
@@ -236,9 +235,7 @@ async def test_e6_a_hook_that_blocks_the_loop_is_named_in_the_log(
         uri = URI
 
         def send(self, event: Any) -> Any:
-            until = time.monotonic() + 20
-            while "blocked" not in caplog.text and time.monotonic() < until:
-                time.sleep(0.05)
+            wait_until(lambda: "blocked" in caplog.text, 20)
             return event
 
     agent = Agent("Hooked", extensions=[Sluggish()])

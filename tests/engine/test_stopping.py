@@ -23,6 +23,7 @@ from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.engine.fleet import MemoryBus, MortalStore, Network
 from tests.engine.talk import Talk
+from tests.polling import let_time_pass, until
 from tests.push.pushing import Pushed
 from tests.webhooks import webhook
 
@@ -105,8 +106,7 @@ async def nothing_is_left(path: Path, besides: str = "") -> AsyncIterator[None]:
             if not besides or besides not in repr(task.get_coro())
         }:
             await asyncio.wait(left)
-        while ours() - threads or sockets() > lines:
-            await asyncio.sleep(0.01)
+        await until(lambda: not ours() - threads and sockets() <= lines)
     if path.parent.is_dir():
         after = host_of(quick(), path)
         await after.start()
@@ -250,7 +250,7 @@ async def _cancelled(work: Callable[[], Awaitable[None]], after: int) -> bool:
     """
     task = asyncio.ensure_future(work())
     for _ in range(after):
-        await asyncio.sleep(0.0005 if after > 20 else 0)
+        await let_time_pass(0.0005 if after > 20 else 0)
     was_quicker = not task.done()
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -304,7 +304,7 @@ async def test_what_is_left_when_a_wait_for_the_end_is_over_goes_on_at_the_next_
     await after.start()
     async with asyncio.timeout(10):
         while not (await after.store.load(task.id)).task.state.is_terminal:  # type: ignore[union-attr]
-            await asyncio.sleep(0.01)
+            await let_time_pass(0.01)
     await after.stop()
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import uvicorn
 
+from tests.polling import until
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -23,8 +25,7 @@ async def listening(app: object) -> AsyncIterator[str]:
         serving = asyncio.create_task(server.serve(sockets=[sock]))
         try:
             async with asyncio.timeout(5):
-                while not server.started and not serving.done():
-                    await asyncio.sleep(0.01)
+                await until(lambda: server.started or serving.done())
             yield f"http://127.0.0.1:{sock.getsockname()[1]}"
         finally:
             server.should_exit = True

@@ -16,6 +16,7 @@ import parley
 from parley import Agent, Settings, Turn
 from parley.server.run import serving_in_thread
 from tests.faults.malformed import LIMIT
+from tests.polling import let_time_pass
 
 SERVED = Path(__file__).with_name("served.py")
 
@@ -49,7 +50,7 @@ class Served:
                     writer.close()
                     if b" 200 " in answer[:20]:
                         return
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
 
     async def end(self, how: int = signal.SIGKILL) -> int:
         """End the server by a signal; its exit status."""

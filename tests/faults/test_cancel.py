@@ -15,6 +15,7 @@ import parley
 from parley import Agent, Message, RemoteAgent, Task, TaskState, TaskStatusUpdateEvent, Turn
 from parley.model.errors import TaskNotCancelableError, UnsupportedOperationError
 from parley.server.run import serving
+from tests.polling import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +54,7 @@ def ends_of(events: list[Any]) -> list[TaskState]:
 async def eventually(remote: RemoteAgent, task_id: str, state: TaskState) -> None:
     async with asyncio.timeout(5):
         while (await remote.get(task_id)).state is not state:
-            await asyncio.sleep(0.001)
+            await let_time_pass(0.001)
 
 
 class Racers:
@@ -150,7 +151,7 @@ async def test_the_sender_is_told_the_same_end_as_who_cancels(tmp_path: Path) ->
                 remote.send(name, metadata={"skill": "returns"}, context_id=context)
             )
             while not (page := await remote.list(context_id=context)).tasks:
-                await asyncio.sleep(0.001)
+                await let_time_pass(0.001)
             canceling = asyncio.create_task(remote.cancel(page.tasks[0].id))
             for _ in range(number):
                 await asyncio.sleep(0)
@@ -173,7 +174,7 @@ async def test_cancel_and_an_answer_at_once_leave_nobody_waiting(tmp_path: Path)
         parked = await remote.send("go")
         assert isinstance(parked, Task)
         answering = asyncio.create_task(remote.send("yes", task=parked))
-        await asyncio.sleep(number % 12 * 0.0003)
+        await let_time_pass(number % 12 * 0.0003)
         canceled = await asyncio.wait_for(remote.cancel(parked.id), 5)
         assert canceled.state is CANCELED
         [answer] = await asyncio.wait_for(asyncio.gather(answering, return_exceptions=True), 5)

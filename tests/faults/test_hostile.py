@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.faults.malformed import FULL, GOOD, LIMIT, MALFORMED, MESSAGE, WRONG, places
+from tests.polling import block_thread
 from tests.server.raw_http import JSON, WAIT, Response, ask, call, connection, post
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ def _goes_on(url: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     deadline = time.monotonic() + 5
     while any(total(url, state) for state in OPEN):  # what nobody waited for ends, too
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        block_thread(0.01)
     records = [*caplog.get_records("call"), *caplog.records]
     assert [r.getMessage() for r in records if r.levelno >= logging.ERROR] == []
 

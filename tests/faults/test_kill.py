@@ -18,6 +18,7 @@ from parley.store.fold import fold
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
 from tests.faults.served import CHUNKS
+from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -42,9 +43,9 @@ async def test_a_stream_survives_kills_at_random_moments(served: Served, seed: i
     async with parley.connect(served.url) as agent:
         reader = asyncio.create_task(read(agent, "go", "report", numbers))
         for _ in range(chance.randint(1, 3)):
-            await asyncio.sleep(chance.uniform(0.0, 0.35))
+            await let_time_pass(chance.uniform(0.0, 0.35))
             await served.end()
-            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            await let_time_pass(chance.uniform(0.0, 0.05))
             await served.start()
         events = await asyncio.wait_for(reader, 60)
         assert numbers == list(range(1, len(events) + 1))
@@ -98,7 +99,7 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
             for _ in range(3)
         ]
         for _ in range(3):
-            await asyncio.sleep(chance.uniform(0.01, 0.05))
+            await let_time_pass(chance.uniform(0.01, 0.05))
             await served.end()
             await served.start()
         for task in tasks:
@@ -212,7 +213,7 @@ async def test_tasks_that_take_a_number_as_a_step_take_one_whatever_is_killed(
         options = {"context_id": "c", "metadata": {"skill": "numbered"}}
         tasks = [await agent.send("go", return_immediately=True, **options) for _ in range(8)]
         for _ in range(3):
-            await asyncio.sleep(chance.uniform(0.0, 0.05))
+            await let_time_pass(chance.uniform(0.0, 0.05))
             await served.end()
             await served.start()
         numbers = []
@@ -229,7 +230,7 @@ async def test_tasks_that_take_a_number_as_a_step_take_one_whatever_is_killed(
 async def test_a_blocking_sender_gets_its_answer_over_a_kill(served: Served) -> None:
     async with parley.connect(served.url) as agent:
         sender = asyncio.create_task(agent.send("go", metadata={"skill": "report"}))
-        await asyncio.sleep(0.15)
+        await let_time_pass(0.15)
         await served.end()
         await served.start()
         task = await asyncio.wait_for(sender, 30)
@@ -246,14 +247,14 @@ async def test_a_server_that_is_told_twice_to_end_fails_no_task(served: Served) 
         # Somebody waits, so the first signal has something to wait for.
         waiting = asyncio.create_task(agent.send("go", metadata={"skill": "forever"}))
         while (await agent.list(status=TaskState.WORKING)).total_size < 2:
-            await asyncio.sleep(0.01)
+            await let_time_pass(0.01)
         assert served.process is not None
         served.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(OSError):  # nobody is let in any more
             while True:
                 _, writer = await asyncio.open_connection("127.0.0.1", served.port)
                 writer.close()
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
         assert await served.end(signal.SIGTERM) == 0
         await served.start()
         tasks = (await agent.list()).tasks
@@ -271,7 +272,7 @@ async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Ser
         endless = await agent.send("go", metadata={"skill": "forever"}, return_immediately=True)
         assert isinstance(endless, Task)
         reader = asyncio.create_task(read(agent, "go", "report", numbers))
-        await asyncio.sleep(0.1)
+        await let_time_pass(0.1)
         assert await served.end(signal.SIGTERM) == 0
         await served.start()
         events = await asyncio.wait_for(reader, 30)

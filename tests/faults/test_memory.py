@@ -20,6 +20,7 @@ from parley.model.parts import Part, Role
 from parley.model.requests import SendMessageRequest
 from parley.wire import versions
 from tests.faults.conftest import Served
+from tests.polling import until
 from tests.server.http2 import Http2, http2
 from tests.server.raw_http import JSON, call
 
@@ -212,8 +213,7 @@ async def test_answers_that_nobody_reads_over_grpc(both: Served) -> None:
             await http.data(streams[-1], framed, ends=True)
         # It is told of all that are refused, or of all but those that wait for it.
         async with asyncio.timeout(20):
-            while sum(map(http.gone, streams)) < 20 - 13:
-                await asyncio.sleep(0.01)
+            await until(lambda: sum(map(http.gone, streams)) >= 20 - 13)
 
     assert await growth_over_grpc(both, attack, window=0) < 400 * MIB
 
@@ -223,7 +223,6 @@ async def test_calls_without_a_message_over_grpc(both: Served) -> None:
 
     async def attack(http: Http2) -> None:
         streams = [await http.call(SEND, VERSION) for _ in range(1000)]
-        while sum(map(http.gone, streams)) < 1000 - 6:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(map(http.gone, streams)) >= 1000 - 6)
 
     assert await growth_over_grpc(both, attack) < 400 * MIB

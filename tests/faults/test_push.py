@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
@@ -16,6 +15,7 @@ from parley.model.requests import StreamResponse
 from parley.store.protocols.webhooks import PushState
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
+from tests.polling import let_time_pass
 from tests.webhooks import Webhook, is_over, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -62,7 +62,7 @@ async def test_delivery_goes_on_from_its_cursor_after_kills(served: Served, seed
             await hook.until(
                 lambda told, count=count: len(told) > count or (told and is_over(told[-1]))
             )
-            await asyncio.sleep(chance.uniform(0.0, 0.2))
+            await let_time_pass(chance.uniform(0.0, 0.2))
             await served.end()
             await served.start()
         await hook.until_over(60)

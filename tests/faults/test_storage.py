@@ -21,6 +21,7 @@ from parley.server.run import serving
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import SERVED, Served
 from tests.faults.test_kill import WHOLE, check_log, text_of
+from tests.polling import let_time_pass, until
 from tests.server.raw_http import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -98,12 +99,10 @@ async def test_tasks_that_a_full_disk_interrupted_go_on_when_there_is_room(
     stepping = await impatient.send("go", metadata={"skill": "steps"}, return_immediately=True)
     assert isinstance(stepping, Task)
     async with asyncio.timeout(10):
-        while len(numbers) < 20:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(numbers) >= 20)
     await fill_disk(served, impatient, more=20_000)
     async with asyncio.timeout(10):
-        while b"could not be written" not in served.log.read_bytes():
-            await asyncio.sleep(0.01)
+        await until(lambda: b"could not be written" in served.log.read_bytes())
     assert not reader.done()
     await free_disk(impatient)
     events = await asyncio.wait_for(reader, 20)
@@ -128,8 +127,7 @@ async def test_a_server_killed_on_a_full_disk_leaves_whole_tasks_only(
     ]
     await fill_disk(served, impatient, more=30_000)
     async with asyncio.timeout(10):
-        while b"could not be written" not in served.log.read_bytes():
-            await asyncio.sleep(0.01)
+        await until(lambda: b"could not be written" in served.log.read_bytes())
     await served.end()
     await served.start()
     async with parley.connect(served.url) as agent:
@@ -151,8 +149,7 @@ async def test_a_patient_caller_notices_a_full_disk_as_a_delay(
     async with parley.connect(served.url) as agent:
         sender = asyncio.create_task(agent.send("go", metadata={"skill": "steps"}))
         async with asyncio.timeout(10):
-            while b"could not be written" not in served.log.read_bytes():
-                await asyncio.sleep(0.01)
+            await until(lambda: b"could not be written" in served.log.read_bytes())
         await free_disk(impatient)
         done = await asyncio.wait_for(sender, 30)
         assert isinstance(done, Task)
@@ -238,7 +235,7 @@ async def readiness(url: str, status: int) -> dict[str, str]:
     """Ask until this is the answer; return what it says."""
     async with asyncio.timeout(10):
         while (answer := await ask(url, "GET", "/health/ready")).status != status:
-            await asyncio.sleep(0.02)
+            await let_time_pass(0.02)
     assert isinstance(answer.json, dict)
     return answer.json
 

@@ -20,6 +20,7 @@ from parley.client.errors import Disconnected, UnexpectedStatus, Unreachable
 from parley.client.retry import TRANSIENT_STATUSES, Retry
 from parley.model.errors import OverloadedError, TaskNotCancelableError
 from tests.fleet.book import Book
+from tests.polling import let_time_pass
 from tests.webhooks import Webhook
 
 PATIENT = Retry(calls=400, streams=400, first=0.05, limit=0.5)
@@ -67,7 +68,7 @@ class World:
                 if getattr(error, "status", 503) not in TRANSIENT_STATUSES:
                     raise
                 self.book.refused["canceler"] += 1
-                await asyncio.sleep(0.1)
+                await let_time_pass(0.1)
 
     async def follow(self, task_id: str) -> None:
         """Read all events of a task, with Parley's client."""
@@ -100,7 +101,7 @@ class World:
                             await refused(answer)
                 except (aiohttp.ClientError, OSError):
                     self.book.refused["watcher"] += 1
-                    await asyncio.sleep(0.1)
+                    await let_time_pass(0.1)
         self.book.read("watcher", task_id, numbered)
 
 
@@ -108,7 +109,7 @@ async def refused(answer: aiohttp.ClientResponse) -> None:
     """See that a refusal is one that asks for another try, and wait for it."""
     text = await answer.text()
     assert answer.status in TRANSIENT_STATUSES, f"{answer.status} {text[:500]}"
-    await asyncio.sleep(0.1)
+    await let_time_pass(0.1)
 
 
 async def frames(answer: aiohttp.ClientResponse) -> Any:
@@ -152,7 +153,7 @@ async def audience(world: World) -> None:
     async with asyncio.TaskGroup() as readers:
         readers.create_task(world.follow(task.id))
         readers.create_task(world.watch(task.id))
-        await asyncio.sleep(world.chance.uniform(0, 0.3))
+        await let_time_pass(world.chance.uniform(0, 0.3))
         readers.create_task(world.watch(task.id))
 
 
@@ -200,7 +201,7 @@ async def patron(world: World) -> None:
     async with asyncio.TaskGroup() as readers:
         readers.create_task(world.follow(task.id))
         for word in ("red", "green", "blue"):
-            await asyncio.sleep(world.chance.uniform(0, 1.0))
+            await let_time_pass(world.chance.uniform(0, 1.0))
             await world.say(task.id, word)
 
 
@@ -209,7 +210,7 @@ async def look(world: World) -> None:
     task = await world.begin("report", f"{world.chance.randint(20, 60)} 15")
     looks = [task]
     while not looks[-1].state.is_terminal:
-        await asyncio.sleep(world.chance.uniform(0.0, 0.2))
+        await let_time_pass(world.chance.uniform(0.0, 0.2))
         looks.append(await world.agent.get(task.id))
     world.book.looks.append(looks)
 
@@ -218,7 +219,7 @@ async def mail(world: World) -> None:
     """Tell a task things while it works, and then to end."""
     task = await world.begin("inbox", "go")
     for word in ("one", "two", "three"):
-        await asyncio.sleep(world.chance.uniform(0, 0.2))
+        await let_time_pass(world.chance.uniform(0, 0.2))
         await world.say(task.id, word, return_immediately=True)
     answer = await world.say(task.id, "end")
     world.book.answers.append(answer)
@@ -245,7 +246,7 @@ async def cancel(world: World) -> None:
     task = await world.begin("forever", "go")
     async with asyncio.TaskGroup() as readers:
         readers.create_task(world.watch(task.id))
-        await asyncio.sleep(world.chance.uniform(0, 0.4))
+        await let_time_pass(world.chance.uniform(0, 0.4))
         ended = await world.cancel(task.id)
         assert ended.state is TaskState.CANCELED, ended.state
         world.book.answers.append(ended)

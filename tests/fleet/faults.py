@@ -10,6 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from tests.fleet.fleet import Fleet
+from tests.polling import let_time_pass
 
 Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 
@@ -18,7 +19,7 @@ async def kill(fleet: Fleet, chance: random.Random) -> None:
     """End a replica in the middle of whatever it does, and start it again."""
     replica = fleet.one(chance)
     await replica.end()
-    await asyncio.sleep(chance.uniform(0.0, 1.5 * fleet.lease))
+    await let_time_pass(chance.uniform(0.0, 1.5 * fleet.lease))
     await replica.start()
 
 
@@ -26,7 +27,7 @@ async def freeze(fleet: Fleet, chance: random.Random) -> None:
     """Let a replica stand still for longer than its lease: it wakes up and knows nothing of it."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGSTOP)
-    await asyncio.sleep(fleet.lease * chance.uniform(1.2, 2.0))
+    await let_time_pass(fleet.lease * chance.uniform(1.2, 2.0))
     replica.tell(signal.SIGCONT)
 
 
@@ -34,7 +35,7 @@ async def hiccup(fleet: Fleet, chance: random.Random) -> None:
     """Let a replica stand still for less than its lease."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGSTOP)
-    await asyncio.sleep(fleet.lease * chance.uniform(0.1, 0.5))
+    await let_time_pass(fleet.lease * chance.uniform(0.1, 0.5))
     replica.tell(signal.SIGCONT)
 
 
@@ -59,16 +60,16 @@ async def stutter(fleet: Fleet, chance: random.Random) -> None:
     replica = fleet.one(chance)
     for _ in range(10):
         replica.tell(signal.SIGSTOP)
-        await asyncio.sleep(chance.uniform(0.0, 0.15))
+        await let_time_pass(chance.uniform(0.0, 0.15))
         replica.tell(signal.SIGCONT)
-        await asyncio.sleep(chance.uniform(0.0, 0.1))
+        await let_time_pass(chance.uniform(0.0, 0.1))
 
 
 async def lose_patience(fleet: Fleet, chance: random.Random) -> None:
     """Stop a replica as a deploy does, and end it before it is done, one way or the other."""
     replica = fleet.one(chance)
     replica.tell(signal.SIGTERM)
-    await asyncio.sleep(chance.uniform(0.0, 1.5))
+    await let_time_pass(chance.uniform(0.0, 1.5))
     await replica.end(chance.choice((signal.SIGTERM, signal.SIGKILL)))
     await replica.start()
 
@@ -86,7 +87,7 @@ async def cut(fleet: Fleet, chance: random.Random) -> None:
     """Break all connections of one of the lines."""
     for _ in range(chance.randint(1, 4)):
         fleet.line(chance).cut()
-        await asyncio.sleep(chance.uniform(0.0, 0.3))
+        await let_time_pass(chance.uniform(0.0, 0.3))
 
 
 async def refuse(fleet: Fleet, chance: random.Random) -> None:
@@ -94,7 +95,7 @@ async def refuse(fleet: Fleet, chance: random.Random) -> None:
     line = fleet.line(chance)
     line.refuse()
     line.cut()
-    await asyncio.sleep(chance.uniform(0.1, 1.2 * fleet.lease))
+    await let_time_pass(chance.uniform(0.1, 1.2 * fleet.lease))
     await line.accept()
 
 
@@ -102,7 +103,7 @@ async def silence(fleet: Fleet, chance: random.Random) -> None:
     """Let nothing pass one of the lines for a while; nobody is told."""
     line = fleet.line(chance)
     line.freeze()
-    await asyncio.sleep(chance.uniform(0.1, 1.5 * fleet.lease))
+    await let_time_pass(chance.uniform(0.1, 1.5 * fleet.lease))
     line.thaw()
 
 
@@ -113,7 +114,7 @@ async def half_open(fleet: Fleet, chance: random.Random) -> None:
     """
     line = fleet.line(chance)
     line.hold(lambda: chance.random() < 0.4)
-    await asyncio.sleep(fleet.lease * chance.uniform(0.3, 2.5))
+    await let_time_pass(fleet.lease * chance.uniform(0.3, 2.5))
     if chance.random() < 0.5:
         line.release()
     else:
@@ -125,7 +126,7 @@ async def cut_in_answers(fleet: Fleet, chance: random.Random) -> None:
     line = fleet.line(chance)
     line.drop_after = chance.randint(200, 20_000)
     line.cut()
-    await asyncio.sleep(chance.uniform(0.2, 1.5))
+    await let_time_pass(chance.uniform(0.2, 1.5))
     line.drop_after = None
     line.cut()
 
@@ -134,7 +135,7 @@ async def slow(fleet: Fleet, chance: random.Random) -> None:
     """Make one of the lines slow for a while."""
     line = fleet.line(chance)
     line.delay = chance.uniform(0.005, 0.05)
-    await asyncio.sleep(chance.uniform(0.5, 1.5))
+    await let_time_pass(chance.uniform(0.5, 1.5))
     line.heal()
 
 
@@ -148,21 +149,21 @@ REPLICAS: tuple[Fault, ...] = (kill, freeze, hiccup, stutter, replace, lose_pati
 async def kill_store(fleet: Fleet, chance: random.Random) -> None:
     """End the database in the middle of whatever it does, and start it again."""
     await asyncio.to_thread(fleet.postgres.kill)
-    await asyncio.sleep(chance.uniform(0.0, 1.2 * fleet.lease))
+    await let_time_pass(chance.uniform(0.0, 1.2 * fleet.lease))
     await asyncio.to_thread(fleet.postgres.start)
 
 
 async def restart_store(fleet: Fleet, chance: random.Random) -> None:
     """Restart the database as whoever keeps it does."""
     await asyncio.to_thread(fleet.postgres.stop)
-    await asyncio.sleep(chance.uniform(0.0, 0.5))
+    await let_time_pass(chance.uniform(0.0, 0.5))
     await asyncio.to_thread(fleet.postgres.start)
 
 
 async def pause_store(fleet: Fleet, chance: random.Random) -> None:
     """Let the database stand still for longer than a lease: nobody is dead for that."""
     await asyncio.to_thread(fleet.postgres.pause)
-    await asyncio.sleep(fleet.lease * chance.uniform(0.5, 1.5))
+    await let_time_pass(fleet.lease * chance.uniform(0.5, 1.5))
     await asyncio.to_thread(fleet.postgres.go_on)
 
 
@@ -170,7 +171,7 @@ async def cut_store(fleet: Fleet, chance: random.Random) -> None:
     """End every connection to the database, whatever it does."""
     for _ in range(chance.randint(1, 3)):
         await asyncio.to_thread(fleet.postgres.cut_connections)
-        await asyncio.sleep(chance.uniform(0.0, 0.3))
+        await let_time_pass(chance.uniform(0.0, 0.3))
 
 
 async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
@@ -179,7 +180,7 @@ async def stop_backends(fleet: Fleet, chance: random.Random) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(fleet.lease * chance.uniform(0.3, 2.0))
+    await let_time_pass(fleet.lease * chance.uniform(0.3, 2.0))
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
@@ -206,20 +207,20 @@ async def cancel_queries(fleet: Fleet, chance: random.Random) -> None:
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND state = 'active'",
         )
-        await asyncio.sleep(chance.uniform(0.0, 0.1))
+        await let_time_pass(chance.uniform(0.0, 0.1))
 
 
 async def kill_bus(fleet: Fleet, chance: random.Random) -> None:
     """End Redis, and start it again later."""
     await asyncio.to_thread(fleet.redis.kill)
-    await asyncio.sleep(chance.uniform(0.0, 2.0))
+    await let_time_pass(chance.uniform(0.0, 2.0))
     await asyncio.to_thread(fleet.redis.start)
 
 
 async def pause_bus(fleet: Fleet, chance: random.Random) -> None:
     """Let Redis stand still for a while."""
     fleet.redis.pause()
-    await asyncio.sleep(chance.uniform(0.5, 2.0))
+    await let_time_pass(chance.uniform(0.5, 2.0))
     fleet.redis.go_on()
 
 

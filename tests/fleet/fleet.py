@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.polling import let_time_pass
 from tests.services.front_door import FrontDoor, front_door
 from tests.services.ports import free_port
 from tests.services.proxy import FaultyProxy
@@ -57,7 +58,7 @@ class Replica:
                     _, writer = await asyncio.open_connection("127.0.0.1", self.port)
                     writer.close()
                     return
-                await asyncio.sleep(0.02)
+                await let_time_pass(0.02)
 
     def tell(self, number: int) -> None:
         """Send the process a signal, if there is one."""

@@ -20,6 +20,7 @@ from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import TaskRecord
 from parley.store.task_store import TaskStore
 from tests.fleet.book import Book
+from tests.polling import let_time_pass
 from tests.webhooks import Told
 
 SCOPE = Scope(agent="fleet")
@@ -113,12 +114,12 @@ async def at_rest(store: TaskStore, logs: Callable[[], str]) -> dict[str, Kept]:
                 try:
                     tasks = {id: await kept(store, id) for id in await all_ids(store)}
                 except StoreUnavailable:
-                    await asyncio.sleep(0.5)
+                    await let_time_pass(0.5)
                     continue
                 unrest = [each for each in tasks.values() if not each.is_at_rest]
                 if not unrest:
                     return tasks
-                await asyncio.sleep(0.25)
+                await let_time_pass(0.25)
     except TimeoutError:
         told = "\n".join(
             f"{k.task.id} {k.skill} {k.task.state} open={k.record.turn_open} "

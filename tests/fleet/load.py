@@ -24,6 +24,7 @@ from tests.fleet.ledger import (
     check_webhooks,
     has_heard_all,
 )
+from tests.polling import let_time_pass, until
 from tests.webhooks import Webhook, webhook
 
 HOOK_SECONDS = 60.0
@@ -53,8 +54,7 @@ class Load:
     async def until(self, done: int, seconds: float = 60.0) -> None:
         """Wait until callers have come to an end so often in all."""
         async with asyncio.timeout(seconds):
-            while self.book.done.total() < done:
-                await asyncio.sleep(0.05)
+            await until(lambda: self.book.done.total() >= done)
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def reckon(load: Load) -> None:
         async with client(fleet.url) as agent, asyncio.timeout(HOOK_SECONDS):
             for state in (TaskState.SUBMITTED, TaskState.WORKING):
                 while (await agent.list(status=state)).total_size:
-                    await asyncio.sleep(0.1)
+                    await let_time_pass(0.1)
         await fleet.replicas[0].end(signal.SIGTERM)
     async with opened(fleet) as store:
         await check_all(store, load)

@@ -20,6 +20,7 @@ from tests.fleet.ledger import numbers
 from tests.fleet.load import Load
 from tests.peers.conftest import command_of
 from tests.peers.official_caller import Official, Process, Refused, official_process
+from tests.polling import let_time_pass
 
 WAYS = (
     ("python-1.3", "JSONRPC", "1.0"),
@@ -101,7 +102,7 @@ async def read(client: Official, load: Load, chance: random.Random) -> bool:
     if not reader.task_id:
         return False
     while not reader.is_over:
-        await asyncio.sleep(chance.uniform(0.05, 0.3))
+        await let_time_pass(chance.uniform(0.05, 0.3))
         params = {"id": reader.task_id}
         try:
             async with aclosing(client.items("subscribe", params)) as events:

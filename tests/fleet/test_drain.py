@@ -18,6 +18,7 @@ from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.ledger import check_log, kept, numbers
 from tests.fleet.load import opened
+from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 
@@ -56,7 +57,7 @@ async def until_works(agent: RemoteAgent, context_id: str, count: int) -> None:
         tasks = await all_tasks(agent, context_id)
         if sum(task.state is TaskState.WORKING for task in tasks) == count:
             return
-        await asyncio.sleep(0.02)
+        await let_time_pass(0.02)
 
 
 async def test_whoever_waits_for_another_replica_is_answered_before_the_end(
@@ -124,7 +125,7 @@ async def test_whoever_reads_is_let_go_without_an_error_and_goes_on_elsewhere(
         ]
         while not all(event.is_set() for event in begun):
             assert not [reader.result() for reader in readers if reader.done()]
-            await asyncio.sleep(0.02)
+            await let_time_pass(0.02)
         assert await ends.end(signal.SIGTERM) == 0
         for reader, way in zip(readers, WAYS, strict=True):
             read_there = await reader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.fleet.faults import kill, replace
 from tests.fleet.fleet import fleet_of
 from tests.fleet.load import load
 from tests.fleet.settings import schedules
+from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.peer]
 
@@ -29,6 +29,6 @@ async def test_a_single_replica_loses_nothing_either(
         officials(fleet, callers, seed),
     ):
         for _ in range(2):
-            await asyncio.sleep(chance.uniform(0.2, 0.8))
+            await let_time_pass(chance.uniform(0.2, 0.8))
             await chance.choice((kill, replace))(fleet, chance)
         await callers.until(12)

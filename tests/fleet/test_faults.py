@@ -15,6 +15,7 @@ from tests.fleet import faults
 from tests.fleet.conftest import FleetOf, Officials
 from tests.fleet.load import load
 from tests.fleet.settings import schedules
+from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service, pytest.mark.peer]
 
@@ -27,7 +28,7 @@ async def unavailable_reason(
 ) -> None:
     """Do so many things to a fleet, one after the other."""
     for _ in range(times):
-        await asyncio.sleep(chance.uniform(0.2, 1.0))
+        await let_time_pass(chance.uniform(0.2, 1.0))
         await chance.choice(kinds)(fleet, chance)
 
 

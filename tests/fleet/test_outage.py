@@ -14,6 +14,7 @@ from tests.contract.conftest import past_the_card
 from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
 from tests.fleet.test_drain import WAYS, connect, saying
+from tests.polling import let_time_pass
 from tests.server.raw_http import ask
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
@@ -27,7 +28,7 @@ async def until_ready(replica: Replica, status: int) -> Any:
         answer = await ask(replica.url, "GET", "/health/ready")
         if answer.status == status:
             return answer.json
-        await asyncio.sleep(0.05)
+        await let_time_pass(0.05)
 
 
 async def answer(fleet: Fleet, way: tuple[str, str], task: Task) -> list[Any]:

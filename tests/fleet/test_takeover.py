@@ -15,6 +15,7 @@ from tests.fleet.conftest import FleetOf
 from tests.fleet.fleet import Fleet, Replica
 from tests.fleet.ledger import check_acts, check_log, kept, numbers
 from tests.fleet.load import opened
+from tests.polling import let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
 
@@ -45,7 +46,7 @@ async def until_held_by_another(fleet: Fleet, task_id: str, lease_owner: str) ->
             assert record is not None
             if record.lease_owner not in ("", lease_owner) or record.task.state.is_terminal:
                 return
-            await asyncio.sleep(0.05)
+            await let_time_pass(0.05)
 
 
 async def read_all(fleet: Fleet, replica: Replica, task_id: str) -> list[Any]:
@@ -59,7 +60,7 @@ async def test_a_task_goes_on_elsewhere_and_so_does_its_stream(fleet_of: FleetOf
         one, other = fleet.replicas
         task = await begin(one, "report", "100 20")
         reader = asyncio.create_task(read_all(fleet, other, task.id))
-        await asyncio.sleep(0.5)
+        await let_time_pass(0.5)
         await one.end()
         events = await reader
         assert events[-1].status.state is TaskState.COMPLETED
@@ -74,7 +75,7 @@ async def test_who_wakes_up_too_late_is_not_heard(fleet_of: FleetOf) -> None:
         one, other = fleet.replicas
         report = await begin(one, "report", "150 20")
         steps = await begin(one, "steps", "50")
-        await asyncio.sleep(0.3)
+        await let_time_pass(0.3)
         lease_owner = await holder_of(fleet, report.id)
         assert lease_owner
         one.tell(signal.SIGSTOP)
@@ -108,7 +109,7 @@ async def test_whoever_waits_for_a_task_is_answered_by_another_replica(fleet_of:
             asyncio.create_task(agent.send("15", message_metadata={"skill": "slow"}))
             for _ in range(10)
         ]
-        await asyncio.sleep(0.4)
+        await let_time_pass(0.4)
         await fleet.replicas[0].end()
         for answer in await asyncio.gather(*waiting):
             assert isinstance(answer, Task)

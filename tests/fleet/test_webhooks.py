@@ -18,6 +18,7 @@ from tests.fleet.fleet import Fleet, Replica
 from tests.fleet.ledger import check_log, kept
 from tests.fleet.load import opened
 from tests.fleet.settings import schedules
+from tests.polling import let_time_pass
 from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.service]
@@ -36,7 +37,7 @@ async def kill(fleet: Fleet, replica: Replica) -> None:
 async def stop(fleet: Fleet, replica: Replica) -> None:
     """Have a replica stand still until others have what it held."""
     replica.tell(signal.SIGSTOP)
-    await asyncio.sleep(3 * fleet.lease)
+    await let_time_pass(3 * fleet.lease)
     replica.tell(signal.SIGCONT)
 
 
@@ -45,9 +46,9 @@ async def cut(fleet: Fleet, replica: Replica) -> None:
     for seconds in (3 * fleet.lease, 0.1):
         fleet.lines[0].refuse()
         fleet.lines[0].cut()
-        await asyncio.sleep(seconds)
+        await let_time_pass(seconds)
         await fleet.lines[0].accept()
-        await asyncio.sleep(0.3)
+        await let_time_pass(0.3)
 
 
 async def begin(replica: Replica, url: str, text: str) -> str:
@@ -66,7 +67,7 @@ async def check(fleet: Fleet, hook: Webhook, tasks: dict[str, str], faults: int)
         for path, task_id in tasks.items():
             found = await kept(store, task_id)
             while not found.task.state.is_terminal:
-                await asyncio.sleep(0.1)
+                await let_time_pass(0.1)
                 found = await kept(store, task_id)
             check_log(found)
             last = found.record.seq
@@ -99,7 +100,7 @@ async def test_a_webhook_is_told_everything_and_one_event_again_for_a_fault(
             for n in range(WEBHOOKS)
         }
         for _ in range(2):
-            await asyncio.sleep(chance.uniform(0.2, 1.0))
+            await let_time_pass(chance.uniform(0.2, 1.0))
             await fault(fleet, teller)
         await check(fleet, hook, tasks, 2 * most)
 

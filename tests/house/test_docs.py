@@ -22,6 +22,7 @@ import pytest
 
 from tests.house.documents import ROOT, Block, blocks, commands, missing, pages
 from tests.house.package import Environment
+from tests.polling import block_thread
 
 PORT = re.compile(r"(?<=localhost:)\d{4}|(?<=127\.0\.0\.1:)\d{4}|(?<=-port )\d+|(?<=port=)\d+")
 ID = r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"
@@ -142,7 +143,7 @@ class Page:
         while not listens(port):
             assert server.poll() is None, f"$ {line}\n{log.read_text()}"
             assert time.monotonic() < deadline, f"$ {line}\ndoes not listen:\n{log.read_text()}"
-            time.sleep(0.05)
+            block_thread(0.05)
 
     def close(self) -> None:
         for server in self.servers.values():

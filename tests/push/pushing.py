@@ -26,6 +26,7 @@ from parley.security.egress import Egress
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass
 
 QUICK = RetryPolicy(
     first_delay=0.01,
@@ -100,7 +101,7 @@ class Pushed:
                 for push in await self.store.pushes(task_id):
                     if push.id == push_id and push.state is state:
                         return push
-                await asyncio.sleep(0.005)
+                await let_time_pass(0.005)
 
 
 def config(url: str, **fields: Any) -> TaskPushNotificationConfig:

@@ -21,6 +21,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushState
 from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass, until
 from tests.push.pushing import QUICK, Pushed, config, gated, of_version, pushing, writer
 from tests.webhooks import Told, Webhook, is_over, webhook
 
@@ -409,8 +410,7 @@ async def test_direct_replies_that_nobody_takes_are_given_up() -> None:
         await caller.send("hello", hook.url)
         await hook.until(lambda told: len(told) >= 3)
         async with asyncio.timeout(10):
-            while caller.host.push._reply_counts:
-                await asyncio.sleep(0.005)
+            await until(lambda: not caller.host.push._reply_counts)
 
 
 async def test_a_hybrid_skill_that_takes_longer_tells_of_its_task() -> None:
@@ -558,7 +558,7 @@ async def test_a_task_that_goes_on_after_a_restart_is_told_of(
             await hook.until(lambda told: len(told) == seen)
             async with asyncio.timeout(10):
                 while (await caller.store.pushes(task.id))[0].cursor < seen:
-                    await asyncio.sleep(0.005)
+                    await let_time_pass(0.005)
         async with pushing(agent, store) as caller:
             await caller.task("this", task_id=task.id)
             await hook.until_over()
@@ -658,12 +658,10 @@ async def test_what_was_looked_up_before_the_end_is_not_told_again() -> None:
         delivery = caller.host.push
         async with asyncio.timeout(10):
             while (await MemoryTaskStore.pushes(store, task.id))[0].state is not PushState.DONE:
-                await asyncio.sleep(0.005)
-            while delivery._tasks:
-                await asyncio.sleep(0.005)
+                await let_time_pass(0.005)
+            await until(lambda: not delivery._tasks)
             told_all.set()
             await delivery._load_lock.acquire()  # which is when that look has been dealt with
             delivery._load_lock.release()
-            while delivery._tasks:
-                await asyncio.sleep(0.005)
+            await until(lambda: not delivery._tasks)
         assert bodies(hook) == await logged(caller, task.id)

@@ -22,6 +22,7 @@ from parley.store.memory import MemoryLogs
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.webhooks import PushRecord, PushState
 from tests.engine.fleet import Fleet, MortalStore, Replica
+from tests.polling import let_time_pass, until
 from tests.webhooks import Told, Webhook, webhook
 
 pytestmark = pytest.mark.anyio
@@ -66,41 +67,39 @@ async def settled(replica: Replica, task_id: str) -> PushRecord:
             (push,) = await replica.store.pushes(task_id)
             if push.state is PushState.DONE:
                 return push
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
 
 async def until_told(hook: Webhook, number: int) -> None:
     async with asyncio.timeout(20):
-        while len(hook.told) < number:
-            await asyncio.sleep(0.005)
+        await until(lambda: len(hook.told) >= number)
 
 
 async def until_noted(replica: Replica, task_id: str, number: int) -> None:
     """Wait until the store knows that the webhook was told of an event."""
     async with asyncio.timeout(20):
         while (await replica.store.pushes(task_id))[0].cursor < number:
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
 
 async def until_told_by(replica: Replica, task_id: str) -> None:
     """Wait until a replica tells the webhook."""
     async with asyncio.timeout(20):
         while (await replica.store.pushes(task_id))[0].lease_owner != replica.name:
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
 
 async def until_let_go(replica: Replica, task_id: str) -> None:
     """Wait until a replica has nothing to tell of a task."""
     async with asyncio.timeout(20):
-        while task_id in replica.host.push._tasks:
-            await asyncio.sleep(0.005)
+        await until(lambda: task_id not in replica.host.push._tasks)
 
 
 async def until_seen(replica: Replica, task_id: str, count: int) -> None:
     """Wait until there are so many events."""
     async with asyncio.timeout(20):
         while len(await seen_by(replica, task_id)) < count:
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
 
 async def ended_in(replica: Replica, task_id: str) -> None:
@@ -110,7 +109,7 @@ async def ended_in(replica: Replica, task_id: str) -> None:
             record = await replica.store.load(task_id)
             if record is not None and record.task.state.is_terminal:
                 return
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
 
 async def seen_by(replica: Replica, task_id: str) -> list[Any]:

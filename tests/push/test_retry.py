@@ -15,6 +15,7 @@ from parley import Agent, Turn
 from parley.push.delivery import RetryPolicy
 from parley.push.http_sender import DeliveryFailure
 from parley.store.protocols.webhooks import PushState
+from tests.polling import until
 from tests.push.pushing import PATIENT, config, gated, pushing
 from tests.webhooks import Told, webhook
 
@@ -130,8 +131,7 @@ async def test_one_that_answers_again_has_the_others_at_its_origin_told_at_once(
         await hook.until(lambda told: count("/sick") == 1)
         # Under way here is the first try; its failure has to be noted before the next webhook.
         async with asyncio.timeout(10):
-            while caller.host.push._scheduler._running:
-                await asyncio.sleep(0.005)
+            await until(lambda: not caller.host.push._scheduler._running)
         well = await caller.task("go", f"{base}/well", return_immediately=True)
         await hook.until(lambda told: count("/sick") == 2)
         gate.set()

@@ -18,6 +18,7 @@ from parley import Agent
 from parley.model.service import CallContext, Caller
 from parley.push.scheduler import DeliveryJob, DeliveryLimits, PushScheduler
 from parley.server.sockets import most_connections, most_webhook_calls
+from tests.polling import until
 from tests.push.pushing import PATIENT, Pushed, pushing, writer
 from tests.webhooks import webhook
 
@@ -49,8 +50,7 @@ class Hanging:
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(30):
-            while len(self.connections) < count:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(self.connections) >= count)
 
 
 @asynccontextmanager
@@ -162,8 +162,7 @@ async def test_one_callers_names_that_hang_do_not_delay_anothers(
                 url = f"http://n{n}.example.com/"
                 await caller.task("go", url, return_immediately=True)
             async with asyncio.timeout(30):
-                while len(asked) < 32:
-                    await asyncio.sleep(0.005)
+                await until(lambda: len(asked) >= 32)
             url = hook.url.replace("127.0.0.1", "localhost")
             await caller.task("go", url, context=as_caller(caller, "grace"))
             await hook.until_over()

@@ -21,6 +21,7 @@ from parley.security.egress import Egress
 from parley.security.response_limits import MAX_INTERIM, ResponseLimitExceeded, bounded_connector
 from parley.store.protocols.webhooks import PushRecord
 from tests.client.scripted_server import Exchange, scripted
+from tests.polling import let_time_pass
 from tests.security.flooding import KINDS
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.SelectorEventLoop]
@@ -76,13 +77,13 @@ async def ticking() -> AsyncIterator[list[float]]:
     async def tick() -> None:
         before = loop.time()
         while True:
-            await asyncio.sleep(0.001)
+            await let_time_pass(0.001)
             now = loop.time()
             gaps.append(now - before)
             before = now
 
     task = asyncio.create_task(tick())
-    await asyncio.sleep(0.01)
+    await let_time_pass(0.01)
     try:
         yield gaps
     finally:
@@ -195,7 +196,7 @@ async def test_what_trickles_is_ended_by_the_deadline() -> None:
         with contextlib.suppress(ConnectionError):  # until the caller goes
             while True:
                 await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\n")
-                await asyncio.sleep(0.05)
+                await let_time_pass(0.05)
 
     async with scripted(trickle) as server, HttpTransport() as http:
         with pytest.raises(Timeout):

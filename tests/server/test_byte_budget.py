@@ -19,6 +19,7 @@ from parley.model.service import Caller, StreamItem
 from parley.server import run
 from parley.server.app import App, Settings
 from parley.server.run import serving
+from tests.polling import let_time_pass, until
 from tests.server.raw_http import JSON, Connection, call, connection, post
 from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
 
@@ -68,13 +69,6 @@ async def connected(
             yield Connection(reader, writer)
         finally:
             writer.transport.abort()
-
-
-async def until(what: Any) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(LONG):
-        while not what():
-            await asyncio.sleep(0.01)
 
 
 async def saying(request: Any, context: Any) -> Message:
@@ -182,7 +176,7 @@ async def test_many_small_requests_at_once_are_all_answered() -> None:
 @pytest.mark.usefixtures("impatient")
 async def test_who_sends_ahead_for_long_is_answered_as_long_as_that_goes_on() -> None:
     async def takes_time(request: Any, context: Any) -> Message:
-        await asyncio.sleep(0.002)
+        await let_time_pass(0.002)
         return await saying(request, context)
 
     app = app_of(Scripted(send_message=takes_time))
@@ -404,7 +398,7 @@ async def test_a_slow_reader_gets_everything() -> None:
                 while len(body) < int(headers["content-length"]):
                     rest = int(headers["content-length"]) - len(body)
                     body += await slow.reader.readexactly(min(MIB // 2, rest))
-                    await asyncio.sleep(0.05)
+                    await let_time_pass(0.05)
                 assert len(said(body)) == size + 2
         await until(lambda: is_back_to_nothing(app))
 

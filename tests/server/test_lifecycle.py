@@ -11,6 +11,7 @@ from parley.model.service import StreamItem
 from parley.model.tasks import TaskState
 from parley.server.app import Settings
 from parley.server.run import serving
+from tests.polling import until
 from tests.server.raw_http import JSON, WAIT, ask, call, connection, id_of, post
 from tests.server.scripted import Scripted, Standstill, app_of, chunk, task
 
@@ -44,8 +45,7 @@ async def test_first_requests_at_once_share_one_start():
     service = Scripted()
     async with serving(mounted(app_of(service, startup=startup))) as url:
         requests = [asyncio.create_task(post(url, call(id=n))) for n in range(5)]
-        while not starts:
-            await asyncio.sleep(0.005)
+        await until(lambda: starts)
         assert service.asked == []
         gate.set()
         answers = await asyncio.gather(*requests)
@@ -206,8 +206,7 @@ async def test_a_stream_without_an_event_yet_is_refused_when_the_server_drains()
     async with serving(app) as url, connection(url) as http:
         await http.request("POST", "/", call("SubscribeToTask"), JSON)
         async with asyncio.timeout(WAIT):
-            while not still.open:
-                await asyncio.sleep(0.005)
+            await until(lambda: still.open)
         app.lifecycle.drain()
         response = await http.response()
     assert response.status == 503

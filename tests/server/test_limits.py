@@ -33,6 +33,7 @@ from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import Append
 from tests.client.trusting import grpc_of
 from tests.contract.conftest import past_the_card
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -86,8 +87,7 @@ class Gate:
     async def until_run(self, times: int) -> None:
         """Wait until so many turns have begun."""
         async with asyncio.timeout(BOUND):
-            while self.runs < times:
-                await asyncio.sleep(0.01)
+            await until(lambda: self.runs >= times)
 
 
 def who(scope: Any) -> Caller:

@@ -14,6 +14,7 @@ import pytest
 
 from parley.server.run import ListenError, run, serving, serving_in_thread
 from parley.server.sockets import address_of, listen
+from tests.polling import let_time_pass
 from tests.server.raw_http import WAIT, ask, call, connection, post
 from tests.server.scripted import app_of
 
@@ -133,7 +134,7 @@ async def test_a_second_signal_does_not_wait_for_what_is_under_way():
             # Nobody can connect any more once the first signal was taken.
             async with asyncio.timeout(WAIT):
                 while await can_connect(server.url):
-                    await asyncio.sleep(0.01)
+                    await let_time_pass(0.01)
             server.signal(signal.SIGINT)
             status, out, err = await server.end()
     assert (status, out) == (0, ["returned"])

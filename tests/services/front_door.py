@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
+from tests.polling import let_time_pass
+
 LOOK_SECONDS = 0.25
 LOOK_TIMEOUT = 1.0
 OWN = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date"})
@@ -46,7 +48,7 @@ class FrontDoor:
         """Ask the replicas, again and again, whether they are ready."""
         while True:
             await asyncio.gather(*(self._ask(url) for url in self.replicas))
-            await asyncio.sleep(LOOK_SECONDS)
+            await let_time_pass(LOOK_SECONDS)
 
     async def _ask(self, url: str) -> None:
         assert self._session is not None

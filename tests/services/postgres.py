@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.polling import block_thread
 from tests.services.ports import free_port
 
 _PLACES = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin"]
@@ -181,7 +182,7 @@ class PostgresServer:
                 psycopg.connect(self.url(), connect_timeout=5).close()
             except psycopg.OperationalError:
                 assert time.monotonic() < deadline, self.log
-                time.sleep(0.02)
+                block_thread(0.02)
             else:
                 return
 
@@ -204,7 +205,7 @@ class PostgresServer:
         deadline = time.monotonic() + _WAIT
         while any(_lives(pid) for pid in processes):
             assert time.monotonic() < deadline
-            time.sleep(0.005)
+            block_thread(0.005)
 
     def restart(self) -> None:
         """Stop it and start it again, on the same port."""
@@ -304,7 +305,7 @@ class PgBouncer:
                 psycopg.connect(self.url(), connect_timeout=5).close()
             except psycopg.OperationalError:
                 assert time.monotonic() < deadline, (self._folder / "log").read_text()
-                time.sleep(0.02)
+                block_thread(0.02)
             else:
                 return
 

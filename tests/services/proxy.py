@@ -9,6 +9,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tests.polling import let_time_pass
+
 PIECE = 65536
 
 
@@ -160,9 +162,9 @@ class FaultyProxy:
                 writer.write_eof()
                 return
             if self.delay:
-                await asyncio.sleep(self.delay)
+                await let_time_pass(self.delay)
             if self.rate:
-                await asyncio.sleep(len(piece) / self.rate)
+                await let_time_pass(len(piece) / self.rate)
             await self._passing.wait()
             writer.write(piece)
             await writer.drain()

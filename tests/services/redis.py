@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.polling import block_thread
 from tests.services.ports import free_port
 
 _PROGRAMS = ("redis-server", "valkey-server")
@@ -42,7 +43,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _WAIT
     while not done():
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        block_thread(0.02)
 
 
 class RedisServer:

@@ -16,6 +16,7 @@ from parley.store.events import RecordKind
 from parley.store.fold import fold
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
+from tests.polling import let_time_pass
 from tests.store.making import SCOPE, all_events, numbers
 
 pytestmark = [
@@ -95,7 +96,7 @@ async def _write_and_kill(
     )
     assert writer.stdout is not None
     said = [await asyncio.wait_for(writer.stdout.readline(), 20) for _ in range(lines + 1)]
-    await asyncio.sleep(pause)
+    await let_time_pass(pause)
     writer.send_signal(signal.SIGKILL)
     said += (await writer.stdout.read()).splitlines(keepends=True)
     await writer.wait()

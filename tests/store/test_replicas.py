@@ -18,6 +18,7 @@ from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import Conflict, Fenced, LeaseHeld
 from parley.store.protocols.webhooks import PushRecord, PushState
 from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass, until
 from tests.store.making import (
     SCOPE,
     addition,
@@ -79,12 +80,6 @@ async def silence(store: TaskStore) -> None:
         assert isinstance(store, PostgresTaskStore)
         assert store._heartbeat is not None
         await asyncio.to_thread(store._heartbeat.stop)
-
-
-async def until(done: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(30):
-        while not await done():
-            await asyncio.sleep(0.02)
 
 
 async def lease_owner(store: TaskStore, task_id: str) -> str:
@@ -320,7 +315,7 @@ async def test_a_replica_learns_which_webhooks_it_tells_and_whether_any_are_left
     await silence(one)
     async with asyncio.timeout(20):
         while not (await two.active_pushes([AGENT], 0, 100)).has_unclaimed:
-            await asyncio.sleep(0.01)
+            await let_time_pass(0.01)
     assert not (await two.active_pushes(["another agent"], 0, 100)).has_unclaimed
     assert not (await one.active_pushes([AGENT], 0, 100)).claimed
     await two.claim_pushes(AGENT, 10)

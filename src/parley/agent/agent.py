@@ -140,6 +140,7 @@ class Agent:
         )
         self.key = key or slug(name)
         self.skills: dict[str, Skill] = {}
+        self._is_served = False
         self._router: Callable[[RoutedMessage], Any] | None = None
 
     def __repr__(self) -> str:
@@ -189,7 +190,8 @@ class Agent:
         before the function runs. Without it, the behaviour of the function decides. ``default``
         makes it the skill of messages that name none.
 
-        Raises ``ValueError`` and ``TypeError`` for an invalid skill.
+        Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
+        agent is served already.
         """
 
         def register(target: F) -> F:
@@ -220,6 +222,7 @@ class Agent:
         default: bool,
         **described: tuple[str, ...],
     ) -> None:
+        self._check_not_served("skills")
         if not callable(function):
             raise TypeError(f"a skill is a function, not {function!r}")
         function_name = getattr(function, "__name__", type(function).__name__)
@@ -260,6 +263,7 @@ class Agent:
 
         Raises ``TypeError`` for a generator, and for anything but a function.
         """
+        self._check_not_served("router")
         if not callable(function) or form_of(function).streams:
             raise TypeError(f"a router is a function that returns a skill's id, not {function!r}")
         if self._router is not None:
@@ -284,7 +288,15 @@ class Agent:
 
     @extended_card.setter
     def extended_card(self, source: ExtendedCard) -> None:
+        self._check_not_served("extended card")
         self.extended_cards = ExtendedCards(source)
+
+    def _check_not_served(self, what: str) -> None:
+        if self._is_served:
+            raise RuntimeError(
+                f"the agent {self.name!r} is served as it was; give it its {what} before "
+                "parley.asgi(agent) or parley.serve(agent)"
+            )
 
     @property
     def default_skill(self) -> Skill:
@@ -298,8 +310,11 @@ class Agent:
     # -- for the server ------------------------------------------------------------------------
 
     def describe(self) -> AgentDescription:
-        """Return the agent as the engine runs it. Raises ``ValueError`` without a skill."""
-        return AgentDescription(
+        """Return the agent as the engine runs it, and take no more skills from now on.
+
+        Raises ``ValueError`` without a skill.
+        """
+        description = AgentDescription(
             key=self.key,
             card=self.card(()),
             skills=dict(self.skills),
@@ -313,6 +328,8 @@ class Agent:
             input_timeout=self.input_timeout,
             threads=self.threads,
         )
+        self._is_served = True
+        return description
 
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
         """Return the agent's card for a JSON-RPC address, or for interfaces."""

@@ -28,6 +28,7 @@ from parley.store.protocols.webhooks import PushRecord, PushState, WebhookFilter
 from parley.store.sqlite.lock_file import LockFile
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass, until
 from tests.push.pushing import QUICK, Pushed, config, gated, placed
 from tests.store.making import addition, creation, status
 from tests.webhooks import webhook
@@ -234,16 +235,14 @@ async def test_one_that_is_not_behind_is_told_what_comes(tmp_path: Path) -> None
         await hook.until(lambda told: len(told) == 2)
         async with asyncio.timeout(10):
             while (push := (await store.pushes(task.id))[0]).cursor < 2:
-                await asyncio.sleep(0.005)
+                await let_time_pass(0.005)
         await store.save_delivery(task.id, replace(push, state=PushState.SUSPENDED))
         caller.host.push.watch(task.id)
         async with asyncio.timeout(10):
-            while len(caller.host.push._tasks[task.id] or ()) != 1:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(caller.host.push._tasks[task.id] or ()) == 1)
         await run("resume", "--all", "--store", "sqlite:///live.db", cwd=tmp_path)
         async with asyncio.timeout(10):
-            while len(caller.host.push._tasks[task.id] or ()) != 2:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(caller.host.push._tasks[task.id] or ()) == 2)
         gate.set()
         await hook.until_over()
 

@@ -54,6 +54,7 @@ from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.wire import versions
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
+from tests.polling import let_time_pass
 from tests.server.scripted import Scripted, Standstill, app_of, card_of, chunk, reply, task
 
 pytestmark = pytest.mark.anyio
@@ -433,7 +434,7 @@ async def test_a_server_that_comes_back_is_found_again():
                     assert await made.call(GET_TASK, GET, CallContext()) == task()
                     break
                 except Unreachable:
-                    await asyncio.sleep(0.1)
+                    await let_time_pass(0.1)
             else:
                 raise AssertionError("not found again")
 
@@ -609,6 +610,6 @@ async def test_a_message_survives_a_server_that_restarts_between_calls():
                 )
                 break
             except (Unreachable, StreamCut):
-                await asyncio.sleep(0.1)
+                await let_time_pass(0.1)
         assert answer == reply()
         await made.__aexit__(None, None, None)

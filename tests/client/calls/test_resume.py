@@ -19,6 +19,7 @@ from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import Agent as Talker
 from tests.client.talk import talk
 from tests.client.talk import task as ended
+from tests.polling import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +182,7 @@ async def test_comments_are_signs_of_life() -> None:
         await exchange.open_stream()
         await exchange.chunk(first)
         for _ in range(6):
-            await asyncio.sleep(0.2)  # what is tested is that time passes
+            await let_time_pass(0.2)  # what is tested is that time passes
             await exchange.chunk(b": still here\n\n")
         await exchange.chunk(second)
         await exchange.end_stream()

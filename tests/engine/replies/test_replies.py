@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from tests.polling import block_thread
 
 pytestmark = pytest.mark.anyio
 
@@ -461,7 +461,7 @@ async def test_the_loop_is_watched(caplog: pytest.LogCaptureFixture) -> None:
 
     dog = LoopWatchdog(threshold=0.3)
     dog.start()
-    time.sleep(1.2)  # this is what must not be done, and the watchdog must say so
+    block_thread(1.2)  # this is what must not be done, and the watchdog must say so
     await asyncio.sleep(0)
     dog.stop()
     assert "has been blocked" in caplog.text
@@ -490,7 +490,7 @@ def test_a_process_that_stood_still_is_not_said_to_be_blocked() -> None:
         for _ in range(20):
             process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
-        time.sleep(1.5)
+        block_thread(1.5)
         process.send_signal(signal.SIGCONT)
         for _ in range(30):
             process.stdout.readline()

@@ -13,7 +13,8 @@ from parley.host.host import Host
 from parley.model.errors import InternalError, UnsupportedOperationError
 from parley.store.events import now_ms
 from parley.store.memory import MemoryTaskStore
-from tests.engine.fleet import Fleet, events_of, get, states, until, until_state
+from tests.engine.fleet import Fleet, events_of, get, states, until_state
+from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -192,7 +193,7 @@ async def test_nothing_waits_for_what_is_old_to_be_removed(
         await pruning.wait()
         task = await caller.task("go")
         while not (await get(caller, task.id)).state.is_terminal:
-            await asyncio.sleep(0.01)
+            await let_time_pass(0.01)
 
 
 async def test_an_agent_with_much_to_remove_keeps_no_other_from_it() -> None:

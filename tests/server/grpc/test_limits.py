@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -18,10 +17,11 @@ from parley.model.service import Caller
 from parley.server.app import Settings
 from parley.server.grpc import limits
 from parley.server.sockets import most_connections
+from tests.polling import block_thread, until
 from tests.server.http2 import Http2, http2
 from tests.server.rpc import Rpc, refusal, served
 from tests.server.scripted import Scripted, app_of
-from tests.server.test_byte_budget import is_back_to_nothing, saying, until
+from tests.server.test_byte_budget import is_back_to_nothing, saying
 
 pytestmark = pytest.mark.anyio
 
@@ -141,7 +141,7 @@ async def test_a_message_is_received_once_it_is_known_who_sends_it() -> None:
 
 async def test_messages_that_came_while_the_server_was_busy_are_not_late() -> None:
     async def busy(request: Any, context: Any) -> Message:
-        time.sleep(0.1)  # longer than what a message may take
+        block_thread(0.1)  # longer than what a message may take
         return await saying(request, context)
 
     settings = Settings(max_body_bytes=MIB, max_body_bytes_held=MIB, body_timeout=0.5)

@@ -13,6 +13,7 @@ from parley.model.service import StreamItem
 from parley.server import run
 from parley.server.app import Settings
 from parley.server.run import serving
+from tests.polling import let_time_pass
 from tests.server.raw_http import JSON, WAIT, Connection, ask, call, connection, post
 from tests.server.rpc import served
 from tests.server.scripted import Scripted, Standstill, app_of, task
@@ -45,7 +46,7 @@ async def drip(http: Connection, piece: bytes) -> None:
     with contextlib.suppress(OSError):
         while not http.reader.at_eof():
             await http.write(piece)
-            await asyncio.sleep(0.05)
+            await let_time_pass(0.05)
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ async def test_a_body_that_comes_steadily_may_take_its_time() -> None:
         await http.request("POST", "/", headers=JSON, length=len(body))
         for start in range(0, len(body), 4096):
             await http.write(body[start : start + 4096])
-            await asyncio.sleep(0.1)
+            await let_time_pass(0.1)
         assert "result" in (await http.response()).json
 
 
@@ -176,7 +177,7 @@ async def test_streams_and_idle_connections_are_left_alone() -> None:
 
 async def test_a_sender_may_wait_longer_than_a_request_may_take() -> None:
     async def slow(request: object, context: object) -> Message:
-        await asyncio.sleep(1.5)
+        await let_time_pass(1.5)
         return Message(message_id="r", role=Role.AGENT, parts=(Part(text="noon"),))
 
     async with serving(app_of(Scripted(send_message=slow), settings=QUICK)) as url:
@@ -191,7 +192,7 @@ async def test_an_app_that_takes_its_time_to_look_at_a_body_loses_nothing() -> N
         from parley import Caller
 
         begun.set()
-        await asyncio.sleep(1.0)
+        await let_time_pass(1.0)
         return Caller()
 
     body = call() + b" " * 2_000_000
@@ -227,7 +228,7 @@ async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(more: bytes) -> 
                 with contextlib.suppress(OSError):
                     while True:  # until the server has given it up
                         await loop.sock_sendall(deaf, b"\r\n")
-                        await asyncio.sleep(0.05)
+                        await let_time_pass(0.05)
 
 
 async def test_there_are_only_so_many_connections() -> None:
@@ -244,7 +245,7 @@ async def test_there_are_only_so_many_connections() -> None:
         one.writer.close()
         async with asyncio.timeout(WAIT):
             while (await answered(url)) != 200:
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
         assert (await two.ask("POST", "/", call(), JSON)).status == 200
 
 
@@ -267,7 +268,7 @@ async def test_a_connection_that_does_not_begin_is_given_up_over_grpc(said: byte
                 while await reader.read(1000):
                     pass
         writer.close()
-        await asyncio.sleep(2 * QUICK.head_timeout)
+        await let_time_pass(2 * QUICK.head_timeout)
         assert await rpc.ask("SendMessage")  # on a connection that is as old
 
 
@@ -280,4 +281,4 @@ async def test_a_server_that_ends_does_not_wait_for_half_a_request() -> None:
         for said in (b"", b"POST", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
             http = await stack.enter_async_context(connection(url))
             await http.write(said)
-            await asyncio.sleep(0.05)
+            await let_time_pass(0.05)

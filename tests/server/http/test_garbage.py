@@ -15,6 +15,7 @@ import pytest
 import parley
 from parley import Agent, Turn
 from parley.server.run import serving
+from tests.polling import let_time_pass
 from tests.server.raw_http import ask
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +119,7 @@ async def test_a_request_leaves_no_cycles(
             for _ in range(3):
                 await do()
             for _ in range(10):  # the ends of tasks that have answered
-                await asyncio.sleep(0.01)
+                await let_time_pass(0.01)
             return collected()
 
         await do()  # what is made once

@@ -13,6 +13,7 @@ from parley.model.service import StreamItem
 from parley.server.app import Settings
 from parley.server.http.streams import OpenStream
 from parley.server.run import serving
+from tests.polling import let_time_pass, until
 from tests.server.raw_http import JSON, WAIT, ask, call, connection, data_of, id_of, post
 from tests.server.scripted import (
     EXTENSION,
@@ -27,12 +28,6 @@ from tests.server.scripted import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-async def eventually(condition):
-    async with asyncio.timeout(WAIT):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def frames_of(http):
@@ -236,7 +231,7 @@ async def test_a_busy_stream_carries_no_comments(service):
     async def busy(request, context):
         for number in range(1, 40):
             yield StreamItem(chunk("x"), number)
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
 
     service.script["subscribe_to_task"] = busy
     app = app_of(service, settings=Settings(keep_alive=5))
@@ -261,7 +256,7 @@ async def test_a_client_that_goes_before_the_first_event_is_noticed_too(url, ser
     service.script["subscribe_to_task"] = still
     async with connection(url) as http:
         await http.request("POST", "/", call("SubscribeToTask"), JSON)
-        await eventually(lambda: still.open == 1)
+        await until(lambda: still.open == 1)
     await asyncio.wait_for(still.closed.wait(), WAIT)
 
 
@@ -305,7 +300,7 @@ async def test_a_reader_that_stops_holds_up_the_service_at_a_bound_and_loses_not
         async with asyncio.timeout(WAIT):
             while made != before:
                 before = made
-                await asyncio.sleep(0.1)
+                await let_time_pass(0.1)
         assert made < count
         # Others are served meanwhile.
         assert "result" in (await post(url, call())).json

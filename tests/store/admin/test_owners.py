@@ -24,6 +24,7 @@ from parley.store.protocols.errors import Fenced, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.task_store import TaskStore
+from tests.polling import let_time_pass
 from tests.store.making import addition, creation, message, status
 
 pytestmark = pytest.mark.anyio
@@ -231,7 +232,7 @@ async def test_a_replica_that_was_away_meanwhile_knows_nothing_of_before(
                     assert (await asyncio.to_thread(kept.admin.assign, TO)).tasks == 1
                     break
                 except StoreUnavailable:
-                    await asyncio.sleep(0.05)
+                    await let_time_pass(0.05)
         with pytest.raises(Fenced):
             await store.append(addition("t", 1, status("t", TaskState.WORKING), epoch=1))
         is_away.clear()

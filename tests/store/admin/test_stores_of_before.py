@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +30,7 @@ from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
+from tests.polling import block_thread, let_time_pass
 from tests.services.postgres import PostgresServer
 from tests.store.making import addition, all_events, status
 
@@ -165,7 +165,7 @@ async def test_a_postgres_store_of_before_is_opened(postgres_of_before: str) -> 
         [agent] = {wanted["scope"][0] for wanted in expected.values()}
         async with asyncio.timeout(60):
             while not (await store.unclaimed()).get(agent):
-                await asyncio.sleep(0.05)
+                await let_time_pass(0.05)
         await goes_on(store, expected)
 
 
@@ -220,7 +220,7 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(tmp_path: Path) ->
     ]
     for wait in (0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        time.sleep(wait)  # wherever it is by then
+        block_thread(wait)  # wherever it is by then
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     async with opened(SqliteTaskStore(path)) as store:

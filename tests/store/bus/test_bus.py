@@ -19,6 +19,7 @@ from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints, Subscription
 from parley.store.follow import follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
+from tests.polling import let_time_pass, until
 from tests.services import postgres as postgres_service
 from tests.services import redis as redis_service
 from tests.services.postgres import PostgresServer
@@ -77,12 +78,6 @@ class End:
 
     async def until_up(self) -> None:
         await until(lambda: self.bus.is_up)
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT):
-        while not done():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -301,13 +296,13 @@ class Replica:
 
 async def kill_it(server: Server) -> None:
     server.kill()
-    await asyncio.sleep(0.2)
+    await let_time_pass(0.2)
     await asyncio.to_thread(server.start)
 
 
 async def pause_it(server: Server) -> None:
     server.pause()
-    await asyncio.sleep(2.0)
+    await let_time_pass(2.0)
     server.go_on()
 
 
@@ -329,7 +324,7 @@ async def test_readers_elsewhere_miss_nothing_while_the_server_fails(
         last = await writer.store.append(creation(task_id))
         while not is_over:
             last = await writer.store.append(addition(task_id, last, chunk(task_id, "x")))
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
         return await writer.store.append(
             addition(task_id, last, status(task_id, TaskState.COMPLETED))
         )
@@ -344,10 +339,10 @@ async def test_readers_elsewhere_miss_nothing_while_the_server_fails(
         writing = [asyncio.ensure_future(write(task_id)) for task_id in tasks]
         await asyncio.sleep(0)
         reading = [asyncio.ensure_future(read(task_id)) for task_id in tasks]
-        await asyncio.sleep(0.3)
+        await let_time_pass(0.3)
         await fault(server)
         await until(lambda: writer.bus.is_up and reader.bus.is_up)
-        await asyncio.sleep(0.3)
+        await let_time_pass(0.3)
         is_over = True
         lasts = await asyncio.gather(*writing)
         await asyncio.gather(*reading)
@@ -370,7 +365,7 @@ async def test_a_server_that_dies_is_told_of_once_and_found_again(
             await until(lambda: not a.bus.is_up and not b.bus.is_up)
             for seq in range(1000):
                 a.bus.publish([event(seq + 1)])
-            await asyncio.sleep(0.5)
+            await let_time_pass(0.5)
             await asyncio.to_thread(server.start)
             await a.until_up()
             await b.until_up()
@@ -490,7 +485,7 @@ async def test_it_can_be_closed_while_it_connects() -> None:
         ):
             end = End(url)
             opening = asyncio.ensure_future(end.bus.open(end.hints, "a"))
-            await asyncio.sleep(0.05)
+            await let_time_pass(0.05)
             opening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await opening

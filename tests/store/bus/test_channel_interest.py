@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from parley.store.bus import channel_interest
 from parley.store.bus.channel_interest import ChannelInterest
 from parley.store.bus.subscriptions import LocalHints
+from tests.polling import let_time_pass, until
 from tests.store.bus.hinting import Ear
-from tests.store.bus.test_bus import until
 
 pytestmark = pytest.mark.anyio
 
@@ -69,5 +67,5 @@ async def test_nothing_is_told_after_the_end() -> None:
     told = Told()
     with told.hints.subscribe("t"):
         told.interest.close()
-        await asyncio.sleep(2 * channel_interest.FOLLOWED_DELAY)
+        await let_time_pass(2 * channel_interest.FOLLOWED_DELAY)
         assert told.calls == []

@@ -21,6 +21,7 @@ from parley.store.follow import TaskGone, follow
 from parley.store.memory import MemoryLogs, MemoryTaskStore
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.task_log import LogPosition
+from tests.polling import until
 from tests.store.bus.hinting import WAIT, Ear, PaperBus
 from tests.store.making import addition, chunk, creation, numbers, received, status
 
@@ -194,15 +195,13 @@ async def test_many_are_asked_about_in_chunks_and_forgotten_when_nobody_cares(
         watch.__enter__()
     await reader.start()
     async with asyncio.timeout(WAIT):
-        while len(reader.store.asked) < 6:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(reader.store.asked) >= 6)
     assert reader.store.asked[:6] == [10, 10, 5, 10, 10, 5]
     assert len(reader.poller._known) == 25
     for watch in watches[1:]:
         watch.__exit__(None, None, None)
     async with asyncio.timeout(WAIT):
-        while len(reader.poller._known) > 1:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(reader.poller._known) <= 1)
     watches[0].__exit__(None, None, None)
     await reader.stop()
 
@@ -241,8 +240,7 @@ async def test_a_store_that_is_away_is_asked_again_and_told_of_once(
     with reader.hints.listen("t", ear):
         await reader.start()
         async with asyncio.timeout(WAIT):
-            while len(reader.store.asked) < 4:
-                await asyncio.sleep(0.001)
+            await until(lambda: len(reader.store.asked) >= 4)
         assert ear.places == []
         reader.store.fails = False
         await ear.until(lambda: bool(ear.places))

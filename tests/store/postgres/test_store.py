@@ -27,6 +27,7 @@ from parley.store.postgres.writer import PostgresBatchWriter
 from parley.store.protocols.errors import Conflict, PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
+from tests.polling import let_time_pass, until
 from tests.services.postgres import PgBouncer, PostgresServer, pooled, running
 from tests.services.proxy import line
 from tests.store.making import (
@@ -95,8 +96,7 @@ class Load:
     async def go_on(self, appends: int = 200) -> None:
         """Wait until so many more appends were acknowledged."""
         until = self.written + appends
-        while self.written < until:
-            await asyncio.sleep(0.005)
+        await until(lambda: self.written >= until)
 
     async def _write(self, name: str) -> None:
         await self.store.append(creation(name))
@@ -198,8 +198,7 @@ async def test_connections_that_break_before_the_answer_lose_and_repeat_nothing(
                     else:  # in the middle of an answer, after what a new connection says first
                         between.drop_after, accepted = chance.randint(500, 6000), between.accepted
                         between.cut()
-                        while between.accepted < accepted + 2:
-                            await asyncio.sleep(0.005)
+                        await until(lambda since=accepted: between.accepted >= since + 2)
                         between.drop_after = None
                 between.heal()
 
@@ -215,7 +214,7 @@ async def test_results_whose_answer_is_lost_are_recovered(postgres: PostgresServ
                 [before] = postgres.execute("SELECT pg_current_wal_insert_lsn()::text")
                 between.delay = 0.15
                 appending = asyncio.ensure_future(store.append(addition("t", seq, chunk("t", "x"))))
-                await asyncio.sleep(0.2)  # the statement has arrived, its answer is on the way
+                await let_time_pass(0.2)  # the statement has arrived, its answer is on the way
                 between.cut()
                 between.delay = 0.0
                 assert await appending == seq + 1
@@ -235,7 +234,7 @@ async def test_claims_whose_answer_is_lost_are_recovered(postgres: PostgresServe
                 await other.append(creation(f"t{n}", release=True))
                 between.delay = 0.15
                 adopting = asyncio.ensure_future(store.claim_batch(SCOPE.agent, 10))
-                await asyncio.sleep(0.2)
+                await let_time_pass(0.2)
                 between.cut()
                 between.delay = 0.0
                 assert [task.task_id for task in await adopting] == [f"t{n}"]
@@ -279,7 +278,7 @@ async def _append_at_the_head(store: PostgresTaskStore, task_id: str) -> int:
                 assert record is not None
                 return await store.append(addition(task_id, record.seq, chunk(task_id, "again")))
             except (StoreUnavailable, Conflict):
-                await asyncio.sleep(0.05)
+                await let_time_pass(0.05)
 
 
 async def test_a_server_that_is_away_fails_what_timed_out(mortal: PostgresServer) -> None:
@@ -320,8 +319,7 @@ async def test_writers_that_failed_may_write_again_though_the_server_stays_away(
             # The next failure clears all.
             with pytest.raises(Conflict):
                 await store.append(addition("c", 1, chunk("c", "y")))
-            while batch_writer._failed_writers:
-                await asyncio.sleep(0.01)
+            await until(lambda: not batch_writer._failed_writers)
     gc.collect()
     assert unseen == []
 
@@ -359,8 +357,7 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
             else:
                 between.freeze()
             try:
-                while not store.unavailable_reason:
-                    await asyncio.sleep(0.05)
+                await until(lambda: store.unavailable_reason)
                 assert re.fullmatch(
                     r"the store was not heard of for \d+ seconds", store.unavailable_reason
                 )
@@ -370,8 +367,7 @@ async def test_a_database_that_is_away_is_known_to_be(mortal: PostgresServer, fa
                 elif fault == "paused":
                     mortal.go_on()
                 between.thaw()
-            while store.unavailable_reason:
-                await asyncio.sleep(0.05)
+            await until(lambda: not store.unavailable_reason)
 
 
 async def test_only_what_the_database_refuses_fails(postgres_url: str) -> None:
@@ -464,7 +460,7 @@ async def test_a_dead_replica_expires_although_the_clock_of_the_database_was_set
         later = f"UPDATE {schema}.replicas SET seen_at = seen_at + 3600000 WHERE id = '{{}}'"
         await asyncio.to_thread(postgres.execute, later.format(one.replica))
         while not await other.unclaimed():
-            await asyncio.sleep(0.05)
+            await let_time_pass(0.05)
         assert [a.task_id for a in await other.claim_batch(SCOPE.agent, 10)] == ["t"]
 
 
@@ -679,11 +675,15 @@ async def test_every_query_of_a_running_server_uses_an_index(
         # The server counts with a delay, at the latest when a connection ends.
         await store.close()
         async with asyncio.timeout(10):
-            while postgres.execute(
-                "SELECT count(*) FROM pg_stat_activity "
-                "WHERE application_name = 'parley' AND backend_type = 'client backend'"
-            ) != [(0,)]:
-                await asyncio.sleep(0.02)
+            await until(
+                lambda: (
+                    postgres.execute(
+                        "SELECT count(*) FROM pg_stat_activity "
+                        "WHERE application_name = 'parley' AND backend_type = 'client backend'"
+                    )
+                    == [(0,)]
+                )
+            )
         assert _scans(postgres, schema) == before
 
 
@@ -710,11 +710,12 @@ async def pruning_held_up(
         other.execute(f"SELECT 1 FROM {schema}.tasks WHERE ended_at IS NOT NULL FOR UPDATE")
         pruning = asyncio.create_task(store.prune(SCOPE.agent, store.now() + 100_000, 100))
         async with asyncio.timeout(20):
-            while not postgres.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-                f"AND query LIKE '%DELETE FROM {schema}.tasks%'"
-            ):
-                await asyncio.sleep(0.02)
+            await until(
+                lambda: postgres.execute(
+                    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                    f"AND query LIKE '%DELETE FROM {schema}.tasks%'"
+                )
+            )
         yield pruning
 
 
@@ -758,7 +759,7 @@ async def test_a_store_that_is_closed_does_not_wait_for_pruning(
         while removed < 20:  # its server may be at it for a moment
             with contextlib.suppress(PrunedElsewhere):
                 removed += await store.prune(SCOPE.agent, store.now() + 100_000, 100)
-            await asyncio.sleep(0.02)
+            await let_time_pass(0.02)
 
 
 async def test_pruning_leaves_no_connection_behind(postgres: PostgresServer) -> None:
@@ -769,5 +770,4 @@ async def test_pruning_leaves_no_connection_behind(postgres: PostgresServer) -> 
     )
     async with opened(url) as store, asyncio.timeout(20):
         assert await store.prune(SCOPE.agent, store.now() + 100_000, 100) == 0
-        while postgres.execute(asked) != [(0,)]:
-            await asyncio.sleep(0.02)
+        await until(lambda: postgres.execute(asked) == [(0,)])

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from parley.store.postgres.store import PostgresTaskStore
+from tests.polling import let_time_pass
 from tests.services.postgres import PostgresServer
 from tests.services.proxy import line
 from tests.store.making import SCOPE
@@ -30,7 +31,7 @@ async def test_comparisons_whose_answer_is_lost_are_recovered(postgres: Postgres
                     value = str(n).encode()
                     between.delay = 0.15
                     setting = asyncio.ensure_future(store.compare_and_set(*where, expected, value))
-                    await asyncio.sleep(0.2)
+                    await let_time_pass(0.2)
                     between.cut()
                     between.delay = 0.0
                     assert await setting is is_right

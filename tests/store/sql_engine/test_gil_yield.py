@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from parley.store.sql_engine.gil_yield import GilYielder
+from tests.polling import let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -48,9 +49,9 @@ async def test_an_idle_loop_is_seldom_woken_while_a_thread_works(
     assert waits in ([], [0.001])
     yielder.end()
     yielder.end()
-    await asyncio.sleep(0.2)
+    await let_time_pass(0.2)
     del waits[:]
-    await asyncio.sleep(0.2)
+    await let_time_pass(0.2)
     assert waits == []
 
 

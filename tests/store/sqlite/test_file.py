@@ -18,6 +18,7 @@ import pytest
 from parley.store.events import LoggedEvent
 from parley.store.protocols.errors import StoreUnavailable
 from parley.store.sqlite.store import SqliteTaskStore
+from tests.polling import until
 from tests.store.making import addition, chunk, creation
 from tests.store.sqlite.test_store import HOLD, ignore, opened, refusal
 
@@ -210,8 +211,7 @@ async def test_a_file_of_another_user_is_said_to_be_open_to_others(
 
 async def until_unavailable(store: SqliteTaskStore, is_so: bool) -> str:
     async with asyncio.timeout(10):
-        while bool(store.unavailable_reason) is not is_so:
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(store.unavailable_reason) is is_so)
     return store.unavailable_reason
 
 

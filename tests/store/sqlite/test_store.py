@@ -24,6 +24,7 @@ from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.sql import migrations, queries
 from parley.store.sqlite.store import SqliteTaskStore
+from tests.polling import until
 from tests.store.making import (
     SCOPE,
     addition,
@@ -207,8 +208,7 @@ async def test_a_reader_that_takes_its_time_holds_up_no_append(
             while_read = len(done)
             assert wal.stat().st_size > limit
             other.stdin.close()
-        while wal.stat().st_size > limit:
-            await asyncio.sleep(0.02)
+        await until(lambda: wal.stat().st_size <= limit)
     assert 1 <= len([sql for sql in done[:while_read] if "wal_checkpoint" in sql]) < 50
     asked = [sql for sql in done if "wal_checkpoint" in sql or "busy_timeout =" in sql]
     patience = "PRAGMA busy_timeout = 0", "PRAGMA busy_timeout = 5000"

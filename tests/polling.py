@@ -1,0 +1,57 @@
+"""Waiting in tests: for a condition, or for time to pass. No other test code sleeps.
+
+``tests/house/test_sleeps.py`` holds that; agents under test may sleep, as they play work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+
+INTERVAL = 0.005
+"""Seconds between two looks at a condition."""
+
+SECONDS = 60.0
+"""For how many seconds a condition is waited for; a test has tighter bounds of its own."""
+
+
+async def until(
+    holds: Callable[[], object], seconds: float = SECONDS, interval: float = INTERVAL
+) -> None:
+    """Wait until ``holds()`` is true, or the awaitable that it returns is.
+
+    Raises ``TimeoutError`` after ``seconds``.
+    """
+    async with asyncio.timeout(seconds):
+        while True:
+            value = holds()
+            if inspect.isawaitable(value):
+                value = await value
+            if value:
+                return
+            await asyncio.sleep(interval)
+
+
+def wait_until(
+    holds: Callable[[], object], seconds: float = SECONDS, interval: float = INTERVAL
+) -> None:
+    """Block until ``holds()`` is true. Raises ``TimeoutError`` after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it did not hold within {seconds} seconds")
+        time.sleep(interval)
+
+
+def let_time_pass(seconds: float) -> Awaitable[None]:
+    """Wait although nothing is waited for: where time is what is tested, where something must not
+    happen meanwhile, where a fault strikes at a random moment, or between two looks of a loop.
+    """
+    return asyncio.sleep(seconds)
+
+
+def block_thread(seconds: float) -> None:
+    """Block the thread, as ``let_time_pass`` does for a coroutine."""
+    time.sleep(seconds)
