@@ -8,13 +8,14 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import parley
 from parley import Agent, Settings, Turn
-from parley.server.run import serving_in_thread
+from parley.server.run import serving
 from tests.faults.malformed import LIMIT
 from tests.polling import let_time_pass
 
@@ -95,8 +96,21 @@ def _target() -> Agent:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server to be told anything."""
+    """A server to be told anything, in a thread with a loop of its own."""
     store = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'tasks.db'}"
     app = parley.asgi(_target(), store=store, settings=Settings(max_body_bytes=LIMIT), drain=0.5)
-    with serving_in_thread(app) as url:
-        yield url
+    address: Future[str] = Future()
+    over: Future[None] = Future()
+
+    async def serve() -> None:
+        async with serving(app) as url:
+            address.set_result(url)
+            await asyncio.wrap_future(over)
+
+    with ThreadPoolExecutor(1) as thread:
+        served = thread.submit(asyncio.run, serve())
+        try:
+            yield address.result(20)
+        finally:
+            over.set_result(None)
+            served.result(20)

@@ -42,7 +42,6 @@ BOUNDARIES = {
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
-    ("server/run.py", "work"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_run_reply"): PUSH,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.server.run import ListenError, run, serving, serving_in_thread
+from parley.server.run import ListenError, run, serving
 from parley.server.sockets import address_of, listen
 from tests.polling import let_time_pass
-from tests.server.raw_http import WAIT, ask, call, connection, post
+from tests.server.raw_http import WAIT, ask, call, connection
 from tests.server.scripted import app_of
 
 pytestmark = pytest.mark.anyio
@@ -253,19 +253,13 @@ def test_a_server_that_everyone_reaches_and_may_call_says_so(caplog):
     assert "nobody is identified" in caplog.text
 
 
-def test_a_server_in_a_thread_serves_those_without_a_loop():
-    with serving_in_thread(app_of()) as url:
-        response = asyncio.run(post(url, call()))
-        assert "result" in response.json
-    assert not asyncio.run(can_connect(url))
-
-
-def test_a_server_in_a_thread_raises_what_its_startup_raises():
+async def test_what_the_startup_raises_comes_out():
     async def startup():
         raise RuntimeError("the database is locked")
 
-    with pytest.raises(RuntimeError, match="locked"), serving_in_thread(app_of(startup=startup)):
-        pass
+    with pytest.raises(RuntimeError, match="locked"):
+        async with serving(app_of(startup=startup)):
+            pass
 
 
 async def test_an_error_in_the_context_comes_out_as_it_is():

@@ -15,7 +15,6 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future
 from types import FrameType
 
 import uvicorn
@@ -191,39 +190,6 @@ async def serving(
                 await task
     finally:
         _close(sockets)
-
-
-@contextlib.contextmanager
-def serving_in_thread(
-    app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0, grace: int = 5
-) -> Iterator[str]:
-    """Serve an app in a thread of its own while the context lasts. Yields its URL.
-
-    For callers without an event loop. Raises what ``serving`` raises.
-    """
-    address: Future[str] = Future()
-    over: Future[None] = Future()
-
-    async def main() -> None:
-        async with serving(app, host=host, port=port, grace=grace) as url:
-            address.set_result(url)
-            await asyncio.wrap_future(over)
-
-    def work() -> None:
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            if address.done():
-                raise
-            address.set_exception(error)
-
-    thread = threading.Thread(target=work, name="parley-server", daemon=True)
-    thread.start()
-    try:
-        yield address.result()
-    finally:
-        over.set_result(None)
-        thread.join()
 
 
 class Server(uvicorn.Server):
