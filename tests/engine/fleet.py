@@ -76,8 +76,8 @@ class MortalStore(MemoryTaskStore):
 
     def fall_silent(self) -> None:
         """Give no further sign of life."""
-        assert self._beating is not None
-        self._beating.cancel()
+        assert self._heartbeat is not None
+        self._heartbeat.cancel()
 
     def die(self) -> None:
         """Do nothing more, and tell nobody."""

@@ -379,7 +379,7 @@ async def test_what_fails_when_the_end_begins_keeps_nobody_from_ending(
 
     async with nothing_is_left(path):
         app = asgi(quick(), store=f"sqlite:///{path}", drain=0.0)
-        app.lifecycle._to_drain.insert(0, fails)
+        app.lifecycle._drain_callbacks.insert(0, fails)
         async with app.lifespan():
             pass
     assert "not today" in caplog.text

@@ -121,7 +121,7 @@ class NobodyLooks(Mutation):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        with _instead(LocalHints, "moved", lambda hints, place: None):
+        with _instead(LocalHints, "notify_position", lambda hints, place: None):
             yield
 
 
