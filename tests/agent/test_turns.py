@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import parley
 from parley import Agent, CallContext, Caller, Message, Task, TaskState, Turn
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import (
@@ -787,22 +786,3 @@ async def test_a_server_that_ends_gives_senders_in_line_the_task_that_was_logged
     assert (await asyncio.wait_for(running, 5)).history[0].text == "1"
     task = await asyncio.wait_for(in_line, 5)
     assert (task.state, task.history[0].text) == (TaskState.SUBMITTED, "2")
-
-
-def test_an_agent_that_is_served_takes_no_more_skills() -> None:
-    agent = Agent("Early")
-
-    @agent.skill
-    async def first(text: str) -> str:
-        """Comes in time."""
-        return text
-
-    parley.asgi(agent)
-
-    async def late(text: str) -> str:
-        """Comes too late."""
-        return text
-
-    for register in (agent.skill, agent.router):
-        with pytest.raises(RuntimeError, match="'Early' is served as it was; give it its"):
-            register(late)
