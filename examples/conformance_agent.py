@@ -140,7 +140,7 @@ def main() -> None:
         caller=lambda scope: Caller(id="kit", authenticated=True),
         drain=0.5,
         allow_private_webhooks=True,  # the kits listen on this machine
-        listening=lambda url: print(url, flush=True),
+        on_listening=lambda url: print(url, flush=True),
     )
 
 
