@@ -74,7 +74,7 @@ def serve(kind: str) -> None:
     sockets = listen("127.0.0.1", 0)
     app = parley_app() if kind == "parley" else bare_app
     address = address_of("127.0.0.1", sockets)
-    server = Server(app, grace=1, started=lambda: print(address, flush=True))
+    server = Server(app, grace=1, kinds=1, started=lambda: print(address, flush=True))
 
     async def main():
         if kind == "parley":
