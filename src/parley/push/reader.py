@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from parley.model.tasks import Event, Task, TaskStatusUpdateEvent
 from parley.store.events import LoggedEvent, RecordKind
-from parley.store.task_store import TaskStore
+from parley.store.protocols.task_log import TaskLog
 
 BATCH = 16
 """How many events are read at once."""
@@ -26,7 +26,7 @@ class EventReader:
 
     __slots__ = ("_store", "_task_id")
 
-    def __init__(self, store: TaskStore, task_id: str) -> None:
+    def __init__(self, store: TaskLog, task_id: str) -> None:
         self._store = store
         self._task_id = task_id
 
@@ -48,7 +48,7 @@ class TaskReader:
     notification. So the bytes sent grow in proportion to the artifacts, however small the chunks.
     """
 
-    def __init__(self, store: TaskStore, task_id: str, cursor: int) -> None:
+    def __init__(self, store: TaskLog, task_id: str, cursor: int) -> None:
         self._store = store
         self._task_id = task_id
         self._read = cursor

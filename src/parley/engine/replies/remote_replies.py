@@ -16,8 +16,7 @@ from parley.store.events import LoggedEvent, MessageReceived, RecordKind, TurnSt
 from parley.store.fold import Fold
 from parley.store.follow import PAGE, TaskGone, follow
 from parley.store.protocols.errors import StoreError
-from parley.store.protocols.task_log import TaskRecord
-from parley.store.task_store import TaskStore
+from parley.store.protocols.task_log import TaskLog, TaskRecord
 
 
 class RemoteReplies:
@@ -27,7 +26,7 @@ class RemoteReplies:
     """
 
     def __init__(
-        self, store: TaskStore, hints: LocalHints, unavailable: Callable[[StoreError], A2AError]
+        self, store: TaskLog, hints: LocalHints, unavailable: Callable[[StoreError], A2AError]
     ) -> None:
         self._store = store
         self._hints = hints

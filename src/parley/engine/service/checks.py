@@ -16,9 +16,8 @@ from parley.model.errors import (
 from parley.model.parts import Message, Role
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_log import TaskRecord
+from parley.store.protocols.task_log import TaskLog, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
-from parley.store.task_store import TaskStore
 
 
 def check_request(request: SendMessageRequest) -> None:
@@ -72,7 +71,7 @@ def _check_output(configuration: SendMessageConfiguration, modes: Sequence[str])
 
 
 async def owned(
-    store: TaskStore,
+    store: TaskLog,
     task_id: str,
     scope: Scope,
     *,

@@ -12,8 +12,7 @@ from parley.model.ids import may_be_id
 from parley.model.requests import ListTasksRequest, ListTasksResponse
 from parley.model.tasks import Task
 from parley.store.protocols.scope import Scope
-from parley.store.protocols.task_lists import TaskQuery
-from parley.store.task_store import TaskStore
+from parley.store.protocols.task_lists import TaskLists, TaskQuery
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ class PageToken(msgspec.Struct, array_like=True):
 
 
 async def page_of_tasks(
-    store: TaskStore, request: ListTasksRequest, scope: Scope
+    store: TaskLists, request: ListTasksRequest, scope: Scope
 ) -> ListTasksResponse:
     """Return a page of the tasks of a scope, the last updated first (specification §3.1.4).
 

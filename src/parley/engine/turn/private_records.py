@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parley.store.events import LoggedEvent, RecordKind
-from parley.store.task_store import TaskStore
+from parley.store.protocols.task_log import TaskLog
 
 _KINDS = (RecordKind.TURN, RecordKind.REMEMBERED)
 
@@ -18,7 +18,7 @@ class PrivateRecords:
         self.remembered: list[LoggedEvent] = []
         self._after = (0, 0)
 
-    async def update(self, store: TaskStore, task_id: str) -> None:
+    async def update(self, store: TaskLog, task_id: str) -> None:
         """Add the records that were logged since the last call. Raises ``StoreError``."""
         for record in await store.private_records(task_id, _KINDS, after=self._after):
             (self.turns if record.kind is RecordKind.TURN else self.remembered).append(record)
