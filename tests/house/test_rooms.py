@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -38,6 +39,18 @@ def test_a_long_file_of_the_house_is_one_thing_and_says_why() -> None:
 def test_every_module_is_named_after_what_it_holds(path: Path) -> None:
     names = {part.strip("_") for part in path.relative_to(ROOT / "src").with_suffix("").parts}
     assert not names & SAY_NOTHING
+
+
+def test_one_class_name_has_one_meaning() -> None:
+    """A version of the protocol has types of its own for what the other has too."""
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        room = path.relative_to(ROOT / "src" / "parley").as_posix()
+        if not room.startswith(("wire/v0_3/", "wire/v1_0/")):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(room)
+    assert {name: rooms for name, rooms in places.items() if len(rooms) > 1} == {}
 
 
 def test_importing_parley_loads_no_server_no_client_and_no_command_line() -> None:

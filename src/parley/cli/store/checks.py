@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from parley.cli.output.failures import CommandFailure, UsageFailure
-from parley.store.admin.admin import Schema, StoreAdmin
+from parley.store.admin.admin import SchemaStatus, StoreAdmin
 
 
-def require_store(admin: StoreAdmin) -> Schema:
+def require_store(admin: StoreAdmin) -> SchemaStatus:
     """Return a store's schema. Raises ``CommandFailure`` without a store."""
     schema = admin.schema()
     if not schema.version:

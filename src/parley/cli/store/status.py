@@ -11,7 +11,7 @@ from parley.cli.output.streams import Output
 from parley.cli.store.checks import require_agent, require_store
 from parley.cli.store.owners import NOTHING, format_owned
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import Schema, StoreAdmin, Survey, Work
+from parley.store.admin.admin import SchemaStatus, StoreAdmin, Survey, Work
 from parley.store.admin.owners import OwnerAssignment
 from parley.store.sql import Migration
 
@@ -113,7 +113,7 @@ def _name(state: TaskState) -> str:
     return state.name.lower().replace("_", "-")
 
 
-def _format_schema(schema: Schema) -> str:
+def _format_schema(schema: SchemaStatus) -> str:
     if not schema.version:
         return "none"
     if schema.missing:
@@ -129,7 +129,7 @@ def _format_work(work: Sequence[Work], now: int) -> str:
     return "; ".join(words) or "none"
 
 
-def _document(name: str, schema: Schema, survey: Survey | None) -> dict[str, Any]:
+def _document(name: str, schema: SchemaStatus, survey: Survey | None) -> dict[str, Any]:
     document: dict[str, Any] = {
         "store": name,
         "schema": {

@@ -41,7 +41,7 @@ _EVENT_NUMBER = re.compile(r"[0-9]{1,18}")
 _PLAIN_JSON = "application/json"
 
 
-class HttpRequest(NamedTuple):
+class SentRequest(NamedTuple):
     """A request to send. ``id`` is the JSON-RPC id."""
 
     verb: str
@@ -94,18 +94,18 @@ class HttpClientBinding(ABC):
     # -- what a subclass implements ------------------------------------------------------------
 
     @abstractmethod
-    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+    def write(self, operation: Operation, request: A2AStruct) -> SentRequest:
         """Return the HTTP request of an operation. Raises ``A2AError``."""
 
     @abstractmethod
-    def read_answer(self, reply: Reply, sent: HttpRequest) -> Bytes:
+    def read_answer(self, reply: Reply, sent: SentRequest) -> Bytes:
         """Return the answer in a reply.
 
         Raises the error in it, and ``InvalidAgentResponseError`` for a malformed one.
         """
 
     @abstractmethod
-    def read_event(self, data: bytes, sent: HttpRequest) -> Event | None:
+    def read_event(self, data: bytes, sent: SentRequest) -> Event | None:
         """Return the event in a stream's ``data``; ``None`` if it answers another request.
 
         Raises the error in it.
@@ -131,7 +131,7 @@ class HttpClientBinding(ABC):
         """Return the events of a stream, or the one event of a plain answer."""
         return self.items(self.write(operation, request), context)
 
-    async def items(self, sent: HttpRequest, context: CallContext) -> AsyncIterator[StreamItem]:
+    async def items(self, sent: SentRequest, context: CallContext) -> AsyncIterator[StreamItem]:
         """Yield the events that answer a request."""
         async with self._open(sent, context, accept=EVENT_STREAM, idle=self._idle) as answer:
             if answer.status != 200 or media_type_of(answer.headers) != EVENT_STREAM:
@@ -144,7 +144,7 @@ class HttpClientBinding(ABC):
     @asynccontextmanager
     async def _open(
         self,
-        sent: HttpRequest,
+        sent: SentRequest,
         context: CallContext,
         *,
         accept: str = "",
@@ -185,7 +185,7 @@ class HttpClientBinding(ABC):
             metadata={"operation": operation.name},
         )
 
-    async def _events(self, answer: OpenResponse, sent: HttpRequest) -> AsyncIterator[StreamItem]:
+    async def _events(self, answer: OpenResponse, sent: SentRequest) -> AsyncIterator[StreamItem]:
         parser = SseParser(self._http.max_response)
         async for chunk in answer.chunks():
             for id, _, data in parser.feed(chunk):
@@ -206,7 +206,7 @@ class HttpClientBinding(ABC):
         return None
 
     def _request_headers(
-        self, context: CallContext, sent: HttpRequest, media_type: str, accept: str
+        self, context: CallContext, sent: SentRequest, media_type: str, accept: str
     ) -> dict[str, str]:
         """Return the caller's headers, overridden by those of this call."""
         ours = {
@@ -228,7 +228,7 @@ class HttpClientBinding(ABC):
             ours["traceparent"] = context.traceparent
         return override(self._headers, ours)
 
-    def _checked_answer(self, reply: Reply, sent: HttpRequest) -> Bytes:
+    def _checked_answer(self, reply: Reply, sent: SentRequest) -> Bytes:
         logger.debug("< %d %s", reply.status, _BodyPreview(reply.body))
         try:
             return self.read_answer(reply, sent)
@@ -246,7 +246,7 @@ def media_type_of(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _logged(sent: HttpRequest) -> tuple[str, str, bytes | None]:
+def _logged(sent: SentRequest) -> tuple[str, str, bytes | None]:
     logger.debug("> %s %s %s", sent.verb, redacted(sent.url), _BodyPreview(sent.body or b""))
     return sent.verb, sent.url, sent.body
 

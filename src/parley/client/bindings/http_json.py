@@ -8,7 +8,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from parley.client.bindings.http import Reply
-from parley.client.bindings.http_binding import HttpClientBinding, HttpRequest, media_type_of
+from parley.client.bindings.http_binding import HttpClientBinding, SentRequest, media_type_of
 from parley.client.errors import UnexpectedStatus
 from parley.model.errors import A2AError, InvalidAgentResponseError, MethodNotFoundError
 from parley.model.operations import Operation
@@ -38,7 +38,7 @@ class HttpJsonClientBinding(HttpClientBinding):
         self._base = urlsplit(self.url)
         self._prefers_other = False
 
-    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+    def write(self, operation: Operation, request: A2AStruct) -> SentRequest:
         """Return the HTTP request of an operation."""
         known = any(route.operation is operation for route in self.codec.routes)
         if not known and not self.extends(operation):
@@ -52,7 +52,7 @@ class HttpJsonClientBinding(HttpClientBinding):
                 fragment="",
             )
         )
-        return HttpRequest(verb, url, body)
+        return SentRequest(verb, url, body)
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
@@ -62,7 +62,7 @@ class HttpJsonClientBinding(HttpClientBinding):
         return self._try_both_verbs(sent, context) if operation.safe else self.items(sent, context)
 
     async def _try_both_verbs(
-        self, sent: HttpRequest, context: CallContext
+        self, sent: SentRequest, context: CallContext
     ) -> AsyncIterator[StreamItem]:
         """Yield the events that answer a request, sent with the one verb or the other."""
         attempts = [sent, _with_other_verb(sent)]
@@ -85,7 +85,7 @@ class HttpJsonClientBinding(HttpClientBinding):
                 if is_last:
                     raise
 
-    def read_answer(self, reply: Reply, sent: HttpRequest) -> bytes:
+    def read_answer(self, reply: Reply, sent: SentRequest) -> bytes:
         """Return the body of a reply. Raises the error in it."""
         if not 200 <= reply.status < 300:
             raise self.codec.read_error(reply.status, reply.body)
@@ -94,7 +94,7 @@ class HttpJsonClientBinding(HttpClientBinding):
             raise InvalidAgentResponseError("expected JSON")
         return reply.body
 
-    def read_event(self, data: bytes, sent: HttpRequest) -> Event:
+    def read_event(self, data: bytes, sent: SentRequest) -> Event:
         """Return the event in a stream's ``data``. Raises the error in it."""
         return self.codec.read_event(data)
 
@@ -107,7 +107,7 @@ class HttpJsonClientBinding(HttpClientBinding):
         return True
 
 
-def _with_other_verb(sent: HttpRequest) -> HttpRequest:
+def _with_other_verb(sent: SentRequest) -> SentRequest:
     body = None if sent.verb == "POST" else b"{}"
     return sent._replace(verb=_OTHER_VERB[sent.verb], body=body)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from parley.client.bindings.http import Reply
-from parley.client.bindings.http_binding import HttpClientBinding, HttpRequest
+from parley.client.bindings.http_binding import HttpClientBinding, SentRequest
 from parley.model.operations import Operation
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
@@ -30,7 +30,7 @@ class JsonRpcClientBinding(HttpClientBinding):
         self.codec = self.dialect.jsonrpc
         self._ids = itertools.count(1)
 
-    def write(self, operation: Operation, request: A2AStruct) -> HttpRequest:
+    def write(self, operation: Operation, request: A2AStruct) -> SentRequest:
         """Return the HTTP request of an operation."""
         extends = self.extends(operation)
         name = operation.name if extends else self.codec.names.get(operation.name)
@@ -38,13 +38,13 @@ class JsonRpcClientBinding(HttpClientBinding):
             raise self.unsupported(operation, "JSON-RPC")
         params = self.codec.write_request(operation, request)
         id = next(self._ids)
-        return HttpRequest("POST", self.url, jsonrpc.request(id, name, params), id)
+        return SentRequest("POST", self.url, jsonrpc.request(id, name, params), id)
 
-    def read_answer(self, reply: Reply, sent: HttpRequest) -> msgspec.Raw:
+    def read_answer(self, reply: Reply, sent: SentRequest) -> msgspec.Raw:
         """Return the result in a reply. Raises the error in it."""
         return jsonrpc.parse_response(reply.body, self.codec.read_error, id=sent.id)
 
-    def read_event(self, data: bytes, sent: HttpRequest) -> Event | None:
+    def read_event(self, data: bytes, sent: SentRequest) -> Event | None:
         """Return the event in a stream's ``data``; ``None`` if it answers another request.
 
         Raises the error in it.

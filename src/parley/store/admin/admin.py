@@ -35,7 +35,7 @@ Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/admin.sql``, a piece at a time."""
 
 
-class Schema(msgspec.Struct, frozen=True):
+class SchemaStatus(msgspec.Struct, frozen=True):
     """The version of a store's schema (0: there is no store yet), and the missing migrations."""
 
     version: int
@@ -84,7 +84,7 @@ class StoreAdmin(Protocol):
         """The store's address, without password."""
         ...
 
-    def schema(self) -> Schema:
+    def schema(self) -> SchemaStatus:
         """Return the version of the schema. Changes nothing."""
         ...
 

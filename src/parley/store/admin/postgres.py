@@ -12,7 +12,7 @@ import psycopg
 
 from parley.store.admin.admin import (
     Prunable,
-    Schema,
+    SchemaStatus,
     Survey,
     context_rows,
     head_row,
@@ -82,10 +82,10 @@ class PostgresAdmin:
         """The address, without user and password."""
         return self._address.name
 
-    def schema(self) -> Schema:
+    def schema(self) -> SchemaStatus:
         """Return the version of the schema. Changes nothing."""
         versions = inspect(self._address)
-        return Schema(versions.found, versions.missing)
+        return SchemaStatus(versions.found, versions.missing)
 
     def migrate(self) -> Sequence[Migration]:
         """Create the schema, or bring it up to date; return the migrations done."""

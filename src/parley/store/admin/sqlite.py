@@ -14,7 +14,7 @@ import msgspec
 
 from parley.store.admin.admin import (
     Prunable,
-    Schema,
+    SchemaStatus,
     Survey,
     context_rows,
     head_row,
@@ -73,18 +73,18 @@ class SqliteAdmin:
         """The path of the file."""
         return str(self._path)
 
-    def schema(self) -> Schema:
+    def schema(self) -> SchemaStatus:
         """Return the version of the schema. Changes nothing."""
         known = migrations("sqlite")
         if not self._path.exists() or self._path.stat().st_size == 0:
-            return Schema(0, known)
+            return SchemaStatus(0, known)
         version = self._read(_version)
         if version > known[-1].version:
             raise StoreUnavailable(
                 f"{self._path} has schema version {version}, written by a later version of Parley; "
                 f"this one knows up to {known[-1].version}: upgrade it"
             )
-        return Schema(version, [each for each in known if each.version > version])
+        return SchemaStatus(version, [each for each in known if each.version > version])
 
     def migrate(self) -> Sequence[Migration]:
         """Create the schema, or bring it up to date; return the migrations done."""
