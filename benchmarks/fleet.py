@@ -44,12 +44,7 @@ class Kind(NamedTuple):
 
 
 BUSES = {"postgres": "PostgreSQL alone", "redis": "with Redis", "none": "without a bus"}
-KINDS = (
-    Kind(PARLEY, "postgres"),
-    Kind(PARLEY, "redis"),
-    Kind(PARLEY, "none"),
-    Kind(OFFICIAL, ""),
-)
+KINDS = (Kind(PARLEY, "postgres"), Kind(PARLEY, "redis"), Kind(PARLEY, "none"), Kind(OFFICIAL, ""))
 
 
 class Services:

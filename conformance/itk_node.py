@@ -21,15 +21,7 @@ from msgspec.structs import replace
 from pyproto.instruction_pb2 import CallAgent, Instruction
 
 import parley
-from parley import (
-    Agent,
-    Message,
-    Part,
-    Role,
-    Task,
-    TaskStatusUpdateEvent,
-    Turn,
-)
+from parley import Agent, Message, Part, Role, Task, TaskStatusUpdateEvent, Turn
 from parley.client.calls.service import RemoteService
 
 BINDINGS = {"JSONRPC": "JSONRPC", "GRPC": "GRPC", "HTTP_JSON": "HTTP+JSON", "REST": "HTTP+JSON"}

@@ -15,17 +15,7 @@ import asyncio
 import os
 from uuid import uuid4
 
-from parley import (
-    Agent,
-    AgentExtension,
-    Caller,
-    Message,
-    Part,
-    Role,
-    Settings,
-    Turn,
-    serve,
-)
+from parley import Agent, AgentExtension, Caller, Message, Part, Role, Settings, Turn, serve
 
 REQUIRED = AgentExtension(
     uri="urn:a2a:tck:required-extension",

@@ -10,11 +10,7 @@ import parley
 import sailboat
 import time_agent
 
-AGENTS = {
-    "/time": time_agent.agent,
-    "/boats": sailboat.agent,
-    "/flights": flight_booking.agent,
-}
+AGENTS = {"/time": time_agent.agent, "/boats": sailboat.agent, "/flights": flight_booking.agent}
 
 if __name__ == "__main__":
     parley.serve(AGENTS, port=9999)

@@ -12,11 +12,7 @@ import parley
 import sailboat
 import time_agent
 
-TENANTS = {
-    "acme": time_agent.agent,
-    "globex": time_agent.agent,
-    "initech": sailboat.agent,
-}
+TENANTS = {"acme": time_agent.agent, "globex": time_agent.agent, "initech": sailboat.agent}
 
 if __name__ == "__main__":
     parley.serve(tenants=TENANTS, port=9999)

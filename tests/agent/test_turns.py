@@ -115,8 +115,7 @@ async def test_five_senders_to_one_parked_task_each_get_their_own_reply(talk: An
     async with talk(agent) as caller:
         task = await caller.task("go")
         replies = await asyncio.gather(
-            *(caller.task(f"answer {n}", task_id=task.id) for n in range(5)),
-            return_exceptions=True,
+            *(caller.task(f"answer {n}", task_id=task.id) for n in range(5)), return_exceptions=True
         )
         tasks = [r for r in replies if isinstance(r, Task)]
         refused = [r for r in replies if not isinstance(r, Task)]
@@ -257,9 +256,7 @@ async def test_an_immediate_return_gives_a_task_that_is_in_the_log(talk: Any) ->
         assert rest[-1].event.status.state is TaskState.COMPLETED
 
 
-async def test_a_blocking_send_answers_at_the_ceiling_with_the_task_as_it_stands(
-    talk: Any,
-) -> None:
+async def test_a_blocking_send_answers_at_the_ceiling_with_the_task_as_it_stands(talk: Any) -> None:
     agent = Agent("Slow", direct_reply_timeout=0.0, blocking_timeout=0.1)
     go_on = asyncio.Event()
 

@@ -240,10 +240,7 @@ async def test_what_the_card_does_not_declare_is_refused_before_it_is_asked() ->
 
 
 async def test_the_extended_card_is_asked_for_where_there_is_one_and_replaces_the_card() -> None:
-    more = {
-        **card("http://x", IDEMPOTENT_SEND, streaming=False),
-        "name": "More",
-    }
+    more = {**card("http://x", IDEMPOTENT_SEND, streaming=False), "name": "More"}
     more["capabilities"]["pushNotifications"] = True
     agent = Agent(more, HI, {"configs": []}, capabilities={"extendedAgentCard": True})
     async with talk(agent, bearer="secret") as (remote, server):

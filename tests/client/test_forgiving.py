@@ -49,8 +49,7 @@ def update(state: str, text: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "moment",
-    ["2026-01-31T12:00:00", "2026-01-31T12:00:00.000000", "2026-01-31 12:00:00+00:00"],
+    "moment", ["2026-01-31T12:00:00", "2026-01-31T12:00:00.000000", "2026-01-31 12:00:00+00:00"]
 )
 async def test_a_moment_without_a_zone_is_utc(moment: str) -> None:
     status = {"state": "TASK_STATE_COMPLETED", "timestamp": moment}

@@ -85,10 +85,7 @@ def test_a_ready_message_is_sent_as_it_is_and_completed_by_what_is_given_beside(
     assert to_message(ready) == ready
     changed = to_message(ready, context_id="c-1", metadata={"skill": "s"}, data=5)
     assert changed == msgspec.structs.replace(
-        ready,
-        context_id="c-1",
-        metadata={"skill": "s"},
-        parts=(Part(text="x"), Part(data=5)),
+        ready, context_id="c-1", metadata={"skill": "s"}, parts=(Part(text="x"), Part(data=5))
     )
 
 

@@ -44,11 +44,7 @@ async def bobs(addresses: Sequence[str], speech: Speech) -> AsyncIterator[list[A
         yield [
             await stack.enter_async_context(
                 reach(
-                    addresses,
-                    speech,
-                    headers=headers,
-                    idempotent=True,
-                    extensions=[TaskSearch()],
+                    addresses, speech, headers=headers, idempotent=True, extensions=[TaskSearch()]
                 )
             )
             for headers in BOBS.values()

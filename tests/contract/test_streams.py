@@ -6,14 +6,7 @@ import asyncio
 
 import pytest
 
-from parley import (
-    Message,
-    Part,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from parley import Message, Part, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 from parley.model.errors import TaskNotFoundError, UnsupportedOperationError
 from tests.contract.agents import release
 

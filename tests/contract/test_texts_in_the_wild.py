@@ -127,9 +127,7 @@ ANSWERED = {
         headers=LATEST,
     ),
     "the id of a message beside it, over HTTP+JSON": Typed(
-        "the same as a body",
-        {"messageId": "m-1", "message": HELLO},
-        "/v1/message:send",
+        "the same as a body", {"messageId": "m-1", "message": HELLO}, "/v1/message:send"
     ),
     "the id of a message beside it, over HTTP+JSON of 1.0": Typed(
         "the same as a body of 1.0",
@@ -207,9 +205,7 @@ STREAMED = {
         "the picture that has /sendMessage", {"message": WITH_ID}, "/sendMessageStream"
     ),
     "/message:stream with an envelope": Typed(
-        "apps for phones, as above",
-        rpc("message.stream", {"message": WITH_ID}),
-        "/message:stream",
+        "apps for phones, as above", rpc("message.stream", {"message": WITH_ID}), "/message:stream"
     ),
 }
 

@@ -226,10 +226,7 @@ async def test_only_what_changes_nothing_is_sent_a_second_time(tmp_path: Path) -
         url = await stack.enter_async_context(front(tmp_path, port))
         for method in ("GET", "POST"):
             seen.clear()
-            async with (
-                asyncio.timeout(BOUND),
-                aiohttp.request(method, f"{url}/tasks/1") as reply,
-            ):
+            async with asyncio.timeout(BOUND), aiohttp.request(method, f"{url}/tasks/1") as reply:
                 assert reply.status >= 500
             assert set(seen) == {method}
             assert (len(seen) > 1) == (method == "GET")

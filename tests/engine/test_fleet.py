@@ -158,9 +158,7 @@ async def test_a_message_that_no_turn_took_is_refused_on_every_replica(fleet: Fl
     assert "hello?" not in [m.text for m in final.history]
 
 
-async def test_a_sender_elsewhere_is_answered_when_authorisation_is_required(
-    fleet: Fleet,
-) -> None:
+async def test_a_sender_elsewhere_is_answered_when_authorisation_is_required(fleet: Fleet) -> None:
     agent = Agent("Guarded")
     granted = asyncio.Event()
 
@@ -473,9 +471,7 @@ async def test_a_host_that_cannot_start_lets_go_of_the_store() -> None:
 # -- draining --------------------------------------------------------------------------------------
 
 
-async def test_a_replica_that_drains_hands_its_turns_over_at_once(
-    new_replica: Any,
-) -> None:
+async def test_a_replica_that_drains_hands_its_turns_over_at_once(new_replica: Any) -> None:
     gate = Gate()
     fleet = Fleet(new_replica)
     one = await fleet.add(gate.agent)

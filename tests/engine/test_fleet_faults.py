@@ -10,16 +10,7 @@ from parley import Agent, TaskState, Turn
 from parley.engine.turn.task_runner import ATTEMPT_KEY
 from parley.model.errors import OverloadedError, UnsupportedOperationError
 from parley.model.tasks import TaskStatusUpdateEvent
-from tests.engine.fleet import (
-    Fleet,
-    Gate,
-    MortalStore,
-    events_of,
-    get,
-    states,
-    until_state,
-    where,
-)
+from tests.engine.fleet import Fleet, Gate, MortalStore, events_of, get, states, until_state, where
 from tests.polling import until
 
 pytestmark = pytest.mark.anyio

@@ -322,9 +322,7 @@ class SlowToCount(SqliteTaskStore):
         raise AssertionError
 
 
-async def test_a_lifespan_that_is_cancelled_while_it_begins_leaves_nothing_open(
-    path: Path,
-) -> None:
+async def test_a_lifespan_that_is_cancelled_while_it_begins_leaves_nothing_open(path: Path) -> None:
     async with nothing_is_left(path):
         store = SlowToCount(path)
         store.asked = asyncio.Event()

@@ -122,9 +122,7 @@ async def test_a_message_that_two_tenants_send_alike_is_no_repeat(shops):
         for name in ("acme", "globex", "acme"):
             tenant = Tenant(host, name)
             tenant.context = CallContext(
-                tenant=name,
-                caller=tenant.context.caller,
-                extensions=frozenset({IDEMPOTENT_SEND}),
+                tenant=name, caller=tenant.context.caller, extensions=frozenset({IDEMPOTENT_SEND})
             )
             tasks.append((await tenant.send("shoes", message_id="m-1")).id)
         assert tasks[0] == tasks[2] != tasks[1]

@@ -106,10 +106,7 @@ async def test_a_stream_shows_what_the_task_shows(remote: parley.RemoteAgent) ->
 
 async def test_what_an_extension_refuses_is_refused(remote: parley.RemoteAgent) -> None:
     message = Message(
-        message_id="m",
-        role=Role.USER,
-        parts=(Part(text="Hi"),),
-        metadata={URI: {"timestamp": 7}},
+        message_id="m", role=Role.USER, parts=(Part(text="Hi"),), metadata={URI: {"timestamp": 7}}
     )
     request = SendMessageRequest(message=message)
     with pytest.raises(InvalidParamsError):  # past the client's own extension

@@ -237,9 +237,7 @@ async def test_parked_and_queued_tasks_are_canceled_at_once(tmp_path: Path) -> N
                 await remote.send("more", task_id=task.id)
 
 
-async def test_five_callers_who_answer_one_question_each_get_their_own_turn(
-    tmp_path: Path,
-) -> None:
+async def test_five_callers_who_answer_one_question_each_get_their_own_turn(tmp_path: Path) -> None:
     agent = Agent("Quiz")
 
     @agent.skill

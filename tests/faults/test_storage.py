@@ -201,10 +201,7 @@ async def test_a_lock_of_another_program_delays_tasks_and_loses_none(
 
     path = tmp_path / "tasks.db"
     app = parley.asgi(agent, store=SqliteTaskStore(path, busy_timeout=0.1))
-    async with (
-        serving(app) as url,
-        parley.connect(url, retries=0, idempotent=False) as remote,
-    ):
+    async with serving(app) as url, parley.connect(url, retries=0, idempotent=False) as remote:
         started = await remote.send("go", return_immediately=True)
         assert isinstance(started, Task)
         stream = remote.subscribe(started.id)

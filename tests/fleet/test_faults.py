@@ -91,10 +91,7 @@ async def test_the_database_dies_stands_still_and_is_restarted(
 @pytest.mark.parametrize("seed", range(schedules(1)))
 async def test_the_database_is_slow_locked_and_interrupted(fleet_of: FleetOf, seed: int) -> None:
     chance = random.Random(seed)
-    async with (
-        fleet_of(2, bus=BUSES[seed % 2], seed=seed) as fleet,
-        load(fleet, seed) as callers,
-    ):
+    async with fleet_of(2, bus=BUSES[seed % 2], seed=seed) as fleet, load(fleet, seed) as callers:
         for fault in chance.sample(faults.STORE_TROUBLE, len(faults.STORE_TROUBLE)):
             await fault(fleet, chance)
         await callers.until(20)

@@ -174,9 +174,7 @@ def test_an_event_is_wrapped_under_its_name(event, member):
 
 def test_the_text_of_a_message_is_that_of_its_text_parts():
     message = Message(
-        message_id="m",
-        role=Role.AGENT,
-        parts=[Part(text="one "), Part(data=1), Part(text="two")],
+        message_id="m", role=Role.AGENT, parts=[Part(text="one "), Part(data=1), Part(text="two")]
     )
     assert message.text == str(message) == "one two"
 

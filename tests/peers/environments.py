@@ -38,9 +38,7 @@ class Peer(NamedTuple):
 
 
 PYTHON_1_3 = Peer(
-    "a2a-sdk-1.3",
-    "PARLEY_OFFICIAL_SDK_PYTHON",
-    ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn"),
+    "a2a-sdk-1.3", "PARLEY_OFFICIAL_SDK_PYTHON", ("a2a-sdk[http-server,grpc]==1.3.0", "uvicorn")
 )
 PYTHON_0_3 = Peer(
     "a2a-sdk-0.3",

@@ -105,10 +105,7 @@ async def performing(cell: Cell) -> AsyncIterator[dict[str, Perform]]:
             yield {name: ours(url, cell.binding, cell.version) for name, ours in OURS.items()}
         return
     words = await asyncio.to_thread(command, TABLE[cell.peer].peer, f"clients/{side.script}")
-    async with (
-        our_server(side.settings) as url,
-        official_process(words, PATIENCE) as process,
-    ):
+    async with our_server(side.settings) as url, official_process(words, PATIENCE) as process:
         where = (url, cell.binding, cell.version)
         if side.operations:
             yield {CLIENT: by_operations(cell.peer, process, where, side.operations)}

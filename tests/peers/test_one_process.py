@@ -21,9 +21,6 @@ def test_messages_are_exchanged_over_grpc_with_the_official_sdk_in_the_same_proc
         [python, "-c", where], capture_output=True, text=True, check=True, timeout=30
     ).stdout.strip()
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), packages, version],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, str(SCRIPT), packages, version], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "both", done.stderr

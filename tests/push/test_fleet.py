@@ -52,8 +52,7 @@ class Counter:
 async def send(replica: Replica, url: str) -> Task:
     asked = replica.request("go", return_immediately=True)
     configuration = SendMessageConfiguration(
-        return_immediately=True,
-        task_push_notification_config=TaskPushNotificationConfig(url=url),
+        return_immediately=True, task_push_notification_config=TaskPushNotificationConfig(url=url)
     )
     request = SendMessageRequest(message=asked.message, configuration=configuration)
     reply = await replica.service.send_message(request, replica.context)
@@ -294,10 +293,7 @@ class Forgetful(MortalStore):
 @pytest.mark.parametrize("what", ["claim_pushes", "put_push"])
 async def test_a_webhook_is_told_though_nobody_heard_who_tells_it(what: str) -> None:
     logs, lease = MemoryLogs(), Lease(SHORTEST_LEASE)
-    stores = [
-        MortalStore(logs=logs, lease=lease),
-        Forgetful(what, logs=logs, lease=lease),
-    ]
+    stores = [MortalStore(logs=logs, lease=lease), Forgetful(what, logs=logs, lease=lease)]
     fleet = Fleet(lambda: stores.pop(0))
     counter = Counter()
     sure, unsure = await fleet.add(counter.agent), await fleet.add(counter.agent)

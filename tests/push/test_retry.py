@@ -68,8 +68,7 @@ def test_the_retry_policy_outlives_a_deploy_of_the_receiver_and_then_gives_up() 
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"timeout": 0}, {"first_delay": -1}, {"longest_delay": float("nan")}, {"quick": 1e9}],
+    "wrong", [{"timeout": 0}, {"first_delay": -1}, {"longest_delay": float("nan")}, {"quick": 1e9}]
 )
 def test_a_retry_policy_with_impossible_times_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 import parley
-from parley.model.errors import (
-    PushNotificationNotSupportedError,
-    UnsupportedOperationError,
-)
+from parley.model.errors import PushNotificationNotSupportedError, UnsupportedOperationError
 from parley.server.app import create_app
 from parley.server.endpoint import Endpoint
 from tests.client.talk import Agent as Scripted

@@ -37,12 +37,7 @@ TABLE = {
     "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
     "INTERNAL_ERROR": (-32603, 500, "INTERNAL"),
 }
-GRPC_CODES = {
-    "INVALID_ARGUMENT": 3,
-    "NOT_FOUND": 5,
-    "FAILED_PRECONDITION": 9,
-    "INTERNAL": 13,
-}
+GRPC_CODES = {"INVALID_ARGUMENT": 3, "NOT_FOUND": 5, "FAILED_PRECONDITION": 9, "INTERNAL": 13}
 
 
 async def refusals(wire: Wire) -> dict[str, Any]:
@@ -176,8 +171,7 @@ async def test_rule_07_the_client_takes_the_statuses_of_older_tables(status, kin
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(-32001, TaskNotFoundError), (-32003, PushNotificationNotSupportedError)],
+    ("code", "kind"), [(-32001, TaskNotFoundError), (-32003, PushNotificationNotSupportedError)]
 )
 async def test_rule_07_the_client_goes_by_the_code_where_there_is_no_reason(code, kind):
     async def answer(exchange: Exchange) -> None:

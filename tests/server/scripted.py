@@ -6,12 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from parley.model.cards import (
-    AgentCapabilities,
-    AgentCard,
-    AgentExtension,
-    AgentSkill,
-)
+from parley.model.cards import AgentCapabilities, AgentCard, AgentExtension, AgentSkill
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.requests import Empty, ListTasksResponse

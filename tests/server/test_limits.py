@@ -132,11 +132,7 @@ async def serve(agent: Agent, way: dict[str, Any], **options: Any) -> AsyncItera
 
 def saying(skill: str = "wait", *, at_once: bool = False, **more: Any) -> SendMessageRequest:
     message = Message(
-        message_id="m",
-        role=Role.USER,
-        parts=(Part(text="x"),),
-        metadata={"skill": skill},
-        **more,
+        message_id="m", role=Role.USER, parts=(Part(text="x"),), metadata={"skill": skill}, **more
     )
     configuration = SendMessageConfiguration(return_immediately=at_once)
     return SendMessageRequest(message=message, configuration=configuration)

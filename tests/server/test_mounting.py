@@ -78,14 +78,8 @@ async def test_a_root_without_an_agent_lists_those_there_are(two):
     assert response.status == 200
     assert response.json == {
         "agents": [
-            {
-                "url": f"{two}/time",
-                "card": f"{two}/time{CARD}",
-            },
-            {
-                "url": f"{two}/report",
-                "card": f"{two}/report{CARD}",
-            },
+            {"url": f"{two}/time", "card": f"{two}/time{CARD}"},
+            {"url": f"{two}/report", "card": f"{two}/report{CARD}"},
         ]
     }
     assert (await ask(two, "HEAD", "/")).status == 200

@@ -243,8 +243,7 @@ def test_a_path_is_an_agents_or_a_tenants():
 
 
 @pytest.mark.parametrize(
-    ("id", "said"),
-    [("acme", "Acme for 'acme'"), ("x", "X for ''"), ("root-key", "Root for ''")],
+    ("id", "said"), [("acme", "Acme for 'acme'"), ("x", "X for ''"), ("root-key", "Root for ''")]
 )
 async def test_an_assistant_is_found_by_its_name(mixed, id, said):
     for path in (f"/a2a/{id}", f"/a2a/{id}/"):

@@ -144,10 +144,7 @@ class Fleet:
     # -- asking --------------------------------------------------------------------------------
 
     async def ask(
-        self,
-        replica: Replica,
-        work: Callable[[AgentService], Awaitable[Any]],
-        timeout: float,
+        self, replica: Replica, work: Callable[[AgentService], Awaitable[Any]], timeout: float
     ) -> Any:
         """Have a replica do something, over the network. Raises ``Cut``, ``A2AError``,
         ``TimeoutError``.

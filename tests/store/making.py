@@ -66,11 +66,7 @@ def chunk(
 
 
 def task(
-    task_id: str,
-    state: TaskState = TaskState.SUBMITTED,
-    *,
-    context_id: str = "",
-    at: int = AT,
+    task_id: str, state: TaskState = TaskState.SUBMITTED, *, context_id: str = "", at: int = AT
 ) -> Task:
     return Task(
         id=task_id,

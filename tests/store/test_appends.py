@@ -313,9 +313,7 @@ async def test_a_request_to_cancel_is_kept_until_the_end(store: TaskStore) -> No
 
 
 @pytest.mark.L4
-async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(
-    store: TaskStore,
-) -> None:
+async def test_a_task_is_the_fold_of_its_log_whatever_snapshots_there_are(store: TaskStore) -> None:
     folding = Fold()
     first = creation("t", received("a"))
     for event in first.events:

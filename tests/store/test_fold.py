@@ -191,9 +191,7 @@ texts = st.text(max_size=3)
 changes = st.one_of(
     st.builds(
         lambda state, said: status("t", state, said),
-        st.sampled_from(
-            [TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED],
-        ),
+        st.sampled_from([TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED]),
         texts,
     ),
     st.builds(

@@ -75,10 +75,7 @@ async def test_a_finished_task_is_replayed_from_anywhere(
 async def test_a_long_log_is_read_in_pages(store: TaskStore, hints: LocalHints) -> None:
     chunks = [chunk("t", "x") for _ in range(3 * PAGE)]
     await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    async with (
-        asyncio.timeout(10),
-        aclosing(follow(store, hints, "t", 0, poll=60)) as batches,
-    ):
+    async with asyncio.timeout(10), aclosing(follow(store, hints, "t", 0, poll=60)) as batches:
         sizes = [len(events) async for events in batches]
     assert (sum(sizes), max(sizes)) == (3 * PAGE + 2, PAGE)
 
@@ -88,10 +85,7 @@ async def test_a_log_of_large_events_is_read_in_small_pages(
 ) -> None:
     chunks = [chunk("t", "x" * 400_000) for _ in range(10)]
     await store.append(creation("t", *chunks, status("t", COMPLETED)))
-    async with (
-        asyncio.timeout(10),
-        aclosing(follow(store, hints, "t", 0, poll=60)) as batches,
-    ):
+    async with asyncio.timeout(10), aclosing(follow(store, hints, "t", 0, poll=60)) as batches:
         sizes = [sum(len(event.payload) for event in events) async for events in batches]
     assert max(sizes) < 1_700_000
 

@@ -121,12 +121,7 @@ BATCH = "A2A has no batches: send each request alone"
         (b"", JSONParseError, "not JSON: it is empty", None),
         (b"{", JSONParseError, "not JSON: it ends too early", None),
         (b"\xff", JSONParseError, "not UTF-8: invalid start byte at byte 0", None),
-        (
-            b'{"id":1,"x":"\xff"',
-            JSONParseError,
-            "not UTF-8: invalid start byte at byte 13",
-            None,
-        ),
+        (b'{"id":1,"x":"\xff"', JSONParseError, "not UTF-8: invalid start byte at byte 13", None),
         (
             call('"\\ud800"'),
             JSONParseError,

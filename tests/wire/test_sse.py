@@ -96,10 +96,7 @@ def test_what_is_framed_is_read_back_under_every_cut(events, line_end, cuts):
     for start, end in pairwise(places):
         read += parser.feed(stream[start:end])
     assert [(event.data, event.id) for event in read] == [
-        (
-            data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"),
-            None if id is None else str(id),
-        )
+        (data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"), None if id is None else str(id))
         for data, id in events
     ]
 

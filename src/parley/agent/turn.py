@@ -202,11 +202,7 @@ class Turn(TurnFacts):
     ) -> R: ...
 
     async def step(
-        self,
-        key: str,
-        function: Callable[P, Any],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, key: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs
     ) -> Any:
         """Call a function once in the life of the task; later attempts replay its result.
 

@@ -9,13 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from parley.client.errors import (
-    ClientError,
-    Disconnected,
-    UnexpectedStatus,
-    Unreachable,
-    Untrusted,
-)
+from parley.client.errors import ClientError, Disconnected, UnexpectedStatus, Unreachable, Untrusted
 from parley.model.backoff import Backoff
 from parley.model.errors import A2AError, OverloadedError
 

@@ -53,10 +53,7 @@ def record_of(caller: Caller) -> StoredCaller | None:
     if caller == ANONYMOUS:
         return None
     return StoredCaller(
-        id=caller.id,
-        issuer=caller.issuer,
-        authenticated=caller.authenticated,
-        claims=caller.claims,
+        id=caller.id, issuer=caller.issuer, authenticated=caller.authenticated, claims=caller.claims
     )
 
 

@@ -41,11 +41,7 @@ def to_part(value: object, *, media_type: str = "", filename: str = "") -> Part:
     if isinstance(value, Part):
         return checked(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        return Part(
-            raw=bytes(value),
-            media_type=media_type or _guess(filename),
-            filename=filename,
-        )
+        return Part(raw=bytes(value), media_type=media_type or _guess(filename), filename=filename)
     if isinstance(value, Path):
         name = filename or value.name
         return Part(raw=value.read_bytes(), media_type=media_type or _guess(name), filename=name)

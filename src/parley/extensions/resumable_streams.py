@@ -44,8 +44,7 @@ def numbered(item: StreamItem) -> Event:
     if item.seq is None or isinstance(event, Message):
         return event
     return replace(
-        event,
-        metadata={**(event.metadata or {}), RESUMABLE_STREAMS: {"generation": item.seq}},
+        event, metadata={**(event.metadata or {}), RESUMABLE_STREAMS: {"generation": item.seq}}
     )
 
 

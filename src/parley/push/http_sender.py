@@ -78,10 +78,7 @@ class HttpSender:
             async with (
                 asyncio.timeout(self._timeout),
                 session.post(
-                    url,
-                    data=body,
-                    headers=headers_of(push, notification_id),
-                    allow_redirects=False,
+                    url, data=body, headers=headers_of(push, notification_id), allow_redirects=False
                 ) as response,
             ):
                 return _failure_of(response)  # the body is not read

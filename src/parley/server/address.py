@@ -16,12 +16,7 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~%!$&'()*+,;=:@-]+)*/?")
 FORWARDED_ADDRESS = (b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-Prefix")
 """The headers in which a trusted proxy states the public address of a server."""
 
-FORWARDED_SCHEME = (
-    b"X-Forwarded-Proto",
-    b"X-Forwarded-Protocol",
-    b"X-Forwarded-Ssl",
-    b"Forwarded",
-)
+FORWARDED_SCHEME = (b"X-Forwarded-Proto", b"X-Forwarded-Protocol", b"X-Forwarded-Ssl", b"Forwarded")
 """The headers by which ASGI servers let a peer change the scheme of a request."""
 
 _SCHEME_CLAIMS = frozenset(name.lower() for name in FORWARDED_SCHEME)

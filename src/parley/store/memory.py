@@ -38,13 +38,7 @@ from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.errors import DuplicateReceipt, StoreError, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
-from parley.store.protocols.task_log import (
-    PAGE_BYTES,
-    Append,
-    Committed,
-    LogPosition,
-    TaskRecord,
-)
+from parley.store.protocols.task_log import PAGE_BYTES, Append, Committed, LogPosition, TaskRecord
 from parley.store.protocols.webhooks import ActivePushes, PushRecord, PushState
 from parley.store.pushes import active_of, merge
 from parley.store.snapshot import StoredTask

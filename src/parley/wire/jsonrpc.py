@@ -10,11 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from parley.model.errors import (
-    A2AError,
-    InvalidAgentResponseError,
-    InvalidRequestError,
-)
+from parley.model.errors import A2AError, InvalidAgentResponseError, InvalidRequestError
 from parley.wire.errors import details_of, error_of
 from parley.wire.json import protojson
 from parley.wire.json.syntax import Bytes, not_json

@@ -86,12 +86,7 @@ def events(url: str, task_id: str, after: str = "") -> list[tuple[str, str]]:
     request = urllib.request.Request(
         url,
         json.dumps(
-            {
-                "jsonrpc": "2.0",
-                "id": 1,
-                "method": "SubscribeToTask",
-                "params": {"id": task_id},
-            }
+            {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
         ).encode(),
         {"content-type": "application/json", "a2a-version": "1.0", "accept": "text/event-stream"}
         | ({"last-event-id": after} if after else {}),

@@ -103,10 +103,7 @@ async def test_a_refusal_of_the_content_is_the_agents_own() -> None:
 async def test_a_media_type_of_the_callers_own_is_not_changed() -> None:
     agent = PlainJson()
     headers = {"content-TYPE": "application/x-own+json"}
-    async with (
-        scripted(agent) as server,
-        connect(server.url, headers=headers, retries=0) as remote,
-    ):
+    async with scripted(agent) as server, connect(server.url, headers=headers, retries=0) as remote:
         with pytest.raises(UnexpectedStatus, match="answered 415"):
             await remote.send("go")
         assert [kind for _, kind in agent.sent] == ["application/x-own+json"]

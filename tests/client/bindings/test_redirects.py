@@ -46,10 +46,7 @@ async def test_credentials_are_for_the_server_that_was_named_not_for_one_that_it
     async def wants(exchange: Exchange) -> None:
         await exchange.body_of(b"who?", 401, www_authenticate="Bearer")
 
-    async with (
-        scripted(wants) as there,
-        scripted(leads_to(f"{there.url}/card.json")) as here,
-    ):
+    async with scripted(wants) as there, scripted(leads_to(f"{there.url}/card.json")) as here:
         with pytest.raises(AuthenticationRequired, match=f"{there.url}/card.json wants"):
             await connect(f"{here.url}/card.json", **SECRETS)
         assert len(here.exchanges) == len(there.exchanges) == 1

@@ -259,12 +259,7 @@ async def test_grpc_out_of_reach_is_left_for_http(dead: str) -> None:
 async def test_a_step_down_to_an_older_version_is_a_warning(
     dead: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    old_task = {
-        "kind": "task",
-        "id": "t-1",
-        "contextId": "c-1",
-        "status": {"state": "completed"},
-    }
+    old_task = {"kind": "task", "id": "t-1", "contextId": "c-1", "status": {"state": "completed"}}
     async with line(Agent(old_task), at(ONE, dead), at(OLD, "/old")) as (remote, server):
         assert (await remote.get("t-1")).state is TaskState.COMPLETED
         assert remote.version == "0.3"
@@ -275,12 +270,7 @@ async def test_a_step_down_to_an_older_version_is_a_warning(
 
 @pytest.mark.parametrize(
     "refusal",
-    [
-        error(-32009, "only 2.0 here"),
-        error(-32009, "only 2.0 here", 400),
-        status(404),
-        status(405),
-    ],
+    [error(-32009, "only 2.0 here"), error(-32009, "only 2.0 here", 400), status(404), status(405)],
 )
 async def test_an_interface_that_does_not_speak_what_its_card_says_is_left(refusal: Any) -> None:
     async def agent(exchange: Exchange) -> None:
@@ -361,9 +351,7 @@ async def test_when_all_refuse_all_are_named_and_what_was_said_counts_most(dead:
             await remote.get("t-1")
 
 
-async def test_a_server_that_is_away_is_not_asked_for_another_of_its_interfaces(
-    dead: str,
-) -> None:
+async def test_a_server_that_is_away_is_not_asked_for_another_of_its_interfaces(dead: str) -> None:
     """It may be there again by then, and would be spoken to in another way for good."""
     offers = at(ONE, f"{dead}/a"), at(REST, f"{dead}/b"), at(OLD, f"{dead}/c")
     async with line(Agent(task()), *offers) as (remote, _):

@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 
 from parley.client import connect
-from parley.client.errors import (
-    Disconnected,
-    Timeout,
-    UnexpectedStatus,
-    Unreachable,
-)
+from parley.client.errors import Disconnected, Timeout, UnexpectedStatus, Unreachable
 from parley.client.retry import Retry
-from parley.model.errors import (
-    UnsupportedOperationError,
-)
+from parley.model.errors import UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from tests.client.scripted_server import Exchange, card, scripted

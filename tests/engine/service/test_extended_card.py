@@ -139,10 +139,7 @@ async def test_what_goes_wrong_stays_in_the_log(
             raise made
         return made
 
-    with (
-        caplog.at_level(logging.ERROR, "parley.engine"),
-        pytest.raises(InternalError) as raised,
-    ):
+    with caplog.at_level(logging.ERROR, "parley.engine"), pytest.raises(InternalError) as raised:
         await card_of(agent_with(make), retries=0)
     assert "secret" not in str(raised.value)
     reference = str(raised.value).split()[-1]

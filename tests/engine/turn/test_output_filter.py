@@ -42,11 +42,7 @@ PICTURE = Part(raw=b"x", media_type="image/jpeg")
 
 def picture(**options: Any) -> Message:
     return Message(
-        message_id="m-1",
-        role=Role.USER,
-        parts=(PICTURE,),
-        metadata={"skill": "draw"},
-        **options,
+        message_id="m-1", role=Role.USER, parts=(PICTURE,), metadata={"skill": "draw"}, **options
     )
 
 
@@ -215,8 +211,4 @@ async def test_accepted_modes_hold_until_a_message_names_others(talk: Any) -> No
         task = await caller.task("Hi", accepted_output_modes=("text/plain",))
         await caller.task("Yes", task_id=task.id)
         await caller.task("Yes", task_id=task.id, accepted_output_modes=("text/html",))
-    assert seen == [
-        (("text/plain",), False),
-        (("text/plain",), False),
-        (("text/html",), True),
-    ]
+    assert seen == [(("text/plain",), False), (("text/plain",), False), (("text/html",), True)]

@@ -62,9 +62,7 @@ async def client_of(url: str, binding: str, version: str) -> tuple[AgentCard, Cl
             only.url, only.preferred_transport = spoken.url, spoken.transport
             only.additional_interfaces = None
         config = ClientConfig(
-            httpx_client=http,
-            grpc_channel_factory=insecure_channel,
-            supported_transports=[binding],
+            httpx_client=http, grpc_channel_factory=insecure_channel, supported_transports=[binding]
         )
         clients[url, binding, version] = card, ClientFactory(config).create(only)._transport
     return clients[url, binding, version]

@@ -27,10 +27,7 @@ REQUESTS: dict[str, tuple[str, type]] = {
     "subscribe": ("subscribe", types.SubscribeToTaskRequest),
     "extended_card": ("get_extended_agent_card", types.GetExtendedAgentCardRequest),
     "create_push": ("create_task_push_notification_config", types.TaskPushNotificationConfig),
-    "get_push": (
-        "get_task_push_notification_config",
-        types.GetTaskPushNotificationConfigRequest,
-    ),
+    "get_push": ("get_task_push_notification_config", types.GetTaskPushNotificationConfigRequest),
     "list_push": (
         "list_task_push_notification_configs",
         types.ListTaskPushNotificationConfigsRequest,

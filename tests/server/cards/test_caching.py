@@ -6,11 +6,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from parley.model.errors import (
-    OverloadedError,
-    TaskNotFoundError,
-    UnauthenticatedError,
-)
+from parley.model.errors import OverloadedError, TaskNotFoundError, UnauthenticatedError
 from parley.model.operations import OPERATIONS
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import ListTaskPushNotificationConfigsResponse

@@ -214,11 +214,7 @@ def test_garbage_does_nothing(frame: bytes) -> None:
     assert (found.records, found.heights) == ([], {})
 
 
-@given(
-    where=st.integers(0, 400),
-    what=st.binary(min_size=0, max_size=3),
-    width=st.integers(0, 3),
-)
+@given(where=st.integers(0, 400), what=st.binary(min_size=0, max_size=3), width=st.integers(0, 3))
 def test_a_damaged_frame_never_harms(where: int, what: bytes, width: int) -> None:
     buffer = FrameBuffer("over there")
     buffer.add([event(1, "x" * 50), private(1, 1), event(2)])

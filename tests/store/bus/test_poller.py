@@ -385,9 +385,7 @@ def test_a_reader_elsewhere_gets_every_event_once_and_in_order(
     assert found == list(range(1, last + 1))
 
 
-async def test_a_listener_elsewhere_hears_of_every_message_in_time(
-    logs: MemoryLogs,
-) -> None:
+async def test_a_listener_elsewhere_hears_of_every_message_in_time(logs: MemoryLogs) -> None:
     """With a bus that loses nothing, no poll is needed."""
     here, there = Lossy([], 500), Lossy([], 500)
     here.other, there.other = there, here

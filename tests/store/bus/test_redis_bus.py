@@ -204,10 +204,7 @@ async def test_tls_is_checked(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     )
     port = free_port()
     with redis_service.running(
-        f"tls-port {port}",
-        f"tls-cert-file {cert}",
-        f"tls-key-file {key}",
-        "tls-auth-clients no",
+        f"tls-port {port}", f"tls-cert-file {cert}", f"tls-key-file {key}", "tls-auth-clients no"
     ) as server:
         url = f"rediss://localhost:{port}"
         known = f"{url}?ssl_ca_certs={cert}"

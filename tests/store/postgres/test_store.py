@@ -407,10 +407,7 @@ async def test_replicas_behind_a_pooler_never_run_what_another_prepared(
 
 
 async def _use_by_turns(pooler: PgBouncer) -> None:
-    async with (
-        opened(pooler.new_url()) as one,
-        opened(pooler.new_url()) as two,
-    ):
+    async with opened(pooler.new_url()) as one, opened(pooler.new_url()) as two:
         for n in range(30):
             await asyncio.gather(one.append(creation(f"one{n}")), two.append(creation(f"two{n}")))
             found = await asyncio.gather(
@@ -746,10 +743,7 @@ async def test_a_store_that_is_closed_does_not_wait_for_pruning(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.new_url()
-    async with (
-        opened(url) as store,
-        pruning_held_up(postgres, url, store, monkeypatch) as pruning,
-    ):
+    async with opened(url) as store, pruning_held_up(postgres, url, store, monkeypatch) as pruning:
         async with asyncio.timeout(20):
             await store.close()
         with pytest.raises(StoreUnavailable):

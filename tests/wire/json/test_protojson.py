@@ -124,11 +124,7 @@ def test_numbers_in_data_stay_what_they_are(number, kind, extra):
             ListTasksResponse,
             '{"tasks":[],"nextPageToken":"","pageSize":1,"totalSize":0}',
         ),
-        (
-            '{"id":"t","status":{}}',
-            Task,
-            '{"id":"t","status":{"state":"TASK_STATE_UNSPECIFIED"}}',
-        ),
+        ('{"id":"t","status":{}}', Task, '{"id":"t","status":{"state":"TASK_STATE_UNSPECIFIED"}}'),
         ('{"artifactId":"a"}', Artifact, '{"artifactId":"a","parts":[]}'),
         (
             '{"statusUpdate":{"taskId":"t","status":{"state":1},"final":true}}',

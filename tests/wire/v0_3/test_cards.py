@@ -65,9 +65,7 @@ FULL = {
     "security": [{"oauth": ["read"], "mtls": []}],
     "defaultInputModes": ["text/plain"],
     "defaultOutputModes": ["text/plain"],
-    "skills": [
-        {"id": "s", "name": "S", "description": "", "tags": [], "security": [{"key": []}]},
-    ],
+    "skills": [{"id": "s", "name": "S", "description": "", "tags": [], "security": [{"key": []}]}],
     "supportsAuthenticatedExtendedCard": True,
     "signatures": [{"protected": "p", "signature": "s", "header": {"kid": "1"}}],
     "iconUrl": "https://a.example/icon",
@@ -155,12 +153,7 @@ def test_a_card_in_the_form_of_the_proto_is_read():
 
 @pytest.mark.parametrize(
     "members",
-    [
-        {"name": "a"},
-        {**MINIMAL, "url": 5},
-        {**MINIMAL, "name": 5},
-        {"url": "https://a.example"},
-    ],
+    [{"name": "a"}, {**MINIMAL, "url": 5}, {**MINIMAL, "name": 5}, {"url": "https://a.example"}],
 )
 def test_a_card_that_is_none_is_refused(members):
     with pytest.raises(A2AError):

@@ -159,10 +159,7 @@ def test_a_configuration_is_read():
 
 REFUSED = {
     "nothing": ({}, ["message"]),
-    "no members": (
-        {"message": {}},
-        ["message.messageId", "message.role", "message.parts"],
-    ),
+    "no members": ({"message": {}}, ["message.messageId", "message.role", "message.parts"]),
     "no id": ({"message": {**MESSAGE, "messageId": ""}}, ["message.messageId"]),
     "no parts": ({"message": {**MESSAGE, "parts": []}}, ["message.parts"]),
     "parts that are none": ({"message": {**MESSAGE, "parts": "x"}}, ["message.parts"]),
@@ -438,17 +435,7 @@ def test_events_without_kinds_are_told_apart():
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        None,
-        5,
-        "text",
-        [],
-        {},
-        {"kind": "task"},
-        {"kind": "nonsense"},
-        {"kind": 5},
-    ],
+    "answer", [None, 5, "text", [], {}, {"kind": "task"}, {"kind": "nonsense"}, {"kind": 5}]
 )
 def test_answers_that_are_none_are_the_agents_fault(answer):
     with pytest.raises(InvalidAgentResponseError):

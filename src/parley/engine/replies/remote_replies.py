@@ -95,8 +95,7 @@ class RemoteReplies:
             raise _not_kept(handle.task_id)
         if not turn and record.task.state is TaskState.INPUT_REQUIRED:
             raise OverloadedError(
-                "the message is kept, and waits for its turn; look at the task later",
-                retry_after=1,
+                "the message is kept, and waits for its turn; look at the task later", retry_after=1
             )
         return record.task
 
@@ -190,10 +189,7 @@ class RemoteReplies:
             if record is None or record.task.state.is_terminal:
                 return
             try:
-                async with (
-                    asyncio.timeout(timeout),
-                    aclosing(self._after(record, live)) as batches,
-                ):
+                async with asyncio.timeout(timeout), aclosing(self._after(record, live)) as batches:
                     async for _ in batches:
                         pass
             except (TimeoutError, TaskGone):

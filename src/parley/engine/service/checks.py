@@ -71,12 +71,7 @@ def _check_output(configuration: SendMessageConfiguration, modes: Sequence[str])
 
 
 async def owned(
-    store: TaskLog,
-    task_id: str,
-    scope: Scope,
-    *,
-    history: int | None = 0,
-    artifacts: bool = False,
+    store: TaskLog, task_id: str, scope: Scope, *, history: int | None = 0, artifacts: bool = False
 ) -> TaskRecord:
     """Return a task of this scope, with ``history`` of its last messages and maybe its artifacts.
 

@@ -10,12 +10,7 @@ from parley.engine.turn.output_filter import OutputFilter
 from parley.model.encoding import encode
 from parley.model.parts import Artifact, Message
 from parley.model.struct import Timestamp
-from parley.model.tasks import (
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from parley.model.tasks import TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
 from parley.store.events import PUBLIC_TYPES, PrivateEvent, TaskEvent
 from parley.store.fold import Fold
 from parley.store.protocols.contexts import Receipt
@@ -132,11 +127,7 @@ class TaskWriter:
         self._option("exchange", exchange)
 
     def open_turn(
-        self,
-        *,
-        taken: int = 0,
-        receipts: Sequence[Receipt] = (),
-        pushes: Sequence[PushRecord] = (),
+        self, *, taken: int = 0, receipts: Sequence[Receipt] = (), pushes: Sequence[PushRecord] = ()
     ) -> None:
         """Open a turn with this batch; it takes ``taken`` waiting messages."""
         self._options["turn_open"] = True

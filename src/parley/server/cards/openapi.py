@@ -46,13 +46,8 @@ _ONE_OF: dict[type[A2AStruct], tuple[str, ...]] = {
         for kind in (SendMessageResponse, StreamResponse, SecurityScheme, OAuthFlows)
     },
 }
-_NARROWER = {
-    "historyLength": {"minimum": 0},
-    "pageSize": {"minimum": 0, "maximum": 100},
-}
-_EXAMPLE = {
-    "message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]},
-}
+_NARROWER = {"historyLength": {"minimum": 0}, "pageSize": {"minimum": 0, "maximum": 100}}
+_EXAMPLE = {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}}
 _BY_HTTP = {
     405: "There is such a path, for another verb.",
     413: "The body is larger than the server takes.",
@@ -61,11 +56,7 @@ _BY_HTTP = {
 
 
 def document(
-    card: AgentCard,
-    extensions: Sequence[Extension] = (),
-    *,
-    url: str,
-    names_version: bool = True,
+    card: AgentCard, extensions: Sequence[Extension] = (), *, url: str, names_version: bool = True
 ) -> Json:
     """Return the document of an agent at ``url``.
 
@@ -182,10 +173,7 @@ def _body(operation: Operation, request: Json, rest: Json, in_path: Sequence[str
     content: Json = {"schema": schema}
     if operation.request.__name__ == "SendMessageRequest":
         content["example"] = _EXAMPLE
-    return {
-        "required": bool(schema.get("required", not in_path)),
-        "content": _json(content),
-    }
+    return {"required": bool(schema.get("required", not in_path)), "content": _json(content)}
 
 
 def _answer(operation: Operation) -> Json:
@@ -361,10 +349,7 @@ _ERROR_SCHEMAS: Json = {
                 "type": "array",
                 "items": {
                     "type": "object",
-                    "properties": {
-                        "field": {"type": "string"},
-                        "description": {"type": "string"},
-                    },
+                    "properties": {"field": {"type": "string"}, "description": {"type": "string"}},
                     "required": ["field", "description"],
                 },
             }

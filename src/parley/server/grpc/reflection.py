@@ -45,10 +45,7 @@ def _schema(version: str) -> Schema:
         },
         services={
             "ServerReflection": {
-                "ServerReflectionInfo": (
-                    "ServerReflectionRequest[]",
-                    "ServerReflectionResponse[]",
-                )
+                "ServerReflectionInfo": ("ServerReflectionRequest[]", "ServerReflectionResponse[]")
             }
         },
     )

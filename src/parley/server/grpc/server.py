@@ -60,9 +60,7 @@ async def serving_grpc(
     services = [each.codec.service for each in supported]
     health = Health(app.lifecycle, services, limits)
     reflection = Reflection(
-        (*services, HEALTH),
-        [*(each.codec.pool for each in supported), health.pool],
-        limits,
+        (*services, HEALTH), [*(each.codec.pool for each in supported), health.pool], limits
     )
     server = grpc.aio.server(
         options=_channel(settings),
@@ -183,9 +181,7 @@ def _credentials(options: GrpcOptions) -> Any:
     except OSError as error:
         raise ListenError(f"the certificate for gRPC cannot be read: {error}") from None
     return grpc.ssl_server_credentials(
-        [(key, cert)],
-        root_certificates=authorities,
-        require_client_auth=authorities is not None,
+        [(key, cert)], root_certificates=authorities, require_client_auth=authorities is not None
     )
 
 

@@ -34,10 +34,7 @@ class HttpJsonBinding:
     """
 
     def __init__(
-        self,
-        served: ServedEndpoint,
-        prefix: Iterable[str],
-        extensions: Iterable[Extension] = (),
+        self, served: ServedEndpoint, prefix: Iterable[str], extensions: Iterable[Extension] = ()
     ) -> None:
         self._served = served
         self._prefix = tuple(prefix)

@@ -74,9 +74,7 @@ class Paths:
     """
 
     def __init__(
-        self,
-        routes: Iterable[tuple[str, Route]],
-        unnamed: Iterable[tuple[str, Route]] = (),
+        self, routes: Iterable[tuple[str, Route]], unnamed: Iterable[tuple[str, Route]] = ()
     ) -> None:
         self._root = _Node()
         self._depth = 0
@@ -137,11 +135,7 @@ class _Node:
         self.targets: dict[str, PathTarget] = {}
 
     def add(
-        self,
-        segments: Sequence[str],
-        version: str,
-        route: Route,
-        unnamed: tuple[str, Route] | None,
+        self, segments: Sequence[str], version: str, route: Route, unnamed: tuple[str, Route] | None
     ) -> None:
         node, fields = self, []
         for segment in segments:

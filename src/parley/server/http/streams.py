@@ -22,10 +22,7 @@ from parley.server.http.responses import Headers
 from parley.server.settings import Settings
 from parley.wire import sse
 
-_HEADERS = (
-    (b"content-type", b"text/event-stream"),
-    (b"x-accel-buffering", b"no"),
-)
+_HEADERS = ((b"content-type", b"text/event-stream"), (b"x-accel-buffering", b"no"))
 # After so many events a pump yields to other tasks, even if the service has more.
 _BURST = 128
 

@@ -115,10 +115,7 @@ class SqliteAdmin:
 
         def look(connection: sqlite3.Connection) -> Survey:
             return survey_of(
-                lambda name: connection.execute(_READ[name]),
-                now=now_ms(),
-                size=size,
-                replicas=None,
+                lambda name: connection.execute(_READ[name]), now=now_ms(), size=size, replicas=None
             )
 
         return self._read(look)

@@ -214,10 +214,7 @@ class BoundedConnection:
 def is_read_only(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """Return whether the server is read-only, as of its last answer (PostgreSQL 14 and later)."""
     setting = connection.pgconn.parameter_status
-    return b"on" in (
-        setting(b"default_transaction_read_only"),
-        setting(b"in_hot_standby"),
-    )
+    return b"on" in (setting(b"default_transaction_read_only"), setting(b"in_hot_standby"))
 
 
 def _is_direct(connection: Connection) -> bool:

@@ -14,13 +14,7 @@ import psycopg
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
 from parley.store.postgres.batch import PostgresBatch
-from parley.store.postgres.connection import (
-    Address,
-    BoundedConnection,
-    Texts,
-    explain,
-    texts,
-)
+from parley.store.postgres.connection import Address, BoundedConnection, Texts, explain, texts
 from parley.store.postgres.heartbeat import Heartbeat
 from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.postgres.prune import (

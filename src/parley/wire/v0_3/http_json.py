@@ -62,11 +62,7 @@ class HttpJson:
         return self._for_python_peers if expects_base64_text(peer) else self
 
     def read_request(
-        self,
-        route: Route,
-        path: Mapping[str, str],
-        query: Sequence[tuple[str, str]],
-        body: Bytes,
+        self, route: Route, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Bytes
     ) -> Any:
         """Read a request from a path's fields, query parameters and a body.
 

@@ -141,11 +141,7 @@ SCHEMA = Schema(
             "TASK_STATE_REJECTED",
             "TASK_STATE_AUTH_REQUIRED",
         ),
-        "Role": (
-            "ROLE_UNSPECIFIED",
-            "ROLE_USER",
-            "ROLE_AGENT",
-        ),
+        "Role": ("ROLE_UNSPECIFIED", "ROLE_USER", "ROLE_AGENT"),
     },
     services={
         "A2AService": {
@@ -172,6 +168,6 @@ SCHEMA = Schema(
                 "DeleteTaskPushNotificationConfigRequest",
                 "Empty",
             ),
-        },
+        }
     },
 )

@@ -75,11 +75,7 @@ class HttpJson(Json):
         return self
 
     def read_request(
-        self,
-        route: Route,
-        path: Mapping[str, str],
-        query: Sequence[tuple[str, str]],
-        body: Bytes,
+        self, route: Route, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Bytes
     ) -> Any:
         """Read a request from a path's fields, query parameters and a body.
 

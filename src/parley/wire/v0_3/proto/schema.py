@@ -138,11 +138,7 @@ SCHEMA = Schema(
             "TASK_STATE_REJECTED",
             "TASK_STATE_AUTH_REQUIRED",
         ),
-        "Role": (
-            "ROLE_UNSPECIFIED",
-            "ROLE_USER",
-            "ROLE_AGENT",
-        ),
+        "Role": ("ROLE_UNSPECIFIED", "ROLE_USER", "ROLE_AGENT"),
     },
     services={
         "A2AService": {
@@ -168,6 +164,6 @@ SCHEMA = Schema(
                 "DeleteTaskPushNotificationConfigRequest",
                 "Empty",
             ),
-        },
+        }
     },
 )
