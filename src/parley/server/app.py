@@ -16,7 +16,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.server.address import route_path
-from parley.server.byte_budget import ByteReservation
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
@@ -24,9 +23,10 @@ from parley.server.http.exchange import Identify
 from parley.server.http.misdirected import refuse_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
-from parley.server.slow_readers import UnsentBytes
 
 _URL = re.compile(r"https?://[^/?#\s]+(?:/[^?#\s]*)?")
 _REQUEST_HEADERS = (

@@ -24,10 +24,10 @@ from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
 from parley.server.active_extensions import Extensions
-from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
 from parley.server.lifecycle import Lifecycle
+from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 
 
 def _no_interfaces(tenant: str) -> Interfaces:

@@ -8,12 +8,10 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp
 
-from parley.server.byte_budget import ByteReservation
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
-from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import Endpoint
 from parley.server.hosts import AllowedHosts
@@ -24,6 +22,8 @@ from parley.server.http.paths import has_quoted_slash
 from parley.server.http.streams import Streams
 from parley.server.http.unavailable import Unavailable
 from parley.server.lifecycle import Lifecycle
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.settings import Settings
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")

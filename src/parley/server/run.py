@@ -22,10 +22,10 @@ from starlette.types import ASGIApp
 
 from parley.security.loopback import is_loopback
 from parley.server.app import App, Settings
-from parley.server.byte_budget import ByteReservation
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http.connection import ConnectionLimits, protocol_with
-from parley.server.slow_readers import UnsentBytes
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
 

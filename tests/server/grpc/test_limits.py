@@ -19,9 +19,9 @@ from parley.server.grpc import limits
 from parley.server.sockets import most_connections
 from tests.polling import block_thread, until
 from tests.server.http2 import Http2, http2
+from tests.server.limits.test_byte_budget import is_back_to_nothing, saying
 from tests.server.rpc import Rpc, refusal, served
 from tests.server.scripted import Scripted, app_of
-from tests.server.test_byte_budget import is_back_to_nothing, saying
 
 pytestmark = pytest.mark.anyio
 

@@ -10,11 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, MethodNotFoundError
 from parley.server.address import BadAddress, route_path
-from parley.server.byte_budget import ByteReservation
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces
 from parley.server.cards.discovery import CARD_PATHS, no_assistant
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.responses import reply, reply_with_message, reply_without_body
+from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import grpc
 
 from parley.model.errors import A2AError, InternalError, InvalidRequestError, OverloadedError
-from parley.server.byte_budget import ByteReservation
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.settings import Settings
-from parley.server.slow_readers import UnsentBytes
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
 
 _SLOW_SECONDS = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope
 
-from parley.server.byte_budget import ByteReservation
+from parley.server.limits.byte_budget import ByteReservation
 
 
 class BodyTooLarge(Exception):

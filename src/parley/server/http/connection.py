@@ -18,8 +18,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from parley.model.errors import OverloadedError
-from parley.server.byte_budget import ByteReservation
-from parley.server.slow_readers import UnsentBytes
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.limits.slow_readers import UnsentBytes
 
 MAX_HEAD = 64 * 1024
 """The most bytes of a request before its body, after it, and between two chunks of it."""

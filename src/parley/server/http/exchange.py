@@ -27,7 +27,6 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
-from parley.server.byte_budget import ByteReservation
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -36,6 +35,7 @@ from parley.server.http.media_types import base
 from parley.server.http.responses import NO_STORE, Headers, reply, reply_without_body
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
+from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec

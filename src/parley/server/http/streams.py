@@ -16,9 +16,9 @@ from starlette.types import Receive, Send
 from parley.model.errors import A2AError, OverloadedError
 from parley.model.service import CallContext, StreamItem
 from parley.model.tasks import Event, Task, TaskState
-from parley.server.concurrency_limiter import ConcurrencyLimiter
 from parley.server.failures import log_unforeseen
 from parley.server.http.responses import Headers
+from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
 from parley.server.settings import Settings
 from parley.wire import sse
 

@@ -6,10 +6,10 @@ from starlette.types import Receive, Scope, Send
 
 from parley.model.errors import A2AError, OverloadedError
 from parley.server.address import route_path
-from parley.server.byte_budget import ByteReservation
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.media_types import answered_with
 from parley.server.http.responses import NO_STORE, reply, reply_without_body
+from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
 from parley.wire import jsonrpc, versions
 

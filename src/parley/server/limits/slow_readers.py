@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from parley.model.errors import OverloadedError
-from parley.server.byte_budget import ByteBudget
+from parley.server.limits.byte_budget import ByteBudget
 from parley.server.settings import Settings
 
 
