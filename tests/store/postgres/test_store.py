@@ -95,8 +95,8 @@ class Load:
 
     async def go_on(self, appends: int = 200) -> None:
         """Wait until so many more appends were acknowledged."""
-        until = self.written + appends
-        await until(lambda: self.written >= until)
+        enough = self.written + appends
+        await until(lambda: self.written >= enough)
 
     async def _write(self, name: str) -> None:
         await self.store.append(creation(name))
