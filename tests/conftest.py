@@ -41,6 +41,16 @@ class _TestLoop(asyncio.SelectorEventLoop):
         return super().call_soon_threadsafe(callback, *args, context=context)
 
 
+class _TestLoops(asyncio.DefaultEventLoopPolicy):
+    """Makes the loops that tests start beside their own, as the synchronous client does, alike."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return _TestLoop()
+
+
+asyncio.set_event_loop_policy(_TestLoops())
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": _TestLoop}
