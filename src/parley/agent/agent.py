@@ -294,8 +294,8 @@ class Agent:
     def _check_not_served(self, what: str) -> None:
         if self._is_served:
             raise RuntimeError(
-                f"the agent {self.name!r} is served as it was; give it its {what} before "
-                "parley.asgi(agent) or parley.serve(agent)"
+                f"the agent {self.name!r} is served already, without what comes later; "
+                f"declare its {what} before parley.asgi(agent) or parley.serve(agent)"
             )
 
     @property
