@@ -23,5 +23,5 @@ def test_an_agent_that_is_served_takes_no_more_skills() -> None:
         return text
 
     for register in (agent.skill, agent.router):
-        with pytest.raises(RuntimeError, match="'Early' is served already, .* declare its"):
+        with pytest.raises(RuntimeError, match=r"'Early' is served already, .* declare its"):
             register(late)
