@@ -132,17 +132,15 @@ class PushDispatcher:
         """
         if not self._agents:
             return
-        undelivered = await self._store.active_pushes(
-            self._agents, self._reconciled, RECONCILE_BATCH
-        )
-        self._reconciled = undelivered.next
-        for task_id, revision in undelivered.claimed:
+        active = await self._store.active_pushes(self._agents, self._reconciled, RECONCILE_BATCH)
+        self._reconciled = active.next
+        for task_id, revision in active.claimed:
             webhooks = self._tasks.get(task_id, ())
             if webhooks is not None and not any(
                 [webhook.push.revision == revision for webhook in webhooks]
             ):
                 self._request_load(task_id)
-        if undelivered.has_unclaimed:
+        if active.has_unclaimed:
             await self.claim_batch()
 
     async def stop(self, grace: float) -> None:
