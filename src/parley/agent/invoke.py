@@ -10,7 +10,7 @@ from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
-from parley.agent.context import AgentContexts
+from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.engine.content import checked
 from parley.engine.skill import Form
@@ -19,13 +19,13 @@ from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
 
-async def call(contexts: AgentContexts, attempt: Attempt) -> object:
+async def call(services: TurnServices, attempt: Attempt) -> object:
     """Call the skill's function for an attempt and return its value; stream what it yields."""
     skill = attempt.request.skill
     form = skill.form
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
-        turn = Turn(attempt, contexts)
+        turn = Turn(attempt, services)
         arguments = (BlockingTurn(turn) if form.in_thread else turn,)
     elif skill.takes == "text":
         arguments = (attempt.request.message.text,)

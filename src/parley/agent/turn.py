@@ -12,7 +12,8 @@ import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
-from parley.agent.context import AgentContext, AgentContexts
+from parley.agent.context import AgentContext
+from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
@@ -36,13 +37,13 @@ class Turn(TurnFacts):
     is the message of this turn.
     """
 
-    def __init__(self, attempt: Attempt, contexts: AgentContexts) -> None:
+    def __init__(self, attempt: Attempt, services: TurnServices) -> None:
         super().__init__(attempt)
-        self._contexts = contexts
+        self._services = services
 
     @property
     def _context(self) -> AgentContext:
-        return self._contexts.of(self._attempt.runner)
+        return self._services.contexts.of(self._attempt.runner)
 
     # -- other tasks ---------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
+from parley.agent.services import TurnServices
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -155,12 +156,15 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            invoke=partial(call, AgentContexts(keep_history=agent.options.keep_history)),
+            invoke=partial(call, self._turn_services(agent)),
             notify=self.poller.publish_work,
             extensions=agent.extensions,
             hints=self.hints,
             runs_turns=self._runs_turns,
         )
+
+    def _turn_services(self, agent: AgentDescription) -> TurnServices:
+        return TurnServices(contexts=AgentContexts(keep_history=agent.options.keep_history))
 
     # -- start ---------------------------------------------------------------------------------
 

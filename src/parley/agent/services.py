@@ -1,0 +1,14 @@
+"""What every turn of an agent shares. The host makes it; ``agent/invoke.py`` gives it to turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parley.agent.context import AgentContexts
+
+
+@dataclass(slots=True)
+class TurnServices:
+    """The services that the turns of one agent use, besides their task: one per agent and host."""
+
+    contexts: AgentContexts
