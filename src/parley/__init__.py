@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
+    from parley.host.complete import complete, complete_sync
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
         TaskStatusUpdateEvent,
     )
     from parley.server.settings import Settings
+    from parley.store.protocols.errors import StoreError
+    from parley.store.protocols.timers import EventCompleted
 
 __version__ = VERSION
 
@@ -70,12 +73,14 @@ _HOMES = {
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "EventCompleted": "parley.store.protocols.timers",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
+    "StoreError": "parley.store.protocols.errors",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
     "TaskPushNotificationConfig": "parley.model.push",
@@ -84,6 +89,8 @@ _HOMES = {
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
+    "complete": "parley.host.complete",
+    "complete_sync": "parley.host.complete",
     "connect": "parley.client.connection",
     "connect_sync": "parley.client.sync",
     "serve": "parley.host.app",
@@ -105,12 +112,14 @@ __all__ = [
     "CallContext",
     "Caller",
     "ClientError",
+    "EventCompleted",
     "Message",
     "Part",
     "RemoteAgent",
     "Role",
     "RoutedMessage",
     "Settings",
+    "StoreError",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",
@@ -119,6 +128,8 @@ __all__ = [
     "TaskStatusUpdateEvent",
     "Turn",
     "asgi",
+    "complete",
+    "complete_sync",
     "connect",
     "connect_sync",
     "serve",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -164,6 +165,10 @@ class BlockingTurn(TurnFacts):
     def step(self, key: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call a function once in the life of the task; later attempts replay its result."""
         return self._wait(self._turn.step(key, function, *args, **kwargs))
+
+    def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once."""
+        return self._wait(self._turn.callback(key, expires=expires))
 
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""

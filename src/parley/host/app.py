@@ -90,17 +90,19 @@ def asgi(
 
 def _endpoints(host: Host) -> dict[str, Endpoint]:
     """Return the endpoint of each path; the root has the tenants."""
-    endpoints = {path: _endpoint(service) for path, service in host.services.items()}
+    endpoints = {path: _endpoint(host, service) for path, service in host.services.items()}
     if host.tenants:
-        by_tenant = {name: _endpoint(service) for name, service in host.tenants.items()}
+        by_tenant = {name: _endpoint(host, service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
     return endpoints
 
 
-def _endpoint(service: AgentService) -> Endpoint:
+def _endpoint(host: Host, service: AgentService) -> Endpoint:
     agent = service.agent
-    return Endpoint(service, agent.card_at, agent.extensions, key=agent.key)
+    return Endpoint(
+        service, agent.card_at, agent.extensions, key=agent.key, callbacks=host.callbacks[agent.key]
+    )
 
 
 def serve(

@@ -16,6 +16,7 @@ from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.services import TurnServices
+from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -101,8 +102,9 @@ def agent_addresses(
 class Host:
     """Runs agents on one store.
 
-    ``services`` are by path, ``tenants`` are services by tenant, ``executors`` are by the agent's
-    key. An agent with several tenants has one executor, which keeps their tasks apart.
+    ``services`` are by path, ``tenants`` are services by tenant, ``executors`` and ``callbacks``
+    are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
+    apart.
     ``egress`` restricts the addresses of webhooks. The ``bus`` carries hints between replicas on
     the same store; polling every ``poll_interval`` seconds finds what it loses.
 
@@ -154,6 +156,7 @@ class Host:
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = [agent.describe() for agent in by_key.values()]
+        self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
@@ -190,6 +193,7 @@ class Host:
         addresses = self._addresses
         return TurnServices(
             contexts=AgentContexts(keep_history=agent.options.keep_history),
+            callbacks=self.callbacks[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
         )
 
