@@ -154,6 +154,18 @@ class BlockingTurn(TurnFacts):
         answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
 
+    def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds."""
+        self._wait(self._turn.sleep(duration, key=key, message=message))
+
+    def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value."""
+        return self._wait(self._turn.wait_event(key, timeout=timeout, message=message))
+
     @overload
     def step(
         self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
