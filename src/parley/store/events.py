@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.encoding import from_wire
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -67,6 +68,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    trace: TraceContext | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    trace: TraceContext | None = None
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

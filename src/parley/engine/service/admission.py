@@ -78,6 +78,7 @@ class Admission:
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
                 extensions=context.extensions,
+                trace=context.trace,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -135,6 +136,7 @@ class Admission:
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,

@@ -15,6 +15,7 @@ from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
 from parley.model.parts import Message, Role
+from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
     LoggedEvent,
@@ -51,6 +52,7 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
 
@@ -88,8 +90,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender, and extensions are active for one message. Accepted output modes stay
-    until another message names others.
+    is the message's sender; extensions and the trace are those of one message. Accepted output
+    modes stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -100,6 +102,7 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        trace=first.trace or NO_TRACE,
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -112,6 +115,7 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        trace=taken.trace or NO_TRACE,
     )
 
 
@@ -125,6 +129,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        trace=received.trace,
     )
 
 
