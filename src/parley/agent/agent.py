@@ -6,9 +6,11 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
+from parley.agent.lifespan import checked_lifespan
 from parley.engine.description import AgentDescription
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
@@ -62,6 +64,8 @@ class Agent:
     ``keep_history`` stores the conversation of each context for ``turn.history()``.
     ``keep_claims`` names the claims of callers that are stored with messages: ``turn.caller`` has
     these and no others.
+    ``lifespan`` is a function that takes the agent and returns an async context manager: it is
+    entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
     ``Options`` documents the other options.
 
@@ -100,6 +104,7 @@ class Agent:
         keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
+        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -123,6 +128,7 @@ class Agent:
         self.threads = threads
         self.streaming = streaming
         self.push_notifications = push_notifications
+        self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,

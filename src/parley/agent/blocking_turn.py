@@ -79,6 +79,11 @@ class BlockingTurn(TurnFacts):
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop)
 
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run."""
+        return self._turn.state
+
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())

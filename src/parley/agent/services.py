@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parley.agent.context import AgentContexts
+from parley.agent.lifespan import Lifespan
 
 
 @dataclass(slots=True)
@@ -12,3 +13,4 @@ class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host."""
 
     contexts: AgentContexts
+    lifespan: Lifespan | None = None
