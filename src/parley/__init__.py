@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.connection import connect
     from parley.client.errors import ClientError
     from parley.client.remote_agent import RemoteAgent
@@ -66,6 +67,8 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
@@ -102,6 +105,8 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",
