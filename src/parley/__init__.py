@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.connection import connect
     from parley.client.errors import ClientError
     from parley.client.remote_agent import RemoteAgent
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.push import TaskPushNotificationConfig
-    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -69,6 +70,8 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
@@ -87,6 +90,7 @@ _HOMES = {
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
     "complete": "parley.host.complete",
@@ -108,6 +112,8 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",
@@ -126,6 +132,7 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TraceContext",
     "Turn",
     "asgi",
     "complete",

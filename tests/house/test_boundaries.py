@@ -31,6 +31,7 @@ BOUNDARIES = {
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
     ("engine/thread_pool.py", "_work"): AUTHOR,
     ("agent/blocking_turn.py", "update"): AUTHOR,
+    ("agent/lifespan.py", "_run"): AUTHOR,
     ("cli/loading.py", "_import_file"): AUTHOR,
     ("cli/loading.py", "_import_module"): AUTHOR,
     ("cli/boundary.py", "exit_status_of"): COMMAND,

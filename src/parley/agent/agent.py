@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
+from parley.agent.default_extensions import BUILT_IN, default_uris
+from parley.agent.lifespan import checked_lifespan
 from parley.engine.description import AgentDescription
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
@@ -22,8 +25,6 @@ from parley.engine.skill import (
     strings_of,
     takes_of,
 )
-from parley.extensions.idempotent_send import IdempotentSend
-from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -41,9 +42,6 @@ log = logging.getLogger("parley.agent")
 ANY_MODES = ("text/plain", "application/json", "*/*")
 """The input modes on the card of an agent that declares none."""
 
-BUILT_IN = (ResumableStreams(), IdempotentSend())
-"""The extensions of every agent."""
-
 
 class Agent:
     """The card of an agent, its skills and its options.
@@ -53,6 +51,8 @@ class Agent:
     except for files without a type; without them every part is accepted. A caller who accepts none
     of the output modes is refused.
     ``extensions`` change messages and events, or are only declared on the card.
+    ``default_extensions`` are those that every agent has: all of them, none (``False``), or a list
+    of their URIs. What is left out is neither on the card nor offered.
     ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
     the caller that returns one of them (see ``extended_card``).
     The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
@@ -62,6 +62,8 @@ class Agent:
     ``keep_history`` stores the conversation of each context for ``turn.history()``.
     ``keep_claims`` names the claims of callers that are stored with messages: ``turn.caller`` has
     these and no others.
+    ``lifespan`` is a function that takes the agent and returns an async context manager: it is
+    entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
     ``Options`` documents the other options.
 
@@ -81,6 +83,7 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = ("text/plain",),
         extensions: Iterable[Extension | AgentExtension] = (),
+        default_extensions: bool | Iterable[str] = True,
         extended_card: ExtendedCard | None = None,
         retention: timedelta | None = timedelta(days=7),
         input_timeout: timedelta | None = timedelta(days=30),
@@ -100,6 +103,7 @@ class Agent:
         keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
+        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -116,13 +120,15 @@ class Agent:
         self.icon_url = icon_url
         self.input_modes = modes_of(input_modes)
         self.output_modes = modes_of(output_modes) or ("text/plain",)
-        self.extensions = _extensions(extensions)
+        self.default_extensions = default_uris(default_extensions)
+        self.extensions = _extensions(extensions, self.default_extensions)
         self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
         self.retention = retention
         self.input_timeout = input_timeout
         self.threads = threads
         self.streaming = streaming
         self.push_notifications = push_notifications
+        self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -360,8 +366,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
 
 
-def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
-    extensions = collect_extensions([*BUILT_IN, *given])
+def _extensions(
+    given: Iterable[Extension | AgentExtension], defaults: Collection[str]
+) -> tuple[Extension, ...]:
+    built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
+    extensions = collect_extensions([*built_in, *given])
     for extension in extensions:
         if extension.required and extension.is_declaration_only:
             log.warning(

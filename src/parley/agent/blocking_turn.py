@@ -85,6 +85,11 @@ class BlockingTurn(TurnFacts):
         """The agent's public address, without a trailing slash; empty if it is not known."""
         return self._turn.base_url
 
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run."""
+        return self._turn.state
+
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from parley.agent.context import AgentContexts
 from parley.engine.callbacks import Callbacks
+from parley.agent.lifespan import Lifespan
 
 
 @dataclass(slots=True)
@@ -20,3 +21,4 @@ class TurnServices:
     contexts: AgentContexts
     callbacks: Callbacks
     address: Callable[[str], str] | None = None
+    lifespan: Lifespan | None = None

@@ -57,6 +57,20 @@ class Turn(TurnFacts):
     def _context(self) -> AgentContext:
         return self._services.contexts.of(self._attempt.runner)
 
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run.
+
+        Raises ``RuntimeError`` for an agent without one.
+        """
+        lifespan = self._services.lifespan
+        if lifespan is None:
+            raise RuntimeError(
+                "turn.state is the value of the agent's lifespan, and this agent has none; "
+                "give it one: Agent(..., lifespan=...)"
+            )
+        return lifespan.value
+
     # -- other tasks ---------------------------------------------------------------------------
 
     async def references(self) -> tuple[Task, ...]:

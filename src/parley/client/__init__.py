@@ -1,5 +1,6 @@
 """The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
 
+from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
 from parley.client.calls.diff import new_output
 from parley.client.calls.event_stream import EventStream
 from parley.client.connection import Connection, connect
@@ -8,6 +9,8 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
 
 __all__ = [
+    "ArtifactVersion",
+    "ArtifactVersions",
     "ClientError",
     "Connection",
     "EventStream",

@@ -15,6 +15,7 @@ from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.store_urls import open_bus, open_store
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.middleware import AnyMiddleware
 from parley.store.bus.subscriptions import Bus
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
@@ -39,6 +40,7 @@ def asgi(
     role: Role = "both",
     lease: float | None = None,
     migrate: bool = True,
+    middleware: Iterable[AnyMiddleware] = (),
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -53,6 +55,10 @@ def asgi(
     ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
     to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
 
+    ``middleware`` is a list of Starlette's ``Middleware(cls, ...)``, or of functions that take an
+    ASGI app and return one, the first outermost. It is around every HTTP request, and not around
+    gRPC; what is to be opened and closed goes into ``Agent(lifespan=...)``.
+
     The rest is for processes that share a store. ``bus`` carries hints between them:
     ``redis://host``, ``postgresql://...``, ``None`` for the store's own database, or ``"none"``:
     then they poll every quarter of a second. The ``role`` ``"api"`` leaves turns to workers;
@@ -61,7 +67,8 @@ def asgi(
     is refused.
 
     To mount the app in another, pass ``lifespan=app.lifespan`` to that one: it starts and stops
-    the agents. Raises ``ValueError`` for what cannot be served.
+    the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
+    middleware.
     """
     tenants = dict(tenants or {})
     host = Host(
@@ -85,6 +92,7 @@ def asgi(
         on_drain=host.drain,
         unavailable_reason=lambda: host.store.unavailable_reason,
         unavailable_message=WORKER if role == "worker" else "",
+        middleware=middleware,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
+from parley.agent.lifespan import Lifespan
 from parley.agent.services import TurnServices
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
@@ -155,6 +156,11 @@ class Host:
         self._watchdog = LoopWatchdog()
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
+        self._lifespans = {
+            agent.key: Lifespan(agent.name, partial(agent.lifespan, agent))
+            for agent in by_key.values()
+            if agent.lifespan is not None
+        }
         self._agents = [agent.describe() for agent in by_key.values()]
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
@@ -195,6 +201,7 @@ class Host:
             contexts=AgentContexts(keep_history=agent.options.keep_history),
             callbacks=self.callbacks[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
+            lifespan=self._lifespans.get(agent.key),
         )
 
     # -- start ---------------------------------------------------------------------------------
@@ -212,6 +219,9 @@ class Host:
             stack.callback(self._threads.close)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
+            for lifespan in self._lifespans.values():
+                await lifespan.enter()
+                self._on_stop(stack, "a lifespan", lifespan.leave)
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "turns", self._end_turns)

@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.encoding import from_wire
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -69,6 +70,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    trace: TraceContext | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -97,6 +99,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    trace: TraceContext | None = None
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ class Admission:
                 metadata=request.metadata,
                 extensions=context.extensions,
                 base_url=self._base_url(context),
+                trace=context.trace,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -151,6 +152,7 @@ class Admission:
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
             base_url=self._base_url(context),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,

@@ -20,7 +20,7 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
-from parley.model.service import Caller
+from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
@@ -56,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     base_url: str = ""
+    trace: TraceContext = NO_TRACE
 
 
 class AttemptRunner(Protocol):

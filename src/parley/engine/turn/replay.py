@@ -16,6 +16,7 @@ from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
 from parley.model.parts import Message, Role
+from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
     LoggedEvent,
@@ -53,6 +54,7 @@ def first_events(
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
         base_url=request.base_url,
+        trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
 
@@ -90,8 +92,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender, and extensions are active for one message. Accepted output modes and
-    the agent's address stay until another message names others.
+    is the message's sender; extensions and the trace are those of one message. Accepted output
+    modes and the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -103,6 +105,7 @@ def request_of(
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
         base_url=first.base_url,
+        trace=first.trace or NO_TRACE,
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -116,6 +119,7 @@ def request_of(
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
         base_url=taken.base_url or request.base_url,
+        trace=taken.trace or NO_TRACE,
     )
 
 
@@ -130,6 +134,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         extensions=received.extensions,
         caller=received.caller,
         base_url=received.base_url,
+        trace=received.trace,
     )
 
 
