@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.typed_questions import TypedQuestions
 from parley.model.extensions import Extension
 
-BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend())
+BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend(), TypedQuestions())
 """The extensions of every agent that leaves none out."""
 
 
