@@ -6,7 +6,9 @@ Functions of values only: nothing here reads or writes the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.caller import caller_in, record_of
@@ -14,6 +16,8 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
+from parley.extensions.call_chain import CallChain, Chain
+from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
@@ -65,6 +69,15 @@ def turns_in(records: PrivateRecords) -> list[TurnStarted]:
     return [record.event for record in records.turns if isinstance(record.event, TurnStarted)]
 
 
+def results_in(records: PrivateRecords) -> dict[str, Raw]:
+    """Return what the task remembers, by its keys: of several values the last."""
+    return {
+        record.event.key: record.event.value
+        for record in records.remembered
+        if isinstance(record.event, StepResult)
+    }
+
+
 def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
     """Return the record of the request that began a task, from records of its first turns."""
     for record in records:
@@ -100,6 +113,7 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        chain=_chain_in(first.extensions, first.metadata),
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -112,7 +126,16 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
     )
+
+
+def _chain_in(extensions: Iterable[str], metadata: dict[str, Any] | None) -> Chain | None:
+    """Return the chain in the metadata of a request that was admitted with the extension."""
+    if metadata is None or CALL_CHAIN not in metadata or CALL_CHAIN not in extensions:
+        return None
+    value = metadata[CALL_CHAIN]
+    return CallChain.read(value)
 
 
 def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnStarted:
@@ -125,6 +148,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        chain=received.chain,
     )
 
 
