@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.push import TaskPushNotificationConfig
-    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -82,6 +82,7 @@ _HOMES = {
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
     "connect": "parley.client.connection",
@@ -117,6 +118,7 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TraceContext",
     "Turn",
     "asgi",
     "connect",

@@ -8,7 +8,7 @@ NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact BlockingTurn CallContext Caller ClientError Message Part RemoteAgent
 Role RoutedMessage Settings Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState
-TaskStatus TaskStatusUpdateEvent Turn asgi connect connect_sync serve
+TaskStatus TaskStatusUpdateEvent TraceContext Turn asgi connect connect_sync serve
 """
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.encoding import from_wire
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -69,6 +70,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -95,6 +97,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ class Admission:
                 metadata=request.metadata,
                 extensions=context.extensions,
                 chain=chain,
+                trace=context.trace,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -144,6 +145,7 @@ class Admission:
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
             chain=_chain_of(request, context),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,

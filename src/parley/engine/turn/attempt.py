@@ -22,7 +22,7 @@ from parley.extensions.call_chain import Chain
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
-from parley.model.service import Caller
+from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
@@ -54,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     chain: Chain | None = None
+    trace: TraceContext = NO_TRACE
 
 
 class AttemptRunner(Protocol):

@@ -19,6 +19,7 @@ from parley.engine.turn.task_writer import timestamp
 from parley.extensions.call_chain import CallChain, Chain
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
+from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
     LoggedEvent,
@@ -55,6 +56,7 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
 
@@ -101,8 +103,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender, and extensions are active for one message. Accepted output modes stay
-    until another message names others.
+    is the message's sender; extensions and the trace are those of one message. Accepted output
+    modes stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -114,6 +116,7 @@ def request_of(
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
         chain=_chain_in(first.extensions, first.metadata),
+        trace=first.trace or NO_TRACE,
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -127,6 +130,7 @@ def request_of(
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
         chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
+        trace=taken.trace or NO_TRACE,
     )
 
 
@@ -149,6 +153,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         extensions=received.extensions,
         caller=received.caller,
         chain=received.chain,
+        trace=received.trace,
     )
 
 
