@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from parley.agent.context import AgentContexts
+from parley.agent.remote.connections import Connect, Connections
+from parley.client.connection import connect
+from parley.client.remote_agent import RemoteAgent
 
 
 @dataclass(slots=True)
 class TurnServices:
-    """The services that the turns of one agent use, besides their task: one per agent and host."""
+    """The services that the turns of one agent use, besides their task: one per agent and host.
+
+    ``connect`` opens the connections to other agents, which ``connections`` shares.
+    """
 
     contexts: AgentContexts
+    connect: Connect = connect
+    connections: Connections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(self._open)
+
+    async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
+        return await self.connect(*args, **options)

@@ -88,7 +88,7 @@ class AgentExecutor:
         default_skill: Skill,
         options: Options,
         invoke: Callable[[Attempt], Awaitable[object]],
-        cancel_calls: Callable[[Sequence[RemoteCall]], Awaitable[None]],
+        cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]],
         threads: ThreadPool,
         push: PushDispatcher,
         notify: Callable[[str], None],

@@ -15,12 +15,7 @@ from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InternalError
-from parley.model.extensions import (
-    CALL_CHAIN,
-    IDEMPOTENT_SEND,
-    RESUMABLE_STREAMS,
-    Extension,
-)
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
 from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message
 from parley.model.requests import SendMessageRequest

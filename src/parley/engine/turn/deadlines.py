@@ -35,9 +35,7 @@ class Deadlines:
         """Return the deadline of a first turn that starts now."""
         now = self._store.now()
         return earliest(
-            _deadline(now, self._task, "task"),
-            _deadline(now, self._turn, "turn"),
-            of_chain(chain),
+            _deadline(now, self._task, "task"), _deadline(now, self._turn, "turn"), of_chain(chain)
         )
 
     async def for_turn(

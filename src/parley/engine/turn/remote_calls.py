@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -41,18 +41,14 @@ class RemoteCall(A2AStruct, frozen=True, kw_only=True):
     cancel: bool = True
 
 
-def remote_calls(results: Mapping[str, msgspec.Raw]) -> list[RemoteCall]:
-    """Return the calls among what a task remembers, in the order in which they began."""
-    return [decode(value, RemoteCall) for key, value in results.items() if key.startswith(PREFIX)]
-
-
-def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> Sequence[RemoteCall]:
-    """Return the calls that may still run elsewhere and are to be canceled with their task.
+def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]:
+    """Return the calls, by their names, that may still run elsewhere and end with their task.
 
     Of several messages to one remote task the last decides.
     """
-    last: dict[tuple[str, str], RemoteCall] = {}
-    for call in remote_calls(results):
-        of_task = call.task_id or (call.request.message.message_id if call.request else "")
-        last[call.address, of_task] = call
-    return [call for call in last.values() if call.cancel and not call.ended]
+    last: dict[tuple[str, str], tuple[str, RemoteCall]] = {}
+    for key, value in results.items():
+        if key.startswith(PREFIX):
+            name, call = key.removeprefix(PREFIX), decode(value, RemoteCall)
+            last[call.address, call.task_id or name] = (name, call)
+    return {name: call for name, call in last.values() if call.cancel and not call.ended}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from parley.engine.options import Options
@@ -25,11 +25,11 @@ R = TypeVar("R", contravariant=True)
 class RunnerOwner(Protocol[R]):
     """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
 
-    ``invoke`` calls the author's function, ``cancel_calls`` cancels what a task started at other
-    agents (it raises nothing and takes a bounded time), ``in_thread`` a plain function in one of the agent's
-    threads, and ``notify_work`` wakes the claimers, here and on other replicas. ``arriving`` has
-    the handles of messages that are being appended to a log. ``may_have_orphans``: the replica may
-    hold tasks that no runner runs.
+    ``invoke`` calls the author's function, ``cancel_calls`` cancels what a task began at other
+    agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
+    of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
+    ``arriving`` has the handles of messages that are being appended to a log.
+    ``may_have_orphans``: the replica may hold tasks that no runner runs.
     """
 
     store: TaskStore
@@ -39,7 +39,7 @@ class RunnerOwner(Protocol[R]):
     default_skill: Skill
     runs_turns: bool
     invoke: Callable[[Attempt], Awaitable[object]]
-    cancel_calls: Callable[[Sequence[RemoteCall]], Awaitable[None]]
+    cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]]
     in_thread: Callable[..., Awaitable[Any]]
     notify_work: Callable[[], None]
     push: PushDispatcher

@@ -467,7 +467,7 @@ class TaskRunner:
             await self._records.update(self.store, self.task_id)
             results = results_in(self._records)
         if results and (calls := calls_to_cancel(results)):
-            await self.executor.cancel_calls(calls)
+            await self.executor.cancel_calls(self.task_id, calls)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:
