@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from parley.agent.context import AgentContexts
-from parley.agent.remote.connections import Connect, Connections
-from parley.client.connection import connect
+from parley.agent.remote.connections import Connections
+from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 
 
@@ -15,11 +16,12 @@ from parley.client.remote_agent import RemoteAgent
 class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host.
 
-    ``connect`` opens the connections to other agents, which ``connections`` shares.
+    ``connect`` makes the connections to other agents: that of the client, unless a test replaces
+    it. ``connections`` shares them.
     """
 
     contexts: AgentContexts
-    connect: Connect = connect
+    connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
 
     def __post_init__(self) -> None:
