@@ -7,8 +7,9 @@ import parley
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact BlockingTurn CallContext Caller ClientError Message Part RemoteAgent
-Role RoutedMessage Settings Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState
-TaskStatus TaskStatusUpdateEvent TraceContext Turn asgi connect connect_sync serve
+RemoteTaskFailed Role RoutedMessage Settings Task TaskArtifactUpdateEvent
+TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn asgi connect
+connect_sync serve
 """
 
 
