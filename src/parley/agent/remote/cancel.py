@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import cast
 
+from msgspec.structs import replace
+
 from parley.agent.remote.connections import Connections, SharedConnection
 from parley.client.card.interface import declares
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
-from parley.model.extensions import IDEMPOTENT_SEND
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.service import StreamItem
 from parley.model.tasks import Task
@@ -75,6 +77,8 @@ async def _task_of(agent: RemoteAgent, call: RemoteCall) -> str:
     repeatable = IDEMPOTENT_SEND in context.extensions and declares(agent.card, IDEMPOTENT_SEND)
     if call.request is None or not repeatable:
         return ""
+    # If the message did not arrive, it is a new one: it must not begin a loop.
+    context = replace(context, extensions=context.extensions | {CALL_CHAIN})
     if not agent.card.capabilities.streaming:
         answer = await agent.service.send_message(call.request, context)
         return "" if isinstance(answer, Message) else answer.id

@@ -20,7 +20,7 @@ from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.encoding import encode
-from parley.model.errors import UnsupportedOperationError
+from parley.model.errors import A2AError, UnsupportedOperationError
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -132,9 +132,11 @@ class MessageExchange:
                     yield event
                     if self.answer is not None or self._immediate or self.reader.is_settled:
                         break
-        except Unreachable:
-            if link.shared is not None:
+        except (A2AError, Unreachable) as error:
+            if isinstance(error, Unreachable) and link.shared is not None:
                 calls.connections.retire(link.shared)
+            if not call.task_id:  # refused, or not sent: there is nothing to cancel
+                await calls.log(self._name, replace(call, ended=True), durable=False)
             raise
         finally:
             calls.identified(sending)
