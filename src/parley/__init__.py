@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.connection import connect
-    from parley.client.errors import ClientError
+    from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
@@ -80,6 +80,7 @@ _HOMES = {
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
+    "RemoteTaskFailed": "parley.client.errors",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
@@ -122,6 +123,7 @@ __all__ = [
     "Message",
     "Part",
     "RemoteAgent",
+    "RemoteTaskFailed",
     "Role",
     "RoutedMessage",
     "Settings",

@@ -106,6 +106,7 @@ class Agent:
         max_waiting_messages: int = 100,
         turn_timeout: timedelta | None = None,
         task_timeout: timedelta | None = None,
+        max_hops: int = 8,
         threads: int = 40,
         keep_history: bool = False,
         keep_claims: Iterable[str] = (),
@@ -149,6 +150,7 @@ class Agent:
             max_waiting_messages=max_waiting_messages,
             turn_timeout=turn_timeout,
             task_timeout=task_timeout,
+            max_hops=max_hops,
             keep_history=keep_history,
             keep_claims=strings_of(keep_claims, "keep_claims"),
         )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.typed_questions import TypedQuestions
 from parley.model.extensions import Extension
 
-BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend(), TypedQuestions())
+BUILT_IN: tuple[Extension, ...] = (
+    ResumableStreams(),
+    IdempotentSend(),
+    TypedQuestions(),
+    CallChain(),
+)
 """The extensions of every agent that leaves none out."""
 
 

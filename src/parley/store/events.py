@@ -60,8 +60,8 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    The other fields are what its turn needs of the request; ``base_url`` is the agent's address as
-    the sender sees it.
+    ``base_url`` is the agent's address as the sender sees it, ``chain`` the data of the chain of
+    calls, as received. The other fields are what its turn needs of the request.
     """
 
     entry: str
@@ -70,6 +70,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    chain: dict[str, Any] | None = None
     trace: TraceContext | None = None
 
 
@@ -99,6 +100,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    chain: dict[str, Any] | None = None
     trace: TraceContext | None = None
 
 
