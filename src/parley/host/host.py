@@ -23,6 +23,10 @@ from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.files.turn_files import TurnFiles
+from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
@@ -91,6 +95,7 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+    ``files`` keeps the bytes of files by reference.
     """
 
     def __init__(
@@ -106,6 +111,8 @@ class Host:
         bus: Bus | None = None,
         role: Role = "both",
         poll_interval: float = 1.0,
+        files: ObjectStore | None = None,
+        file_limits: FileLimits | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -123,6 +130,7 @@ class Host:
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
         )
+        self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
         self._grace = drain
         self._hurries = False
@@ -133,6 +141,7 @@ class Host:
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = [agent.describe() for agent in by_key.values()]
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
+        self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
             agent.key: AgentService(
@@ -141,6 +150,7 @@ class Host:
                 store=store,
                 hints=self.hints,
                 authenticates=authenticates,
+                files=self._turn_files(agent),
             )
             for agent in self._agents
         }
@@ -164,7 +174,13 @@ class Host:
         )
 
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
-        return TurnServices(contexts=AgentContexts(keep_history=agent.options.keep_history))
+        return TurnServices(
+            contexts=AgentContexts(keep_history=agent.options.keep_history),
+            files=self._turn_files(agent),
+        )
+
+    def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
+        return None if self.files is None else TurnFiles(self.files, agent.key, kept_for(agent))
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -189,6 +205,9 @@ class Host:
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
+            if self.files is not None and self._sweeps is not None:
+                self._on_stop(stack, "files", self._sweeps.stop)
+                await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False
             self._started = stack.pop_all()
