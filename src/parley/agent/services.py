@@ -12,6 +12,7 @@ from parley.agent.remote.connections import Connections
 from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.callbacks import Callbacks
+from parley.files.turn_files import TurnFiles
 
 
 @dataclass(slots=True)
@@ -21,12 +22,14 @@ class TurnServices:
     ``callbacks`` makes addresses at which others complete events. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
+    ``files`` keeps files by reference, ``None`` on a server without a place for them.
     """
 
     contexts: AgentContexts
     callbacks: Callbacks
     address: Callable[[str], str] | None = None
     lifespan: Lifespan | None = None
+    files: TurnFiles | None = None
     connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
 

@@ -4,6 +4,7 @@ from parley.extensions import Extension, TaskSearch, method
 """
 
 from parley.extensions.call_chain import CallChain, Chain
+from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
@@ -25,6 +26,7 @@ __all__ = [
     "Chain",
     "Extension",
     "ExtensionMethod",
+    "FileTransfer",
     "IdempotentSend",
     "MessageTimestamps",
     "Question",

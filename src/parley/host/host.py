@@ -26,6 +26,10 @@ from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.files.turn_files import TurnFiles
+from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
@@ -115,6 +119,7 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+    ``files`` keeps the bytes of files by reference.
     """
 
     def __init__(
@@ -131,6 +136,8 @@ class Host:
         role: Role = "both",
         poll_interval: float = 1.0,
         url: str | None = None,
+        files: ObjectStore | None = None,
+        file_limits: FileLimits | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -148,6 +155,7 @@ class Host:
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
         )
+        self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
@@ -166,6 +174,7 @@ class Host:
         self._agents = [agent.describe() for agent in by_key.values()]
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
+        self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
             agent.key: AgentService(
@@ -175,6 +184,7 @@ class Host:
                 hints=self.hints,
                 authenticates=authenticates,
                 keeps_addresses=url is None,
+                files=self._turn_files(agent),
             )
             for agent in self._agents
         }
@@ -206,8 +216,12 @@ class Host:
             contexts=AgentContexts(keep_history=agent.options.keep_history),
             callbacks=self.callbacks[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
+            files=self._turn_files(agent),
             lifespan=self._lifespans.get(agent.key),
         )
+
+    def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
+        return None if self.files is None else TurnFiles(self.files, agent.key, kept_for(agent))
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -236,6 +250,9 @@ class Host:
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
+            if self.files is not None and self._sweeps is not None:
+                self._on_stop(stack, "files", self._sweeps.stop)
+                await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False
             self._started = stack.pop_all()
