@@ -79,6 +79,11 @@ class BlockingTurn(TurnFacts):
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop)
 
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash; empty if it is not known."""
+        return self._turn.base_url
+
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from parley.agent.context import AgentContexts
@@ -9,6 +10,10 @@ from parley.agent.context import AgentContexts
 
 @dataclass(slots=True)
 class TurnServices:
-    """The services that the turns of one agent use, besides their task: one per agent and host."""
+    """The services that the turns of one agent use, besides their task: one per agent and host.
+
+    ``address`` returns the agent's public address for a tenant, if one is configured.
+    """
 
     contexts: AgentContexts
+    address: Callable[[str], str] | None = None

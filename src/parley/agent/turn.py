@@ -42,6 +42,16 @@ class Turn(TurnFacts):
         self._services = services
 
     @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash.
+
+        That is the ``url`` of the server; without one, the address that this turn's message was
+        sent to. Empty if neither is known: over gRPC, and in process.
+        """
+        request, address = self._attempt.request, self._services.address
+        return request.base_url if address is None else address(request.tenant)
+
+    @property
     def _context(self) -> AgentContext:
         return self._services.contexts.of(self._attempt.runner)
 

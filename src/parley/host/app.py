@@ -73,6 +73,7 @@ def asgi(
         egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
+        url=url,
     )
     return create_app(
         {} if role == "worker" else _endpoints(host),

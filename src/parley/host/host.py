@@ -81,6 +81,23 @@ def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str
     return paths
 
 
+def agent_addresses(
+    url: str, agents: Mapping[str, Agent], tenants: Mapping[str, Agent]
+) -> Callable[[str, str], str]:
+    """Return what gives the public address of an agent, by its key, for a tenant.
+
+    ``url`` is the address of all; ``agents`` are by path, ``tenants`` by the tenant's name.
+    """
+    base = url.rstrip("/")
+    by_tenant = {(agent.key, name): f"{base}/{name}" for name, agent in tenants.items()}
+    by_path = {agent.key: base + path for path, agent in reversed([*agents.items()])}
+
+    def address(key: str, tenant: str) -> str:
+        return by_tenant.get((key, tenant)) or by_path.get(key, base)
+
+    return address
+
+
 class Host:
     """Runs agents on one store.
 
@@ -88,6 +105,9 @@ class Host:
     key. An agent with several tenants has one executor, which keeps their tasks apart.
     ``egress`` restricts the addresses of webhooks. The ``bus`` carries hints between replicas on
     the same store; polling every ``poll_interval`` seconds finds what it loses.
+
+    ``url`` is the public address of all agents, if it is configured: then their turns have it,
+    whatever address a message was sent to.
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
@@ -106,6 +126,7 @@ class Host:
         bus: Bus | None = None,
         role: Role = "both",
         poll_interval: float = 1.0,
+        url: str | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -124,6 +145,7 @@ class Host:
             hints=self.hints,
         )
         self._runs_turns = role != "api"
+        self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
         self._drains: Sequence[asyncio.Task[None]] = ()
@@ -141,6 +163,7 @@ class Host:
                 store=store,
                 hints=self.hints,
                 authenticates=authenticates,
+                keeps_addresses=url is None,
             )
             for agent in self._agents
         }
@@ -164,7 +187,11 @@ class Host:
         )
 
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
-        return TurnServices(contexts=AgentContexts(keep_history=agent.options.keep_history))
+        addresses = self._addresses
+        return TurnServices(
+            contexts=AgentContexts(keep_history=agent.options.keep_history),
+            address=None if addresses is None else partial(addresses, agent.key),
+        )
 
     # -- start ---------------------------------------------------------------------------------
 

@@ -78,7 +78,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
     ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` is the
     W3C trace header, as received. ``reply_timeout`` is how many seconds the caller waits for the
-    end of a task, if the binding has a deadline.
+    end of a task, if the binding has a deadline. ``base_url`` is the agent's address as the sender
+    of a message sees it, without a trailing slash; empty where a request shows none (gRPC).
     """
 
     caller: Caller = ANONYMOUS
@@ -88,6 +89,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     last_event_id: str | None = None
     traceparent: str = ""
     reply_timeout: float | None = None
+    base_url: str = ""
 
 
 class StreamItem(NamedTuple):

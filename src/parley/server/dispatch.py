@@ -34,11 +34,16 @@ def _no_interfaces(tenant: str) -> Interfaces:
     return ()
 
 
+def _no_address(tenant: str) -> str:
+    return ""
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
-    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them.
+    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them, and
+    ``address`` the URL below which the agent of a tenant is; empty if the request does not show it.
     """
 
     version: str
@@ -49,6 +54,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     reply_timeout: float | None = None
     interfaces: Callable[[str], Interfaces] = _no_interfaces
+    address: Callable[[str], str] = _no_address
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
@@ -165,6 +171,7 @@ class Dispatcher:
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
+        begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=parameters.caller,
             tenant=tenant,
@@ -173,6 +180,7 @@ class Dispatcher:
             last_event_id=parameters.last_event_id,
             traceparent=parameters.traceparent,
             reply_timeout=parameters.reply_timeout,
+            base_url=parameters.address(tenant) if begins_turn else "",
         )
         if operation.extension:
             return agent.method_call(operation, request, context)

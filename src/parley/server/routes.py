@@ -231,6 +231,7 @@ class Routes:
             streams=self._streams,
             identify=self._identify,
             interfaces=advertised.interfaces,
+            address=advertised.agent_address,
             request_bytes=self._request_bytes,
         )
 

@@ -59,7 +59,8 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    The other fields are what its turn needs of the request.
+    The other fields are what its turn needs of the request; ``base_url`` is the agent's address as
+    the sender sees it.
     """
 
     entry: str
@@ -67,6 +68,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

@@ -35,12 +35,23 @@ from parley.store.task_store import TaskStore
 
 
 class Admission:
-    """Hands the messages to one agent to its executor, one turn for each."""
+    """Hands the messages to one agent to its executor, one turn for each.
 
-    def __init__(self, agent: AgentDescription, executor: AgentExecutor, store: TaskStore) -> None:
+    ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
+    """
+
+    def __init__(
+        self,
+        agent: AgentDescription,
+        executor: AgentExecutor,
+        store: TaskStore,
+        *,
+        keeps_addresses: bool = True,
+    ) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._keeps_addresses = keeps_addresses
 
     async def begin_or_join(
         self,
@@ -78,6 +89,7 @@ class Admission:
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
                 extensions=context.extensions,
+                base_url=self._base_url(context),
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -85,6 +97,9 @@ class Admission:
             receipts=receipts,
             push=push,
         )
+
+    def _base_url(self, context: CallContext) -> str:
+        return context.base_url if self._keeps_addresses else ""
 
     def _push(self, request: SendMessageRequest, context: CallContext) -> PushRecord | None:
         """Return the webhook that comes with a message, checked first of all."""
@@ -135,6 +150,7 @@ class Admission:
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            base_url=self._base_url(context),
         )
         append = Append(
             task_id=task_id,

@@ -41,7 +41,11 @@ class Failed(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it."""
+    """The request of a turn: the message that began the task, and what came beside it.
+
+    ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
+    server's own address is configured.
+    """
 
     message: Message
     skill: Skill
@@ -50,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
+    base_url: str = ""
 
 
 class AttemptRunner(Protocol):

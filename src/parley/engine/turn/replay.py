@@ -51,6 +51,7 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        base_url=request.base_url,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
 
@@ -88,8 +89,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender, and extensions are active for one message. Accepted output modes stay
-    until another message names others.
+    is the message's sender, and extensions are active for one message. Accepted output modes and
+    the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -100,6 +101,7 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        base_url=first.base_url,
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -112,6 +114,7 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        base_url=taken.base_url or request.base_url,
     )
 
 
@@ -125,6 +128,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        base_url=received.base_url,
     )
 
 

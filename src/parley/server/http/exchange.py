@@ -69,7 +69,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     """An endpoint with all that its exchanges share.
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
-    them. ``request_bytes`` bounds the bytes of incomplete requests.
+    them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
+    bytes of incomplete requests.
     """
 
     dispatcher: Dispatcher
@@ -78,6 +79,7 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
+    address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
 
 
@@ -274,6 +276,7 @@ class Exchange(ABC):
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
             traceparent=request_headers.get(b"traceparent", b"").decode("latin-1"),
             interfaces=lambda tenant: self.served.interfaces(scope, tenant),
+            address=lambda tenant: self.served.address(scope, tenant),
         )
 
 
