@@ -25,7 +25,12 @@ from parley.wire import versions
 
 
 class Connection:
-    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
+    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent.
+
+    ``owns_http``: the agent closes ``http`` when it is closed, as it does its own transport.
+    """
+
+    agent_type: type[RemoteAgent] = RemoteAgent
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Connection:
         trust_origins: Sequence[str],
         allow_private_files: bool | Iterable[str],
         http: HttpTransport | None,
+        owns_http: bool = False,
     ) -> None:
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
@@ -58,7 +64,7 @@ class Connection:
         self._retry = retry
         self._extensions = collect_extensions(extensions)
         self._idempotent = idempotent
-        self._owns_http = http is None
+        self._owns_http = owns_http or http is None
         self._http = http or HttpTransport(insecure=insecure)
         self._agent: RemoteAgent | None = None
 
@@ -126,7 +132,7 @@ class Connection:
             retry=self._retry,
             idle=self._timeout,
         )
-        agent = RemoteAgent(
+        agent = self.agent_type(
             resolved,
             FailoverBinding(choice.candidates, make_binding, name=card.name),
             CallContext(extensions=activation.uris),
