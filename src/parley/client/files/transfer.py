@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin
+from urllib.parse import urljoin
 
 import msgspec
 
@@ -18,8 +18,7 @@ from parley.client.credentials import Credentials
 from parley.client.errors import ClientError, FileTooLarge
 from parley.client.files.content import Uploadable, content_of
 from parley.client.files.download import Download, Limits, Route
-from parley.client.files.saving import free_path, safe_name, write_file
-from parley.client.files.stream import FileFacts, FileStream, Progress, in_memory
+from parley.client.files.stream import Chunks, FileFacts, FileStream, Progress, open_part
 from parley.client.files.upload import Upload
 from parley.client.message import Sendable
 from parley.client.origin import Origin
@@ -210,15 +209,18 @@ class FileTransfer:
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
         """Return the bytes of a part as a stream. Asks nobody before it is read."""
-        facts = FileFacts(part.filename, part.media_type)
-        return open_part(
-            part,
-            facts,
-            route=self._route,
-            retry=self._retry,
-            limits=Limits(idle=self._idle),
-            progress=progress,
-        )
+
+        def fetch(url: str, facts: FileFacts) -> Chunks:
+            return Download(
+                url,
+                facts,
+                route=self._route,
+                retry=self._retry,
+                limits=Limits(idle=self._idle),
+                progress=progress,
+            ).chunks()
+
+        return open_part(part, fetch)
 
     async def download(
         self, holder: Holder, to: str | Path | None, *, progress: Progress | None = None
@@ -228,49 +230,11 @@ class FileTransfer:
         ``to`` is the path of the file if ``holder`` is a part, else a folder.
         """
         target = Path() if to is None else Path(to)
-        if isinstance(holder, Part) and to is not None and not target.is_dir():
+        if isinstance(holder, Part):
             return [await self.open(holder, progress=progress).save(target)]
-        parts = list(file_parts(holder))
-        if not isinstance(holder, Part):
-            await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
-        return [await self._into(target, part, progress) for part in parts]
-
-    async def _into(self, folder: Path, part: Part, progress: Progress | None) -> Path:
-        async with self.open(part, progress=progress) as stream:
-            name = safe_name(stream.filename or _last_segment(part.url), stream.media_type)
-            path = await asyncio.to_thread(free_path, folder, name)
-            try:
-                return await write_file(path, stream)
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
-
-
-def open_part(
-    part: Part,
-    facts: FileFacts,
-    *,
-    route: Callable[[str], Route],
-    retry: Retry,
-    limits: Limits,
-    progress: Progress | None = None,
-) -> FileStream:
-    """Return the bytes of a file part as a stream.
-
-    Raises ``ValueError`` for a part that is no file, or has an address of another kind.
-    """
-    if part.raw is not None:
-        facts.size = len(part.raw)
-        return FileStream(in_memory(part.raw), facts)
-    if part.url is None:
-        kind = "text" if part.text is not None else "data"
-        raise ValueError(f"this part is {kind} and no file; its content is part.{kind}")
-    try:
-        Origin.of(part.url)
-    except ValueError as error:
-        raise ValueError(f"the file's address is {part.url[:200]!r}; expected {error}") from None
-    download = Download(part.url, facts, route=route, retry=retry, limits=limits, progress=progress)
-    return FileStream(download.chunks(), facts)
+        await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
+        parts = file_parts(holder)
+        return [await self.open(part, progress=progress).save(target) for part in parts]
 
 
 def file_parts(holder: Holder) -> Iterator[Part]:
@@ -297,7 +261,3 @@ async def _size_of(content: object) -> int:
 
 def _described(given: object) -> str:
     return str(given)[:200] if isinstance(given, str | Path) else "what is given as bytes"
-
-
-def _last_segment(url: str | None) -> str:
-    return unquote((url or "").partition("?")[0].partition("#")[0].rpartition("/")[2])
