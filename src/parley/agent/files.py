@@ -32,9 +32,7 @@ class FileAccess:
         """Return the bytes of a file part as a stream. Raises ``ValueError`` for any other part."""
         return open_part(part, lambda url, facts: self._chunks(part, url, facts, limit))
 
-    async def _chunks(
-        self, part: Part, url: str, facts: FileFacts, limit: int | None
-    ) -> Chunks:
+    async def _chunks(self, part: Part, url: str, facts: FileFacts, limit: int | None) -> Chunks:
         services, scope = self._services, self._scope
         limit = services.remote_files.max_bytes if limit is None else limit
         stored = None

@@ -3,6 +3,7 @@
 from parley.extensions import Extension, TaskSearch, method
 """
 
+from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
@@ -20,6 +21,7 @@ __all__ = [
     "A2AStruct",
     "Extension",
     "ExtensionMethod",
+    "FileTransfer",
     "IdempotentSend",
     "MessageTimestamps",
     "ResumableStreams",

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
-from parley.agent.services import TurnServices
+from parley.agent.remote_files import RemoteFiles
+from parley.agent.services import INLINE_BYTES, TurnServices
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -23,6 +24,10 @@ from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.files.turn_files import TurnFiles
+from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
@@ -111,6 +116,8 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+    ``files`` keeps the bytes of files by reference, which the files that turns make become above
+    ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
     """
 
     def __init__(
@@ -127,6 +134,10 @@ class Host:
         role: Role = "both",
         poll_interval: float = 1.0,
         url: str | None = None,
+        files: ObjectStore | None = None,
+        file_limits: FileLimits | None = None,
+        inline_file_bytes: int = INLINE_BYTES,
+        file_egress: Egress | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -144,6 +155,10 @@ class Host:
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
         )
+        limits = file_limits or FileLimits()
+        self._inline_file_bytes = inline_file_bytes
+        self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
+        self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
@@ -155,6 +170,7 @@ class Host:
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = [agent.describe() for agent in by_key.values()]
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
+        self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
             agent.key: AgentService(
@@ -164,6 +180,7 @@ class Host:
                 hints=self.hints,
                 authenticates=authenticates,
                 keeps_addresses=url is None,
+                files=self._turn_files(agent),
             )
             for agent in self._agents
         }
@@ -191,7 +208,13 @@ class Host:
         return TurnServices(
             contexts=AgentContexts(keep_history=agent.options.keep_history),
             address=None if addresses is None else partial(addresses, agent.key),
+            files=self._turn_files(agent),
+            inline_bytes=self._inline_file_bytes,
+            remote_files=self._remote_files,
         )
+
+    def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
+        return None if self.files is None else TurnFiles(self.files, agent.key, kept_for(agent))
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -210,12 +233,16 @@ class Host:
             self._watchdog.start()
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
+            if self.files is not None and self._sweeps is not None:
+                self._on_stop(stack, "files", self._sweeps.stop)
+                await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False
             self._started = stack.pop_all()

@@ -36,15 +36,25 @@ _REQUEST_HEADERS = (
     "Authorization",
     "Content-Type",
     "If-None-Match",
+    "If-Range",
     "Last-Event-ID",
+    "Range",
+    "Upload-Complete",
+    "Upload-Offset",
     "traceparent",
 )
 _RESPONSE_HEADERS = (
     "A2A-Version",
     "A2A-Extensions",
     "X-A2A-Extensions",
+    "Accept-Ranges",
+    "Content-Disposition",
+    "Content-Range",
     "ETag",
+    "Location",
     "Retry-After",
+    "Upload-Complete",
+    "Upload-Offset",
     "WWW-Authenticate",
 )
 _log = logging.getLogger("parley.server")
@@ -136,7 +146,7 @@ class App:
             self._cors = CORSMiddleware(
                 self._dispatch,
                 allow_origins=settings.cors_origins,
-                allow_methods=("GET", "POST", "DELETE", "HEAD"),
+                allow_methods=("GET", "POST", "PATCH", "DELETE", "HEAD"),
                 allow_headers=_REQUEST_HEADERS,
                 expose_headers=_RESPONSE_HEADERS,
             )

@@ -319,7 +319,8 @@ class HttpTransport:
         forbidden = find_forbidden(error)
         if forbidden is not None:
             return AddressNotAllowed(
-                f"{where} is at a {forbidden.kind} address, which is not allowed"
+                f"{where} is at a {forbidden.kind} address, which is not allowed; the option "
+                "allow_private_files takes the hosts and networks that are"
             )
         match error:
             case aiohttp.ConnectionTimeoutError():

@@ -17,6 +17,7 @@ from parley.engine.service.checks import check_history, invalid, not_found, owne
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
+from parley.files.turn_files import TurnFiles
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     OverloadedError,
@@ -57,7 +58,8 @@ class AgentService:
 
     Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
-    are told the address that their message was sent to, because none is configured.
+    are told the address that their message was sent to, because none is configured. ``files`` keeps
+    what messages name by reference.
     """
 
     def __init__(
@@ -69,13 +71,14 @@ class AgentService:
         hints: LocalHints,
         authenticates: bool = False,
         keeps_addresses: bool = True,
+        files: TurnFiles | None = None,
     ) -> None:
         self.agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
         self._authenticates = authenticates
-        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses)
+        admission = Admission(agent, executor, store, files, keeps_addresses=keeps_addresses)
         self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 
