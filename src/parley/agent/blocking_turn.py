@@ -14,10 +14,11 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, overload
 
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.files import BlockingFile
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.engine.answer import Answer
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task
 
 P = ParamSpec("P")
@@ -83,6 +84,15 @@ class BlockingTurn(TurnFacts):
     def base_url(self) -> str:
         """The agent's public address, without a trailing slash; empty if it is not known."""
         return self._turn.base_url
+
+    @property
+    def files(self) -> tuple[BlockingFile, ...]:
+        """The file parts of the message that began the task: ``turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> BlockingFile:
+        """Return a file part of any message or artifact, with methods to read it."""
+        return BlockingFile.blocking(part, self._turn.file(part), self._wait)
 
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""

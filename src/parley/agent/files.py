@@ -167,11 +167,11 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, for a function that runs in a thread: see ``TurnFile``."""
 
     @classmethod
-    def blocking(cls, part: Part, access: Open, wait: Wait) -> Self:
-        """Return the same part, opened by ``access``."""
-        file = cls.of(part, access)
-        file.__dict__["wait"] = wait
-        return file
+    def blocking(cls, part: Part, file: TurnFile, wait: Wait) -> Self:
+        """Return the same part, opened as ``file`` is."""
+        blocking = cls.of(part, lambda _, limit: file.open(limit=limit))
+        blocking.__dict__["wait"] = wait
+        return blocking
 
     def open(self, *, limit: int | None = None) -> BlockingFileStream:
         """Return the bytes as a stream: ``with file.open() as stream: for chunk in stream``."""
