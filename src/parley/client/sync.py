@@ -11,7 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from parley.client.calls.event_stream import EventStream
 from parley.client.connection import connect
@@ -228,6 +238,16 @@ def _stream(
     return call
 
 
+def _open(
+    method: Callable[Concatenate[A, P], FileStream],
+) -> Callable[Concatenate[_SyncProxy[A], P], SyncFileStream]:
+    @wraps(method)
+    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncFileStream:
+        return SyncFileStream(self, method(self._target, *args, **kwargs))
+
+    return call
+
+
 def _iterate(
     method: Callable[Concatenate[A, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[_SyncProxy[A], P], SyncIterator[T]]:
@@ -277,36 +297,29 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     call = _call(RemoteAgent.call)
     refresh_card = _call(RemoteAgent.refresh_card)
     extended_card = _call(RemoteAgent.extended_card)
+    open = _open(RemoteAgent.open)
+    if TYPE_CHECKING:
 
-    def open(self, part: Part, *, progress: Progress | None = None) -> SyncFileStream:
-        """Return the bytes of a file part as a stream: see ``RemoteAgent.open``."""
-        return SyncFileStream(self, self._target.open(part, progress=progress))
+        @overload
+        def download(
+            self, source: Part, to: str | Path | None = None, *, progress: Progress | None = None
+        ) -> Path: ...
 
-    @overload
-    def download(
-        self, source: Part, to: str | Path | None = None, *, progress: Progress | None = None
-    ) -> Path: ...
+        @overload
+        def download(
+            self,
+            source: Artifact | Message | Task,
+            to: str | Path | None = None,
+            *,
+            progress: Progress | None = None,
+        ) -> builtins.list[Path]: ...
 
-    @overload
-    def download(
-        self,
-        source: Artifact | Message | Task,
-        to: str | Path | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> builtins.list[Path]: ...
+        def download(self, source: Any, to: Any = None, *, progress: Any = None) -> Any:
+            """Write files to disk: see ``RemoteAgent.download``."""
+            ...
 
-    def download(
-        self,
-        source: Part | Artifact | Message | Task,
-        to: str | Path | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> Path | builtins.list[Path]:
-        """Write the files of ``source`` to disk: see ``RemoteAgent.download``."""
-        files: Path | builtins.list[Path]
-        files = self._run(self._target.download(cast("Any", source), to, progress=progress))
-        return files
+    else:
+        download = _call(RemoteAgent.download)
 
     @property
     def push(self) -> SyncRemotePushConfigs:
