@@ -143,14 +143,15 @@ class FileStore:
             expires_at=now + int(limits.upload_timeout * 1000),
         )
         await self.objects.put(layout.due(id, record.expires_at), b"")
+        await self.objects.put(layout.manifest(id), encode(record))
         owned = layout.owned(scope, id, record.limit)
         await self.objects.put(owned, b"")
         try:
             await self._check_share(scope)
         except TooManyUploads:
-            await self.objects.delete([owned, layout.due(id, record.expires_at)])
+            due = layout.due(id, record.expires_at)
+            await self.objects.delete([owned, layout.manifest(id), due])
             raise
-        await self.objects.put(layout.manifest(id), encode(record))
         if size == 0:
             return await self.writer(record, 0).finish()
         return record
@@ -260,7 +261,7 @@ class FileStore:
         end = record.size if end is None else min(end, record.size)
         offset = 0
         for index, size in enumerate(record.chunks):
-            if offset >= end:
+            if offset >= end or start >= end:
                 return
             if offset + size > start:
                 key = layout.chunk(record.id, offset, index)
@@ -281,7 +282,8 @@ class FileStore:
         """
         id = record.id
         mark = layout.task(id, task_id)
-        await self.objects.put(layout.due(id, self.next_look(keep)), b"")
+        look_at = self.next_look(keep)
+        await self.objects.put(layout.due(id, look_at), b"")
         await self.objects.put(mark, b"")
         if (
             await self.objects.get(layout.removed(id)) is not None
@@ -290,7 +292,8 @@ class FileStore:
             await self.objects.delete([mark])
             raise NoSuchFile
         await self.release(record)
-        await self.objects.delete([layout.due(id, record.expires_at)])
+        if record.expires_at != look_at:
+            await self.objects.delete([layout.due(id, record.expires_at)])
 
     async def release(self, record: FileRecord) -> None:
         """Count a file that a task has no longer among its owner's uploads."""
@@ -456,7 +459,8 @@ class UploadWriter:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
                 await objects.delete([layout.owned(done.scope, done.id, record.limit)])
-            await objects.delete([layout.due(record.id, record.expires_at)])
+            if done.expires_at != record.expires_at:
+                await objects.delete([layout.due(record.id, record.expires_at)])
         return done
 
     async def _chunks(self) -> tuple[int, ...]:
@@ -477,7 +481,7 @@ class UploadWriter:
         """Return the digest of the whole; read it again if this process did not see all of it."""
         if self._hash is None:
             self._hash = hashlib.sha256()
-            whole = replace(self._record, size=self.offset, chunks=chunks)
+            whole = replace(self._record, size=self.offset, chunks=tuple(chunks))
             async for piece in self._files.read(whole):
                 await asyncio.to_thread(self._hash.update, piece)
         digest: str = self._hash.hexdigest()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 MIB = 1024 * 1024
@@ -56,7 +54,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str = ""
     created_at: int
     expires_at: int
-    chunks: Sequence[int] = ()
+    chunks: tuple[int, ...] = ()
     complete: bool = False
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from parley.agent.agent import Agent
 from parley.engine.service.service import AgentService
+from parley.files.errors import FilesUnavailable
 from parley.files.objects import ObjectStore
 from parley.files.records import FileLimits
 from parley.host.files import open_files
@@ -172,5 +173,5 @@ def serve(
     grace = math.ceil(drain) + 1  # answers of released turns need another second
     try:
         run(app, host=host, port=port, grace=grace, grpc=grpc, on_listening=on_listening)
-    except (ListenError, StoreError) as error:
+    except (ListenError, StoreError, FilesUnavailable) as error:
         raise SystemExit(str(error)) from error

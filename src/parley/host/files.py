@@ -81,10 +81,15 @@ def _default(store: str | TaskStore) -> ObjectStore | None:
 
 def hosted_files(objects: ObjectStore, store: TaskStore, limits: FileLimits | None) -> FileStore:
     """Return the files of a host, by the clock of its store, under the key that replicas share."""
-    key = secrets.token_bytes(32)
 
     async def secret() -> bytes:
-        return key
+        try:
+            return await store.secret("signing")
+        except StoreError as error:
+            log.error("files cannot be reached until the store works: %s", error)
+            raise FilesUnavailable(
+                "files cannot be reached now: the task log does not work"
+            ) from error
 
     return FileStore(objects, limits=limits, clock=store.now, secret=secret)
 
