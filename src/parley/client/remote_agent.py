@@ -114,6 +114,14 @@ class RemoteAgent:
         return self._interfaces.current.version
 
     @property
+    def inline_bytes(self) -> int | None:
+        """The size up to which the agent wants files in messages; larger ones are uploaded.
+
+        ``None`` for an agent that declares no file transfer.
+        """
+        return self._files.inline_bytes
+
+    @property
     def push(self) -> RemotePushConfigs:
         """The push notification configurations of tasks."""
         return RemotePushConfigs(self.service, self.context)

@@ -347,6 +347,11 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
         return self._target.skipped_interfaces
 
     @property
+    def inline_bytes(self) -> int | None:
+        """The size up to which the agent wants files in messages; larger ones are uploaded."""
+        return self._target.inline_bytes
+
+    @property
     def version(self) -> str:
         """The protocol version in use."""
         return self._target.version

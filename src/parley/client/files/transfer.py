@@ -93,6 +93,14 @@ class FileTransfer:
         return None
 
     @property
+    def inline_bytes(self) -> int | None:
+        """The largest file for a message, ``None`` for an agent without file transfer."""
+        params = self.params
+        if params is None:
+            return None
+        return MAX_INLINE if params.inline_bytes is None else params.inline_bytes
+
+    @property
     def _name(self) -> str:
         return repr(self._card().name[:100])
 
