@@ -6,6 +6,7 @@ The only file of the client that knows the HTTP library, which it imports at the
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import socket
@@ -45,6 +46,9 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Less than the five seconds after which common servers close an idle connection: a request must not
 # go into a closing one.
 KEEP_ALIVE = 4.0
+
+LARGE = 512 * 1024
+"""The bytes above which a body is sent piece by piece."""
 
 Body = bytes | AsyncIterable[bytes] | None
 """The body of a request. One that is sent in pieces has a ``Content-Length``, or is chunked."""
@@ -257,7 +261,8 @@ class HttpTransport:
             response = await self._session_for(url).request(
                 method,
                 url,
-                data=body,
+                # As one piece a large body would hold the event loop up, and the library warns.
+                data=io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE else body,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(
                     total=timeout, connect=self.connect_timeout, sock_read=idle
