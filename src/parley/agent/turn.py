@@ -14,6 +14,8 @@ import msgspec
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
+from parley.agent.files import FileAccess, TurnFile
+from parley.agent.large_files import base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.connection import TurnConnection, delegate
 from parley.agent.remote.turn_calls import TurnCalls
@@ -28,7 +30,7 @@ from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
 from parley.engine.turn.waits import seconds_of
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
 
@@ -58,8 +60,7 @@ class Turn(TurnFacts):
         That is the ``url`` of the server; without one, the address that this turn's message was
         sent to. Empty if neither is known: over gRPC, and in process.
         """
-        request, address = self._attempt.request, self._services.address
-        return request.base_url if address is None else address(request.tenant)
+        return base_url(self._services, self._attempt)
 
     @property
     def _context(self) -> AgentContext:
@@ -78,6 +79,22 @@ class Turn(TurnFacts):
                 "give it one: Agent(..., lifespan=...)"
             )
         return lifespan.value
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> tuple[TurnFile, ...]:
+        """The file parts of the message that began the task: ``await turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> TurnFile:
+        """Return a file part of any message or artifact, with methods to read it.
+
+        The bytes of a file by reference come from this server if it keeps the file, else from the
+        part's address, through the egress guard. Raises ``ValueError`` for a part that is no file.
+        """
+        access = FileAccess(self._services, self._attempt.runner.scope)
+        return TurnFile.of(part, access.open)
 
     # -- other tasks ---------------------------------------------------------------------------
 
@@ -164,13 +181,16 @@ class Turn(TurnFacts):
         """Write a whole artifact and return its id.
 
         ``content`` is text, bytes, a path, data, a part or a list of parts. It replaces an artifact
-        with the same id.
+        with the same id. Bytes and a path above the server's ``inline_file_bytes`` become a file by
+        reference, which is kept as long as the task.
         """
         if isinstance(content, Artifact):
             artifact = checked(content)
         else:
+            artifact_id = artifact_id or self._attempt.next_artifact_id()
+            content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(
-                artifact_id=artifact_id or self._attempt.next_artifact_id(),
+                artifact_id=artifact_id,
                 name=name or filename,
                 description=description,
                 parts=to_parts(content, media_type=media_type, filename=filename),
@@ -197,6 +217,14 @@ class Turn(TurnFacts):
             artifact_id=artifact_id,
             media_type=media_type,
             metadata=check_metadata(metadata),
+            referred=self._referred,
+        )
+
+    async def _referred(
+        self, content: object, *, media_type: str = "", filename: str = ""
+    ) -> object:
+        return await referred(
+            self._services, self._attempt, content, media_type=media_type, filename=filename
         )
 
     @overload

@@ -43,6 +43,7 @@ def asgi(
     settings: Settings | None = None,
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
+    allow_private_files: bool | Iterable[str] = False,
     bus: str | Bus | None = None,
     role: Role = "both",
     lease: float | None = None,
@@ -62,6 +63,7 @@ def asgi(
     fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
     ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
     to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
+    ``allow_private_files`` allows the same for files that callers name by their addresses.
     ``files`` is where files by reference are kept: a directory, ``s3://bucket/prefix``, or
     ``"none"``. By default they are beside the file of a SQLite store, and with ``memory:`` in a
     temporary directory; replicas that share a store have no default.
@@ -101,6 +103,8 @@ def asgi(
             upload_timeout=settings.upload_timeout,
             link_timeout=settings.file_link_timeout,
         ),
+        inline_file_bytes=settings.inline_file_bytes,
+        file_egress=Egress.allowing(allow_private_files),
     )
     return create_app(
         {} if role == "worker" else _endpoints(host, settings),

@@ -17,7 +17,8 @@ from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.cancel import cancel_calls
-from parley.agent.services import TurnServices
+from parley.agent.remote_files import RemoteFiles
+from parley.agent.services import INLINE_BYTES, TurnServices
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -119,7 +120,8 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
-    ``files`` keeps the bytes of files by reference.
+    ``files`` keeps the bytes of files by reference, which the files that turns make become above
+    ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
     """
 
     def __init__(
@@ -138,6 +140,8 @@ class Host:
         url: str | None = None,
         files: ObjectStore | None = None,
         file_limits: FileLimits | None = None,
+        inline_file_bytes: int = INLINE_BYTES,
+        file_egress: Egress | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -155,6 +159,9 @@ class Host:
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
         )
+        limits = file_limits or FileLimits()
+        self._inline_file_bytes = inline_file_bytes
+        self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
         self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
@@ -218,6 +225,8 @@ class Host:
             address=None if addresses is None else partial(addresses, agent.key),
             files=self._turn_files(agent),
             lifespan=self._lifespans.get(agent.key),
+            inline_bytes=self._inline_file_bytes,
+            remote_files=self._remote_files,
         )
 
     def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
@@ -244,6 +253,7 @@ class Host:
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
+            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()

@@ -51,6 +51,7 @@ class Admission:
     """Hands the messages to one agent to its executor, one turn for each.
 
     ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
+    ``files`` keeps what messages name by reference.
     """
 
     def __init__(

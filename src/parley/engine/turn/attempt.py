@@ -48,8 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The request of a turn: the message that began the task, and what came beside it.
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
-    server's own address is configured. ``inputs`` are the values of typed
-    parameters; ``None`` if they were not read yet.
+    server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
+    they were not read yet.
     """
 
     message: Message
