@@ -22,7 +22,12 @@ from parley.wire import versions
 
 
 class Connection:
-    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
+    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent.
+
+    ``owns_http``: the agent closes ``http`` when it is closed, as it does its own transport.
+    """
+
+    agent_type: type[RemoteAgent] = RemoteAgent
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Connection:
         insecure: bool,
         trust_origins: Sequence[str],
         http: HttpTransport | None,
+        owns_http: bool = False,
     ) -> None:
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
@@ -52,7 +58,7 @@ class Connection:
         self._retry = retry
         self._extensions = collect_extensions(extensions)
         self._idempotent = idempotent
-        self._owns_http = http is None
+        self._owns_http = owns_http or http is None
         self._http = http or HttpTransport(insecure=insecure)
         self._agent: RemoteAgent | None = None
 
@@ -109,7 +115,7 @@ class Connection:
             http=self._http,
         )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
-        return RemoteAgent(
+        return self.agent_type(
             resolved,
             FailoverBinding(choice.candidates, make_binding, name=card.name),
             CallContext(extensions=activation.uris),

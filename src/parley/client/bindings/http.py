@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
@@ -53,16 +54,20 @@ class Reply(NamedTuple):
     url: str
 
 
-class OpenResponse:
-    """A response whose body is not read yet. Read it once, with ``read`` or ``chunks``."""
+class OpenResponse(ABC):
+    """A response whose body is not read yet. Read it once, with ``read`` or ``chunks``.
 
-    def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
-        self._response = response
-        self._http = http
-        self.status = response.status
-        self.url = str(response.url)
+    ``limit`` is the most bytes that ``read`` returns, unless it is told otherwise.
+    """
+
+    def __init__(
+        self, status: int, url: str, headers: Iterable[tuple[str, str]], *, limit: int
+    ) -> None:
+        self.status = status
+        self.url = url
+        self._limit = limit
         self.headers: dict[str, str] = {}
-        for name, value in response.headers.items():
+        for name, value in headers:
             known = self.headers.get(name.lower())
             self.headers[name.lower()] = value if known is None else f"{known}, {value}"
 
@@ -72,9 +77,9 @@ class OpenResponse:
         Raises ``ResponseTooLarge`` as soon as the body exceeds ``limit``, and the errors of
         ``HttpTransport``.
         """
-        limit = self._http.max_response if limit is None else limit
-        announced = self._response.content_length
-        if announced is not None and announced > limit:
+        limit = self._limit if limit is None else limit
+        announced = self.headers.get("content-length", "")
+        if announced.isdecimal() and len(announced) < 19 and int(announced) > limit:
             raise _too_large(self.url, limit)
         pieces: list[bytes] = []
         size = 0
@@ -84,6 +89,21 @@ class OpenResponse:
                 raise _too_large(self.url, limit)
             pieces.append(chunk)
         return b"".join(pieces)
+
+    @abstractmethod
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
+
+
+class _NetworkResponse(OpenResponse):
+    """A response that comes over a connection."""
+
+    def __init__(self, response: aiohttp.ClientResponse, http: HttpTransport) -> None:
+        super().__init__(
+            response.status, str(response.url), response.headers.items(), limit=http.max_response
+        )
+        self._response = response
+        self._http = http
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives; a body that breaks off raises ``Disconnected``."""
@@ -241,7 +261,7 @@ class HttpTransport:
             raise self.translate(error, url) from error
         self._responses.add(response)
         try:
-            yield OpenResponse(response, self)
+            yield _NetworkResponse(response, self)
         finally:
             self._responses.discard(response)
             # Closes the connection of a response that was not read to its end.
