@@ -10,7 +10,7 @@
         "Returns the current time of the server."
         return datetime.now().isoformat()
 
-``parley serve FILE`` serves it; ``parley.connect(url)`` calls it.
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it; ``parley.testing`` tests it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.connection import connect
     from parley.client.errors import ClientError
     from parley.client.remote_agent import RemoteAgent
-    from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
+    from parley.host.connecting import connect, connect_sync
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -84,8 +83,8 @@ _HOMES = {
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
-    "connect": "parley.client.connection",
-    "connect_sync": "parley.client.sync",
+    "connect": "parley.host.connecting",
+    "connect_sync": "parley.host.connecting",
     "serve": "parley.host.app",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from parley.client.bindings.binding import Binding, binding_class
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.calls.failover import FailoverBinding
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
@@ -22,10 +22,7 @@ from parley.wire import versions
 
 
 class Connection:
-    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent.
-
-    ``owns_http``: the agent closes ``http`` when it is closed, as it does its own transport.
-    """
+    """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
 
     agent_type: type[RemoteAgent] = RemoteAgent
 
@@ -46,7 +43,6 @@ class Connection:
         insecure: bool,
         trust_origins: Sequence[str],
         http: HttpTransport | None,
-        owns_http: bool = False,
     ) -> None:
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
@@ -58,7 +54,7 @@ class Connection:
         self._retry = retry
         self._extensions = collect_extensions(extensions)
         self._idempotent = idempotent
-        self._owns_http = owns_http or http is None
+        self._owns_http = http is None or http.closes_with_agent
         self._http = http or HttpTransport(insecure=insecure)
         self._agent: RemoteAgent | None = None
 
@@ -130,6 +126,7 @@ class Connection:
 def connect(
     reference: Reference,
     *,
+    path: str = "",
     headers: Mapping[str, str] | None = None,
     bearer: str | None = None,
     api_key: str | None = None,
@@ -147,7 +144,10 @@ def connect(
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
     ``reference`` is the agent's address (with its card at the well-known path), its card's address,
-    a card file, a card's JSON, or a card. ``headers`` go with every request; ``bearer`` and
+    a card file, a card's JSON, or a card. It may be an ``Agent`` or an ASGI app of this process too
+    (``parley.connect(agent)``): the app is started unless it runs, called without a socket, and
+    stopped when the connection is closed. ``path`` is the path of an agent that shares an address
+    with others. ``headers`` go with every request; ``bearer`` and
     ``api_key`` go to the agent, and to the card's server only if it asks for them. All of them go
     only to the origin (scheme, host and port) of that address and to ``trust_origins``, such as
     ``["https://agents.example.com:8443"]``, whatever a card or a redirect says. A card that the
@@ -174,6 +174,8 @@ def connect(
     """
     if isinstance(retries, int):
         retries = Retry(calls=retries, streams=4 * retries)
+    if path:
+        reference = _below(reference, path)
     headers, named = split_headers(headers)
     return Connection(
         reference,
@@ -191,6 +193,15 @@ def connect(
         trust_origins=trust_origins,
         http=http,
     )
+
+
+def _below(reference: Reference, path: str) -> str:
+    """Return the address of an agent at a path. Raises ``ValueError``."""
+    if not isinstance(reference, str) or reference.lstrip().startswith("{"):
+        raise ValueError("path is for an address or an app; a card names its interfaces itself")
+    if "?" in reference or "#" in reference:
+        raise ValueError(f"path is for an address without a query, not {redacted(reference)!r}")
+    return f"{reference.strip().rstrip('/')}/{path.strip('/')}"
 
 
 def _card_headers(version: str) -> dict[str, str]:

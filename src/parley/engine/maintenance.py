@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
@@ -78,29 +77,41 @@ class Maintenance:
         while True:
             # With jitter: replicas do not poll at the same time.
             await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * backoff.uniform(0.8, 1.2))
-            now = time.monotonic()
+            now = asyncio.get_running_loop().time()
             if self._has_to_poll:
                 await self._try(self._update_backlogs())
             if self._store.is_shared or self._store.has_operators:
                 await self._try(self._push.reconcile())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
-                await self._try(self._recover_orphans())
-                for executor in self._executors.values():
-                    await self._try(executor.expire_overdue())
+                await self._expire_and_recover()
+
+    async def sweep(self) -> None:
+        """Do at once what the polls do from time to time, and nothing twice."""
+        await self._try(self._update_backlogs())
+        await self._expire_and_recover()
+        await self._clean_up_once()
+
+    async def _expire_and_recover(self) -> None:
+        await self._try(self._recover_orphans())
+        for executor in self._executors.values():
+            await self._try(executor.expire_overdue())
 
     async def _clean_up(self) -> None:
-        """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
         pause = min(POLL_SECONDS, SWEEP_SECONDS)
         while True:
             await asyncio.sleep(pause * backoff.uniform(0.8, 1.2))
             pause = PRUNE_SECONDS
-            for agent in self._agents:
-                await self._try(self._cancel_unanswered(agent))
-            # Batch by batch, so that an agent with many old tasks does not delay the others.
-            left = list(self._agents)
-            while left:
-                left = [agent for agent in left if await self._try(self._prune(agent))]
+            await self._clean_up_once()
+
+    async def _clean_up_once(self) -> None:
+        """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
+        for agent in self._agents:
+            await self._try(self._cancel_unanswered(agent))
+        # Batch by batch, so that an agent with many old tasks does not delay the others.
+        left = list(self._agents)
+        while left:
+            left = [agent for agent in left if await self._try(self._prune(agent))]
 
     async def _try(self, work: Awaitable[T]) -> T | None:
         """Log a failure of ``work``; one of the store once, until the store works again."""

@@ -74,6 +74,18 @@ def asgi(
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
     )
+    return app_of(host, settings=settings, url=url, caller=caller, role=role)
+
+
+def app_of(
+    host: Host,
+    *,
+    settings: Settings | None = None,
+    url: str | None = None,
+    caller: Identify | None = None,
+    role: Role = "both",
+) -> App:
+    """Return the ASGI app that serves a host, starts it and stops it."""
     return create_app(
         {} if role == "worker" else _endpoints(host),
         settings=settings,

@@ -16,6 +16,7 @@ from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
 from parley.agent.services import TurnServices
+from parley.client.connection import Connection, connect
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -27,6 +28,7 @@ from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
+from parley.push.http_sender import WebhookTransport
 from parley.push.scheduler import DeliveryLimits
 from parley.security.egress import Egress
 from parley.server.sockets import most_webhook_calls
@@ -91,6 +93,9 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+
+    ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
+    in place of HTTP. Both are for tests.
     """
 
     def __init__(
@@ -106,6 +111,8 @@ class Host:
         bus: Bus | None = None,
         role: Role = "both",
         poll_interval: float = 1.0,
+        connect: Callable[..., Connection] = connect,
+        webhooks: WebhookTransport | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -114,6 +121,7 @@ class Host:
                 f"role={role!r} needs a store that other processes use too, such as postgresql://"
             )
         self.store = store
+        self._connect = connect
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
         self.push = PushDispatcher(
@@ -122,6 +130,7 @@ class Host:
             retry_policy=retry_policy,
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
+            transport=webhooks,
         )
         self._runs_turns = role != "api"
         self._grace = drain
@@ -164,7 +173,9 @@ class Host:
         )
 
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
-        return TurnServices(contexts=AgentContexts(keep_history=agent.options.keep_history))
+        return TurnServices(
+            contexts=AgentContexts(keep_history=agent.options.keep_history), connect=self._connect
+        )
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -235,6 +246,11 @@ class Host:
             return identified if isinstance(identified, Caller) else await identified
 
         return identify
+
+    async def sweep(self) -> None:
+        """Do at once what maintenance does from time to time."""
+        if self._started is not None:
+            await self._maintenance.sweep()
 
     # -- drain and stop ------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Sequence
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
@@ -60,6 +61,7 @@ class GroupWriter:
         self._committed = committed
         self._yielder = yielder
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # of whoever opened the store: readers begin tasks in it
         self._is_closing = False
         self._pending: list[Job] = []
         self._uncleared: set[WriterId] = set()
@@ -67,6 +69,11 @@ class GroupWriter:
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="parley-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs are under way."""
+        return bool(self._pending) or self._yielder.is_active
 
     def submit(self, job: Job) -> None:
         """Submit a job."""
@@ -124,7 +131,7 @@ class GroupWriter:
     def _call_on_loop(self, function: Any, *args: object) -> bool:
         """Call a function on the loop. Return ``False`` when the loop is closed."""
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self._loop.call_soon_threadsafe(function, *args, context=self._context)
         except RuntimeError:
             return False
         return True
