@@ -30,6 +30,7 @@ class Connection:
         self,
         reference: Reference,
         *,
+        path: str,
         headers: Mapping[str, str] | None,
         bearer: str | None,
         api_key: str | None,
@@ -37,22 +38,27 @@ class Connection:
         version: str,
         timeout: float | None,
         stream_idle_timeout: float | None,
-        retry: Retry,
+        retries: int | Retry,
         extensions: Sequence[Extension | AgentExtension | str],
         idempotent: bool,
         insecure: bool,
         trust_origins: Sequence[str],
         http: HttpTransport | None,
     ) -> None:
+        if path:
+            reference = _below(reference, path)
+        if isinstance(retries, int):
+            retries = Retry(calls=retries, streams=4 * retries)
+        headers, named = split_headers(headers)
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
         )
         self._binding = binding
-        self._version = version
+        self._version = _supported(version)
         self._timeout = timeout
         self._idle = stream_idle_timeout
-        self._retry = retry
-        self._extensions = collect_extensions(extensions)
+        self._retry = retries
+        self._extensions = collect_extensions((*extensions, *named))
         self._idempotent = idempotent
         self._owns_http = http is None or http.closes_with_agent
         self._http = http or HttpTransport(insecure=insecure)
@@ -70,19 +76,22 @@ class Connection:
             await self._agent.aclose()
 
     async def _open(self) -> RemoteAgent:
-        resolver = CardResolver(
-            self._http,
-            headers=_card_headers(self._version),
-            credentials=self._credentials,
-            timeout=self._timeout,
-            retry=self._retry,
-        )
+        resolver = self._resolver()
         try:
             return self._make_agent(await resolver.resolve(self._reference), resolver)
         except BaseException:
             if self._owns_http:
                 await self._http.close()
             raise
+
+    def _resolver(self) -> CardResolver:
+        return CardResolver(
+            self._http,
+            headers=_card_headers(self._version),
+            credentials=self._credentials,
+            timeout=self._timeout,
+            retry=self._retry,
+        )
 
     def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
         card = resolved.card
@@ -172,22 +181,18 @@ def connect(
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an unsupported version, a
     header that the client sets itself, an invalid token or key, and an invalid origin.
     """
-    if isinstance(retries, int):
-        retries = Retry(calls=retries, streams=4 * retries)
-    if path:
-        reference = _below(reference, path)
-    headers, named = split_headers(headers)
     return Connection(
         reference,
+        path=path,
         headers=headers,
         bearer=bearer,
         api_key=api_key,
         binding=binding,
-        version=_supported(version),
+        version=version,
         timeout=timeout,
         stream_idle_timeout=stream_idle_timeout,
-        retry=retries,
-        extensions=(*extensions, *named),
+        retries=retries,
+        extensions=extensions,
         idempotent=idempotent,
         insecure=insecure,
         trust_origins=trust_origins,

@@ -266,7 +266,7 @@ class InProcessTransport(HttpTransport):
         scope["state"] = site.state
         exchange.task = loop.create_task(self._serve(site, scope, exchange), context=site.context())
         self._open.add(exchange)
-        self.on_open(exchange)
+        self.on_open(site, exchange)
         try:
             await _within(exchange.head(), deadline, idle, url)
             yield InProcessResponse(
@@ -275,8 +275,12 @@ class InProcessTransport(HttpTransport):
         finally:
             exchange.close()
 
-    def on_open(self, exchange: Exchange) -> None:
+    def on_open(self, site: Site, exchange: Exchange) -> None:
         """Note a request that begins."""
+
+    def forget(self, exchange: Exchange) -> None:
+        """Do not wait for a request when the transport is closed: its app is dead."""
+        self._open.discard(exchange)
 
     def _find(self, url: str, parts: SplitResult, port: int | None) -> tuple[Site, str]:
         """Return the site of an address, and the path that the site is mounted at."""

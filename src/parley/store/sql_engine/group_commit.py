@@ -11,8 +11,8 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Sequence
-from contextvars import copy_context
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
 
@@ -104,9 +104,10 @@ class GroupWriter:
             group, submissions, is_last = self._next_group(self.batch_writer.maintain())
             if group:
                 results = self.batch_writer.write(group)
-                is_last = not self._call_on_loop(self._publish, results, submissions) or is_last
+                publish = partial(self._publish, results, submissions)
+                is_last = not self._call_on_loop(publish, context=self._context) or is_last
         self.batch_writer.close()
-        self._call_on_loop(self._ended.set_result, None)
+        self._call_on_loop(partial(self._ended.set_result, None))
 
     def _next_group(self, timeout: float | None) -> tuple[list[Job], int, bool]:
         """Wait for jobs. Return a group, its number of submissions, and whether it is the last."""
@@ -128,10 +129,10 @@ class GroupWriter:
                 return group, submissions, False
         return group, submissions, True
 
-    def _call_on_loop(self, function: Any, *args: object) -> bool:
+    def _call_on_loop(self, function: Callable[[], object], context: Context | None = None) -> bool:
         """Call a function on the loop. Return ``False`` when the loop is closed."""
         try:
-            self._loop.call_soon_threadsafe(function, *args, context=self._context)
+            self._loop.call_soon_threadsafe(function, context=context)
         except RuntimeError:
             return False
         return True

@@ -1,0 +1,48 @@
+"""Test agents: the real client on the real app, without a socket, by a time that tests move.
+
+    from datetime import timedelta
+    from parley import testing
+
+
+    async def test_it_reminds_after_two_days():
+        async with testing.client(agent) as remote:
+            task = await remote.send("Remind me", return_immediately=True)
+            await remote.advance(timedelta(days=2))
+            assert await remote.get(task.id) == testing.completed(text="Do it now.")
+
+``docs/test-your-agent.md`` shows all of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parley.testing.client import Client, TestedAgent, TestTime, client
+    from parley.testing.webhooks import Delivery, Webhooks
+
+_HOMES = {
+    "Client": "parley.testing.client",
+    "Delivery": "parley.testing.webhooks",
+    "TestTime": "parley.testing.client",
+    "TestedAgent": "parley.testing.client",
+    "Webhooks": "parley.testing.webhooks",
+    "client": "parley.testing.client",
+}
+
+__all__ = ["Client", "Delivery", "TestTime", "TestedAgent", "Webhooks", "client"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used: the pytest plugin costs a run without agents little."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
