@@ -126,6 +126,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import parley`` costs little."""
+    if name == "testing":
+        return importlib.import_module("parley.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley' has no attribute {name!r}")

@@ -19,19 +19,75 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parley.testing.assertions import assert_events
     from parley.testing.client import Client, TestedAgent, TestTime, client
+    from parley.testing.matchers import (
+        Matcher,
+        anything,
+        artifact,
+        auth_required,
+        canceled,
+        completed,
+        containing,
+        failed,
+        input_required,
+        message,
+        rejected,
+        submitted,
+        working,
+    )
+    from parley.testing.scripted import Received, ScriptedAgent
     from parley.testing.webhooks import Delivery, Webhooks
 
 _HOMES = {
     "Client": "parley.testing.client",
     "Delivery": "parley.testing.webhooks",
+    "Matcher": "parley.testing.matchers",
+    "Received": "parley.testing.scripted",
+    "ScriptedAgent": "parley.testing.scripted",
     "TestTime": "parley.testing.client",
     "TestedAgent": "parley.testing.client",
     "Webhooks": "parley.testing.webhooks",
+    "anything": "parley.testing.matchers",
+    "artifact": "parley.testing.matchers",
+    "assert_events": "parley.testing.assertions",
+    "auth_required": "parley.testing.matchers",
+    "canceled": "parley.testing.matchers",
     "client": "parley.testing.client",
+    "completed": "parley.testing.matchers",
+    "containing": "parley.testing.matchers",
+    "failed": "parley.testing.matchers",
+    "input_required": "parley.testing.matchers",
+    "message": "parley.testing.matchers",
+    "rejected": "parley.testing.matchers",
+    "submitted": "parley.testing.matchers",
+    "working": "parley.testing.matchers",
 }
 
-__all__ = ["Client", "Delivery", "TestTime", "TestedAgent", "Webhooks", "client"]
+__all__ = [
+    "Client",
+    "Delivery",
+    "Matcher",
+    "Received",
+    "ScriptedAgent",
+    "TestTime",
+    "TestedAgent",
+    "Webhooks",
+    "anything",
+    "artifact",
+    "assert_events",
+    "auth_required",
+    "canceled",
+    "client",
+    "completed",
+    "containing",
+    "failed",
+    "input_required",
+    "message",
+    "rejected",
+    "submitted",
+    "working",
+]
 
 
 def __getattr__(name: str) -> Any:

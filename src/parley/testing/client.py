@@ -368,8 +368,12 @@ class Client:
         return opened
 
     async def __aexit__(self, *error: object) -> None:
-        assert self._world is not None
-        await self._world.close()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the clients, and stop the agents. Idempotent."""
+        if self._world is not None:
+            await self._world.close()
 
 
 def client(
