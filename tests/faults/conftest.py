@@ -33,14 +33,17 @@ class Served:
         self.process: asyncio.subprocess.Process | None = None
         self.log = store.with_suffix(".log")
 
+    def command(self) -> list[str]:
+        """Return the script, and its arguments."""
+        arguments = [str(SERVED), str(self.port), f"sqlite:///{self.store}"]
+        return [*arguments, str(self.grpc_port)] if self.grpc_port else arguments
+
     async def start(self) -> None:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, SERVED, str(self.port), f"sqlite:///{self.store}",
-                *([str(self.grpc_port)] if self.grpc_port else []),
-                stdout=log, stderr=log,
-            )  # fmt: skip
+                sys.executable, *self.command(), stdout=log, stderr=log
+            )
         async with asyncio.timeout(20):
             while True:
                 assert self.process.returncode is None, self.log.read_text()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 from parley.agent.agent import Agent
@@ -34,8 +35,11 @@ from parley.testing.webhooks import WEBHOOK, Webhooks
 RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 """How often the client of a test tries again: quickly, as its pauses are real."""
 
+EXACT_STEPS = 1000
+"""How many moments of one move of time are told apart, however close they are."""
+
 STEPS = 500
-"""The parts of a move of time that are told apart: shorter spans of time end together."""
+"""The parts of a move of time that are told apart after that."""
 
 SWEEP_SECONDS = 1.0
 """The shortest step in time after which hosts do at once what they do from time to time."""
@@ -69,8 +73,9 @@ class TestTime:
     async def advance(self, span: timedelta | float) -> None:
         """Move the time by a span (seconds, if it is a number), and wait until all has settled.
 
-        What becomes due happens in the order in which it would have: a function that sleeps a day
-        five times wakes five times. Spans below a 500th of the move are not told apart.
+        What becomes due happens in the order in which it would have, each at its own time: a
+        function that sleeps a day five times wakes five times. After a thousand moments of one
+        move, spans below a 500th of it are not told apart any more.
         Raises ``ValueError`` for a span that is negative.
         """
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
@@ -81,11 +86,11 @@ class TestTime:
         async with self._moving:
             await self._settle()
             end = clock.time() + seconds
-            while True:
+            for number in count():
                 left = end - clock.time()
                 if left <= 0:
                     break
-                due = clock.upcoming(seconds / STEPS, end)
+                due = clock.upcoming(0.0 if number < EXACT_STEPS else seconds / STEPS, end)
                 step = left if due is None else max(0.0, due - clock.time())
                 clock.move(step)
                 await self._settle()

@@ -11,6 +11,16 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Protocol
 
+BACKGROUND = (
+    "parley.engine.maintenance",
+    "parley.engine.loop_watchdog",
+    "parley.server.",
+    "parley.store.",
+)
+"""The modules whose timers do not make up a moment of their own when time is moved: they look again
+and again for what has become due.
+"""
+
 CLEAN_AFTER = 1000
 """How many cancelled timers a clock holds before it drops them."""
 
@@ -24,7 +34,8 @@ class Owner(Protocol):
 class Timer:
     """A call at a time of the clock, unless it is cancelled. What an event loop calls a handle.
 
-    ``span`` is how far ahead the time was when the timer was set.
+    ``span`` is how far ahead the time was when the timer was set, 0 for one of the background: a
+    poll that comes again and again.
     """
 
     def __init__(
@@ -110,7 +121,8 @@ class Clock:
     ) -> Timer:
         """Return a timer that calls a function at a time of this clock."""
         made = copy_context() if context is None else context
-        timer = Timer(when, when - self.time(), (function, args), made, owner)
+        span = 0.0 if _is_background(function) else max(1e-6, when - self.time())
+        timer = Timer(when, span, (function, args), made, owner)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         self._arm()
         return timer
@@ -123,9 +135,9 @@ class Clock:
     def upcoming(self, span: float, until: float) -> float | None:
         """Return the time of the first timer up to ``until`` that was set ``span`` ahead or more.
 
-        ``None`` without one.
+        ``None`` without one. Those of the background do not count.
         """
-        whens = [t.when() for t in self._live() if t.span >= span and t.when() <= until]
+        whens = [t.when() for t in self._live() if t.span > span and t.when() <= until]
         return min(whens, default=None)
 
     def stop(self) -> None:
@@ -167,3 +179,17 @@ class Clock:
             if not timer.cancelled():
                 self._call_soon(timer.fire, context=timer.context)
         self._arm()
+
+
+def _is_background(function: Callable[..., object]) -> bool:
+    """Return whether a call is of the background: by the task that sets the timer, if there is one.
+
+    In a task it is asyncio that is called, as with ``asyncio.sleep``.
+    """
+    task = asyncio.current_task()
+    if task is None:
+        module = getattr(function, "__module__", None) or ""
+    else:
+        frame = getattr(task.get_coro(), "cr_frame", None)
+        module = "" if frame is None else frame.f_globals.get("__name__", "")
+    return module.startswith(BACKGROUND)
