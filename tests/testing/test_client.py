@@ -183,7 +183,7 @@ async def test_a_test_begins_when_it_says() -> None:
         assert start <= task.status.timestamp < start + timedelta(minutes=1)
         assert start <= remote.time.now < start + timedelta(minutes=1)
     with pytest.raises(ValueError, match="time zone"):
-        client(agent, start=datetime(2030, 1, 1))  # noqa: DTZ001
+        client(agent, start=datetime(2030, 1, 1))
 
 
 async def test_plain_functions_run_in_threads() -> None:

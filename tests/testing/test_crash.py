@@ -67,8 +67,8 @@ async def test_nothing_of_the_dead_process_runs(store: str, caplog) -> None:
 
     async def aside() -> None:
         try:
-            await asyncio.sleep(10)
-            ran.append("aside")
+            async with asyncio.timeout(10):
+                await asyncio.Event().wait()
         finally:
             ran.append("aside, finally")
 

@@ -177,7 +177,7 @@ async def test_it_can_be_served_on_a_socket() -> None:
 def test_scripts_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match=r"begin with a rule: .on\(...\).replies"):
         ScriptedAgent().replies("?")
-    with pytest.raises(ValueError, match="nothing follows .replies"):
+    with pytest.raises(ValueError, match=r"nothing follows \.replies"):
         ScriptedAgent().on("a", reply="b").works()
     with pytest.raises(ValueError, match="times is 1 or more"):
         ScriptedAgent().on("a", reply="b", times=0)

@@ -46,7 +46,7 @@ def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
     from parley.server.app import App
 
     if isinstance(agent, Agent):
-        agent = asgi(agent)
+        agent = asgi(agent, drain=0)  # what it has in memory ends with it
     if not callable(agent):
         raise TypeError(
             "connect takes an address, a card, an agent, or an ASGI app such as "

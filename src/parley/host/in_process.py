@@ -66,7 +66,7 @@ class Site:
             await lifespan.leave()
 
 
-class Exchange:
+class InProcessExchange:
     """One request and its answer: the app writes, the reader reads."""
 
     def __init__(self, body: bytes | AsyncIterable[bytes] | None) -> None:
@@ -173,7 +173,7 @@ class InProcessResponse(OpenResponse):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: InProcessExchange,
         url: str,
         *,
         limit: int,
@@ -216,7 +216,7 @@ class InProcessTransport(HttpTransport):
         self._sites = {address.rstrip("/"): site for address, site in sites.items()}
         self._other = other
         self._scope = dict(scope or {})
-        self._open: set[Exchange] = set()
+        self._open: set[InProcessExchange] = set()
         self._closing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -261,7 +261,7 @@ class InProcessTransport(HttpTransport):
             ) from error
         site, root = self._find(url, parts, port)
         await _within(site.start(), deadline, None, url)
-        exchange = Exchange(body)
+        exchange = InProcessExchange(body)
         scope = {**_scope(method, parts, port, headers, body), "root_path": root, **self._scope}
         scope["state"] = site.state
         exchange.task = loop.create_task(self._serve(site, scope, exchange), context=site.context())
@@ -275,10 +275,10 @@ class InProcessTransport(HttpTransport):
         finally:
             exchange.close()
 
-    def on_open(self, site: Site, exchange: Exchange) -> None:
+    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
         """Note a request that begins."""
 
-    def forget(self, exchange: Exchange) -> None:
+    def forget(self, exchange: InProcessExchange) -> None:
         """Do not wait for a request when the transport is closed: its app is dead."""
         self._open.discard(exchange)
 
@@ -301,7 +301,7 @@ class InProcessTransport(HttpTransport):
             f"nothing in this process answers at {redacted(url)}: there is something at {known}"
         )
 
-    async def _serve(self, site: Site, scope: Scope, exchange: Exchange) -> None:
+    async def _serve(self, site: Site, scope: Scope, exchange: InProcessExchange) -> None:
         where = f"{scope['method']} {scope['path']}"
         try:
             await site.app(scope, exchange.receive, exchange.send)
@@ -320,7 +320,7 @@ class InProcessTransport(HttpTransport):
         exchange.fail(Disconnected(f"the answer to {where} broke off"))
 
 
-async def _send_failure(exchange: Exchange) -> None:
+async def _send_failure(exchange: InProcessExchange) -> None:
     """Answer as servers do for an app that failed before it answered."""
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     with suppress(OSError):

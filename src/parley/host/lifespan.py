@@ -75,8 +75,11 @@ class Lifespan:
         scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": self.state}
         try:
             await self._app(scope, self._events.get, self._send)
-        except Exception:
-            log.debug("the app ended its lifespan with an error", exc_info=True)
+        except Exception as error:
+            if self._started.done():
+                log.error("the app failed while it ran", exc_info=error)
+            else:
+                log.debug("the app has no lifespan: %r", error)
 
     async def _send(self, message: Message) -> None:
         name = message["type"]

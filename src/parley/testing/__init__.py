@@ -37,17 +37,17 @@ if TYPE_CHECKING:
         working,
     )
     from parley.testing.scripted import Received, ScriptedAgent
-    from parley.testing.webhooks import Delivery, Webhooks
+    from parley.testing.webhooks import Deliveries, Delivery
 
 _HOMES = {
     "Client": "parley.testing.client",
+    "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
     "Matcher": "parley.testing.matchers",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
     "TestTime": "parley.testing.client",
     "TestedAgent": "parley.testing.client",
-    "Webhooks": "parley.testing.webhooks",
     "anything": "parley.testing.matchers",
     "artifact": "parley.testing.matchers",
     "assert_events": "parley.testing.assertions",
@@ -66,13 +66,13 @@ _HOMES = {
 
 __all__ = [
     "Client",
+    "Deliveries",
     "Delivery",
     "Matcher",
     "Received",
     "ScriptedAgent",
     "TestTime",
     "TestedAgent",
-    "Webhooks",
     "anything",
     "artifact",
     "assert_events",

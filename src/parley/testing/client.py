@@ -20,7 +20,7 @@ from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.host.connecting import ADDRESS, refuse_for_local
 from parley.host.host import Identify
-from parley.host.in_process import Exchange, InProcessTransport, Site
+from parley.host.in_process import InProcessExchange, InProcessTransport, Site
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller
@@ -30,7 +30,7 @@ from parley.testing.clock import Clock
 from parley.testing.deployment import CALLER, Deployment
 from parley.testing.loop import SimulatedLoop
 from parley.testing.processes import PROCESS
-from parley.testing.webhooks import WEBHOOK, Webhooks
+from parley.testing.webhooks import WEBHOOK, Deliveries
 
 RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 """How often the client of a test tries again: quickly, as its pauses are real."""
@@ -143,7 +143,7 @@ class _Transport(InProcessTransport):
         super().__init__(sites, scope={} if caller is None else {CALLER: caller})
         self.closes_with_agent = is_closed_with
 
-    def on_open(self, site: Site, exchange: Exchange) -> None:
+    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
         """Cut the connection when a process dies."""
 
         def cut() -> None:
@@ -182,7 +182,7 @@ class _World:
         self.simulated = SimulatedLoop.of_running()
         self.clock = self.simulated.clock(start)
         self.time = TestTime(self.clock, self.simulated)
-        self.webhooks = Webhooks()
+        self.webhooks = Deliveries()
         self.sites: dict[str, Deployment] = {}
         self._stack = AsyncExitStack()
         self._stack.callback(self.simulated.leave)
@@ -248,7 +248,7 @@ class TestedAgent(RemoteAgent):
         return self._world.time
 
     @property
-    def webhooks(self) -> Webhooks:
+    def webhooks(self) -> Deliveries:
         """What the agents posted to webhooks, in order."""
         return self._world.webhooks
 

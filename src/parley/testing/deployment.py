@@ -25,7 +25,7 @@ from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from parley.testing.clock import Clock
 from parley.testing.processes import Process
-from parley.testing.webhooks import Webhooks
+from parley.testing.webhooks import Deliveries
 
 CALLER = "parley.testing.caller"
 """Where the scope of a request has its caller."""
@@ -57,7 +57,7 @@ class Deployment(Site):
         *,
         clock: Clock,
         store: str,
-        webhooks: Webhooks,
+        webhooks: Deliveries,
         connect: Callable[..., Connection],
         settings: Settings | None,
         identify: Identify | None,

@@ -181,6 +181,13 @@ class SimulatedLoop:
                 process.adopt(made)
             return made
 
-        replaced = (soon(call_soon), soon(call_soon_threadsafe), later, at, now, task)
-        for name, function in zip(_METHODS, replaced, strict=True):
+        replaced: dict[str, Callable[..., Any]] = {
+            "call_soon": soon(call_soon),
+            "call_soon_threadsafe": soon(call_soon_threadsafe),
+            "call_later": later,
+            "call_at": at,
+            "time": now,
+            "create_task": task,
+        }
+        for name, function in replaced.items():
             setattr(self._loop, name, function)

@@ -61,7 +61,7 @@ class _Failure(msgspec.Struct):
     left: int | None
 
 
-class Webhooks(list[Delivery]):
+class Deliveries(list[Delivery]):
     """What has arrived, in order. ``accepted`` leaves out what was refused.
 
     The real dispatcher delivers: with its order, its retries, and its cursor in the store. Only
