@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -147,6 +148,18 @@ class BlockingTurn(TurnFacts):
         """Ask the caller to authorise something, and return the message that answers."""
         answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
+
+    def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds."""
+        self._wait(self._turn.sleep(duration, key=key, message=message))
+
+    def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value."""
+        return self._wait(self._turn.wait_event(key, timeout=timeout, message=message))
 
     @overload
     def step(

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -20,6 +21,7 @@ from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
+from parley.engine.turn.waits import seconds_of
 from parley.model.parts import Artifact, Message
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
@@ -192,6 +194,42 @@ class Turn(TurnFacts):
         self._attempt.writer().status(TaskState.WORKING)
         return result
 
+    # -- time ----------------------------------------------------------------------------------
+
+    async def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds.
+
+        The task stays WORKING, with ``message`` as its status, and costs a row: the function ends
+        here, and runs again from the top when the time has come, on any replica. The end of the
+        sleep is logged when it begins, so a further attempt, for an answer or after a crash, sleeps
+        no longer and not again. ``key`` identifies a sleep, else its order does.
+
+        Branches that wait at the same time (``asyncio.gather``) sleep together; what other branches
+        do without a ``step`` is cancelled and begins again. A sleep of a second or less keeps the
+        function waiting. Time asleep counts for ``turn_timeout`` and ``task_timeout``.
+
+        Raises ``ValueError`` for a key that this turn has used, and for a negative duration.
+        """
+        await self._attempt.waits.sleep(seconds_of(duration, "a sleep"), key, message)
+
+    async def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value.
+
+        The task waits as it does in ``sleep``. ``key`` names the event among those of this agent,
+        for all its tasks and callers: put the id of what it is about into it. An event is completed
+        once, from any process, before or after a task waits for it. The value is logged, so further
+        attempts replay it.
+
+        Raises ``TimeoutError`` after ``timeout`` (a ``timedelta``, or seconds), in further attempts
+        too; the turn may wait for the same event again then.
+        """
+        seconds = None if timeout is None else seconds_of(timeout, "timeout")
+        return await self._attempt.waits.event(key, seconds, message)
+
     @overload
     async def step(
         self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
@@ -221,15 +259,16 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            if inspect.iscoroutinefunction(function):
-                result = await function(*args, **kwargs)
-            else:
-                result = await self._attempt.runner.in_thread(function, *args, **kwargs)
-                if isinstance(result, Awaitable):
-                    result = await result
-            what = f"step {key!r} returned a {type(result).__qualname__}"
-            data = kept(result, kind, what=what, hint=", or declare what the function returns")
-            await self._attempt.keep_result(key, data)
+            with self._attempt.waits.busy():
+                if inspect.iscoroutinefunction(function):
+                    result = await function(*args, **kwargs)
+                else:
+                    result = await self._attempt.runner.in_thread(function, *args, **kwargs)
+                    if isinstance(result, Awaitable):
+                        result = await result
+                what = f"step {key!r} returned a {type(result).__qualname__}"
+                data = kept(result, kind, what=what, hint=", or declare what the function returns")
+                await self._attempt.keep_result(key, data)
             return read(data, kind)
         return read(recalled, kind)
 

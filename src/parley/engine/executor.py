@@ -280,6 +280,10 @@ class AgentExecutor:
         if self.arriving.pop(handle.entry, None) is None:
             return  # a turn has taken it already
         runner = self._runners.get(handle.task_id)
+        if runner is None and handle.found is not None and handle.found.wakes_at is not None:
+            handle.delegate(self.remote_replies)  # it waits until the turn has woken up and ended
+            self.notify_work()  # unless that has happened just now
+            return
         if runner is None and self._may_start:
             runner = self._start(handle.task_id)
         if runner is not None:
@@ -327,6 +331,21 @@ class AgentExecutor:
         if self.closing:
             runner.release()
         return runner
+
+    async def wake_due(self, now: int, limit: int) -> int:
+        """Enqueue up to ``limit`` sleeping tasks that are due. Return how many.
+
+        Raises ``StoreError``.
+        """
+        due = await self.store.due_tasks(self.agent, now, limit)
+        if not due:
+            return 0
+        keys = {task.task_id: self.queue.next_key(task.scope) for task in due}
+        woken = await self.store.wake(keys, now)
+        if woken:
+            self.queue.backlog += woken
+            self.notify_work()
+        return woken
 
     def is_running(self, task_id: str) -> bool:
         """Whether a runner has the task."""

@@ -1,15 +1,17 @@
-"""Periodic work on tasks without a runner: claims unclaimed ones, recovers orphans, expires overdue
-ones, cancels those whose caller never answered, and prunes old ones.
+"""Periodic work on tasks without a runner: claims unclaimed ones, wakes sleeping ones, recovers
+orphans, expires overdue ones, cancels those whose caller never answered, and prunes old ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from parley.engine.alarm import Alarm
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
@@ -36,6 +38,7 @@ class Maintenance:
     - ``SWEEP_SECONDS``: orphans (held by this replica, without a runner since the store failed),
       and overdue tasks.
     - ``PRUNE_SECONDS``: tasks to cancel or to prune, in a separate asyncio task: it may take long.
+    - Sleeping tasks are woken by an ``Alarm``, in a separate asyncio task.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class Maintenance:
         self._agents = agents
         self._executors = executors
         self._push = push
+        self._alarm = Alarm(store, executors, self._try)
+        self._pauses: set[asyncio.Future[None]] = set()
         self._running: list[asyncio.Task[None]] = []
         self._fails = False
 
@@ -60,7 +65,30 @@ class Maintenance:
             if found:
                 log.info("%s: claims %d unfinished tasks", agent.name, found)
             await self._executors[agent.key].update_backlog(found)
-        self._running = [asyncio.create_task(work) for work in (self._poll(), self._clean_up())]
+        works = (self._poll(), self._alarm.run(), self._clean_up())
+        self._running = [asyncio.create_task(work) for work in works]
+
+    def wake(self) -> None:
+        """Do all of it now: the store's clock has jumped.
+
+        Tests that move the clock of a store (``MemoryTaskStore(clock=...)``) call this afterwards:
+        sleeping tasks that are due wake up, overdue tasks fail, tasks whose caller never answered
+        are canceled, and old tasks are pruned, without waiting for the next poll.
+        """
+        self._alarm.ring()
+        for pause in self._pauses:
+            if not pause.done():
+                pause.set_result(None)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait, with jitter: replicas do not poll at the same time. Return whether woken early."""
+        pause = asyncio.get_running_loop().create_future()
+        self._pauses.add(pause)
+        try:
+            await asyncio.wait({pause}, timeout=seconds * backoff.uniform(0.8, 1.2))
+            return pause.done()
+        finally:
+            self._pauses.discard(pause)
 
     def end(self) -> None:
         """Stop polling."""
@@ -75,43 +103,31 @@ class Maintenance:
     async def _poll(self) -> None:
         sweep_at = 0.0
         while True:
-            # With jitter: replicas do not poll at the same time.
-            await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * backoff.uniform(0.8, 1.2))
-            now = asyncio.get_running_loop().time()
+            if await self._pause(min(POLL_SECONDS, SWEEP_SECONDS)):
+                sweep_at = 0.0
+            now = time.monotonic()
             if self._has_to_poll:
                 await self._try(self._update_backlogs())
             if self._store.is_shared or self._store.has_operators:
                 await self._try(self._push.reconcile())
             if now >= sweep_at:
                 sweep_at = now + SWEEP_SECONDS
-                await self._expire_and_recover()
-
-    async def sweep(self) -> None:
-        """Do at once what the polls do from time to time, and nothing twice."""
-        await self._try(self._update_backlogs())
-        await self._expire_and_recover()
-        await self._clean_up_once()
-
-    async def _expire_and_recover(self) -> None:
-        await self._try(self._recover_orphans())
-        for executor in self._executors.values():
-            await self._try(executor.expire_overdue())
+                await self._try(self._recover_orphans())
+                for executor in self._executors.values():
+                    await self._try(executor.expire_overdue())
 
     async def _clean_up(self) -> None:
+        """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
         pause = min(POLL_SECONDS, SWEEP_SECONDS)
         while True:
-            await asyncio.sleep(pause * backoff.uniform(0.8, 1.2))
+            await self._pause(pause)
             pause = PRUNE_SECONDS
-            await self._clean_up_once()
-
-    async def _clean_up_once(self) -> None:
-        """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
-        for agent in self._agents:
-            await self._try(self._cancel_unanswered(agent))
-        # Batch by batch, so that an agent with many old tasks does not delay the others.
-        left = list(self._agents)
-        while left:
-            left = [agent for agent in left if await self._try(self._prune(agent))]
+            for agent in self._agents:
+                await self._try(self._cancel_unanswered(agent))
+            # Batch by batch, so that an agent with many old tasks does not delay the others.
+            left = list(self._agents)
+            while left:
+                left = [agent for agent in left if await self._try(self._prune(agent))]
 
     async def _try(self, work: Awaitable[T]) -> T | None:
         """Log a failure of ``work``; one of the store once, until the store works again."""

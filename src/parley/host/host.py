@@ -247,10 +247,10 @@ class Host:
 
         return identify
 
-    async def sweep(self) -> None:
-        """Do at once what maintenance does from time to time."""
+    def wake(self) -> None:
+        """Do now what maintenance does from time to time: the store's clock has jumped."""
         if self._started is not None:
-            await self._maintenance.sweep()
+            self._maintenance.wake()
 
     # -- drain and stop ------------------------------------------------------------------------
 

@@ -77,7 +77,8 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     attempt. ``attempt`` is 0 for a first turn that is queued and has not begun. ``answers``
     is the key of the question that the message answers. ``live`` is set when a running turn reads a
     message. ``released`` is set when a server that shuts down releases the attempt, which then does
-    not count as failed. The other fields are what a further attempt needs of the request.
+    not count as failed; ``asleep`` when the attempt falls asleep, which continues under the same
+    number when it wakes up. The other fields are what a further attempt needs of the request.
     """
 
     turn: int
@@ -88,6 +89,7 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     answers: str = ""
     live: bool = False
     released: bool = False
+    asleep: bool = False
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()

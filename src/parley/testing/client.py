@@ -41,9 +41,6 @@ EXACT_STEPS = 1000
 STEPS = 500
 """The parts of a move of time that are told apart after that."""
 
-SWEEP_SECONDS = 1.0
-"""The shortest step in time after which hosts do at once what they do from time to time."""
-
 
 class TestTime:
     """The time of everything under test. It flows as real time does, and ``advance`` moves it.
@@ -90,13 +87,11 @@ class TestTime:
                 left = end - clock.time()
                 if left <= 0:
                     break
-                due = clock.upcoming(0.0 if number < EXACT_STEPS else seconds / STEPS, end)
-                step = left if due is None else max(0.0, due - clock.time())
-                clock.move(step)
+                due = await self._next(0.0 if number < EXACT_STEPS else seconds / STEPS, end)
+                clock.move(max(0.0, due - clock.time()))
                 await self._settle()
-                if step >= SWEEP_SECONDS:
-                    await self._sweep()
-            await self._sweep()
+                await self._wake()
+            await self._wake()
 
     async def advance_to(self, moment: datetime) -> None:
         """Move the time to a moment. Raises ``ValueError`` for one in the past."""
@@ -113,9 +108,15 @@ class TestTime:
         async with self._moving:
             await self._settle()
 
-    async def _sweep(self) -> None:
+    async def _next(self, span: float, end: float) -> float:
+        """Return the time of what is due next: a timer, a sleeping task, or the end of the move."""
+        wakes = [await deployment.next_wake() for deployment in self._deployments]
+        return min([end, self._clock.upcoming(span, end) or end, *[w for w in wakes if w]])
+
+    async def _wake(self) -> None:
+        """Have the hosts do what they do from time to time, and wait until it is done."""
         for deployment in self._deployments:
-            await deployment.sweep()
+            deployment.wake()
         await self._settle()
 
     async def _settle(self) -> None:

@@ -20,6 +20,7 @@ from parley.push.delivery import RetryPolicy
 from parley.security.egress import Egress
 from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.timers import NEVER
 from parley.store.sql_engine.sql_store import SqlTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
@@ -139,10 +140,22 @@ class Deployment(Site):
         self._app = self._make_app()
         await self.open()
 
-    async def sweep(self) -> None:
-        """Do at once what the host does from time to time."""
+    def wake(self) -> None:
+        """Have the host do now what it does from time to time."""
         if self._is_up.is_set():
-            await self.process.run(self.host.sweep())
+            self.process.context().run(self.host.wake)
+
+    async def next_wake(self) -> float | None:
+        """Return the time, by the clock, at which a sleeping task is due next, if one is."""
+        if not self._is_up.is_set():
+            return None
+        at = await self.process.run(self._next_wake())
+        if at is None or at >= NEVER:
+            return None
+        return self.clock.time() + max(0, at + 1 - self.clock.milliseconds()) / 1000
+
+    async def _next_wake(self) -> int | None:
+        return await self.store.next_wake([self.agent.key])
 
     def is_busy(self) -> bool:
         """Whether threads of the store work."""

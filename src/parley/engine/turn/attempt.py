@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -17,6 +17,7 @@ from parley.engine.content import checked, to_parts
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.waits import Waits
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import Caller
@@ -79,6 +80,10 @@ class AttemptRunner(Protocol):
         """Wait for the next message that no turn has taken; the current turn takes it."""
         ...
 
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
+        ...
+
     async def park(self, question: Message | None) -> None:
         """End the turn with a question: make it durable, reply, and cancel the function."""
         ...
@@ -123,6 +128,7 @@ class Attempt:
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
     parked = False
+    asleep = False
     question_count = 0
     artifact_count = 0
     reference_count = 0
@@ -130,6 +136,7 @@ class Attempt:
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     _journal: Journal | None = None
+    _waits: Waits | None = None
 
     def __init__(
         self,
@@ -168,6 +175,13 @@ class Attempt:
             remembered = record.event
             assert isinstance(remembered, StepResult)
             journal.results[remembered.key] = remembered.value
+
+    @property
+    def waits(self) -> Waits:
+        """The sleeps and events that branches of the function wait for."""
+        if self._waits is None:
+            self._waits = Waits(self)
+        return self._waits
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -243,7 +257,7 @@ class Attempt:
         if key is None:
             self.question_count += 1
             key = str(self.question_count)
-        self._use(f"ask:{key}", "question")
+        self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
@@ -254,7 +268,8 @@ class Attempt:
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
 
-    def _use(self, key: str, what: str) -> None:
+    def use(self, key: str, what: str) -> None:
+        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
         if key in self.journal.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
@@ -266,7 +281,7 @@ class Attempt:
 
     def step_result(self, key: str) -> msgspec.Raw | None:
         """Return the JSON result of a step that an earlier attempt or turn completed."""
-        self._use(f"step:{key}", "step")
+        self.use(f"step:{key}", "step")
         return self.journal.results.get(f"step:{key}")
 
     async def keep_result(self, key: str, value: bytes) -> None:

@@ -6,6 +6,7 @@ Functions of values only: nothing here reads or writes the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -71,7 +72,7 @@ def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
         started = record.event
         assert isinstance(started, TurnStarted)
         is_first = started.turn == 1 and started.attempt <= 1
-        if is_first and not (started.live or started.released):
+        if is_first and not (started.live or started.released or started.asleep):
             return started
     return TurnStarted(turn=1)
 
@@ -134,13 +135,22 @@ def latest_message(records: PrivateRecords) -> Message | None:
     return taken[-1] if taken else None
 
 
-def attempts_of(record: TaskRecord, records: PrivateRecords) -> tuple[int, int]:
-    """Return how many attempts the open turn has had, and how many of them were released.
+class Attempts(NamedTuple):
+    """How many attempts a turn has had, and how many of them were released.
 
-    A queued turn has had none.
+    ``asleep``: the last one fell asleep, and is to go on.
     """
+
+    made: int
+    released: int
+    asleep: bool
+
+
+def attempts_of(record: TaskRecord, records: PrivateRecords) -> Attempts:
+    """Return the attempts at the open turn. A queued turn has had none."""
     same = [turn for turn in turns_in(records) if turn.turn == record.turn]
-    return max((t.attempt for t in same), default=1), sum(t.released for t in same)
+    count = max((t.attempt for t in same), default=1)
+    return Attempts(count, sum(t.released for t in same), bool(same) and same[-1].asleep)
 
 
 def pending_question(records: PrivateRecords) -> str:
