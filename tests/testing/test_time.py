@@ -246,3 +246,51 @@ async def test_the_machine_s_own_clock_stays() -> None:
         before = time.time()
         await remote.advance(365 * DAY)
         assert time.time() - before < DAY.total_seconds()
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite"])
+async def test_a_turn_that_sleeps_wakes_each_day(store: str, tmp_path) -> None:
+    agent = Agent("Daily", retention=None)
+    woken: list[str] = []
+
+    @agent.skill
+    async def daily(turn: Turn) -> str:
+        for day in range(3):
+            await turn.sleep(DAY, key=f"day {day}")
+            await turn.step(f"note {day}", note)
+        return "rested"
+
+    async def note() -> None:
+        woken.append(f"{remote.time.now:%d %H:%M}")
+
+    at = store if store == "memory:" else f"sqlite:///{tmp_path}/tasks.db"
+    async with client(agent, store=at, start=datetime(2030, 1, 1, 12, tzinfo=UTC)) as remote:
+        task = await remote.send("?", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.advance(DAY - timedelta(minutes=1))
+        assert woken == []
+        await remote.advance(timedelta(minutes=2))
+        assert woken == ["02 12:00"]
+        await remote.crash(down_for=timedelta(hours=1))
+        await remote.advance(timedelta(days=30))
+        assert woken == ["02 12:00", "03 12:00", "04 12:00"]
+        assert await remote.get(task.id) == completed("rested")
+
+
+async def test_waiting_for_an_event_times_out_when_time_has_passed() -> None:
+    agent = Agent("Shop")
+
+    @agent.skill
+    async def order(turn: Turn) -> str:
+        try:
+            return str(await turn.wait_event("payment:42", timeout=timedelta(days=3)))
+        except TimeoutError:
+            return "not paid"
+
+    async with client(agent) as remote:
+        task = await remote.send("?", return_immediately=True)
+        assert isinstance(task, Task)
+        await remote.advance(timedelta(days=2))
+        assert await remote.get(task.id) == working()
+        await remote.advance(timedelta(days=2))
+        assert await remote.get(task.id) == completed("not paid")
