@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from types import EllipsisType
 from typing import Any
 
 from msgspec.structs import replace
 
 from parley.model.tasks import TaskArtifactUpdateEvent
-from parley.testing.matchers import Matcher, describe, fits
+from parley.testing.matchers import Matcher, describe, fits, kind_of
 from parley.testing.webhooks import Delivery, event_of
 
 Expected = Matcher | EllipsisType | Any
@@ -67,14 +66,17 @@ def difference(came: Sequence[Any], expected: Sequence[Expected]) -> list[str]:
     extra: list[Any] = []
 
     def flush() -> None:
-        for wanted, value in zip_longest(missing, extra, fillvalue=_NOTHING):
-            if wanted is not _NOTHING:
-                lines.append(f"  - {wanted!r}")
-            if value is not _NOTHING:
-                lines.append(f"  + {describe(value)}")
-            if isinstance(wanted, Matcher) and value is not _NOTHING:
-                reasons = wanted.differences(value)
-                lines.extend(f"      {why}" for why in reasons if not why.startswith("is "))
+        for wanted in missing:
+            kind = wanted.kind if isinstance(wanted, Matcher) else ""
+            index = next((i for i, value in enumerate(extra) if kind_of(value) == kind), None)
+            came_before = extra[:index] if index is not None else []
+            lines.extend(f"  + {describe(value)}" for value in came_before)
+            lines.append(f"  - {wanted!r}")
+            if index is not None:
+                lines.append(f"  + {describe(extra[index])}")
+                lines.extend(f"      {why}" for why in wanted.differences(extra[index]))
+                del extra[: index + 1]
+        lines.extend(f"  + {describe(value)}" for value in extra)
         missing.clear()
         extra.clear()
 

@@ -182,6 +182,12 @@ def fits(want: Any, value: Any) -> bool:
     return bool(want == value)
 
 
+def kind_of(value: Any) -> str | None:
+    """Return the name of the matcher for an event; ``None`` for anything else."""
+    found = facts_of(event_of(value))
+    return None if found is None else found[0]
+
+
 def describe(value: Any) -> str:
     """Return an event in the words of the matchers."""
     found = facts_of(event_of(value))
