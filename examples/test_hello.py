@@ -4,8 +4,8 @@ What else can be tested, such as time, crashes and other agents: docs/test-your-
 """
 
 import pytest
-from hello import agent
 
+from hello import agent
 from parley.testing import client, message
 
 pytestmark = pytest.mark.anyio
