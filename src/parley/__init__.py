@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
     from parley.client.connection import connect
-    from parley.client.errors import ClientError
+    from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.push import TaskPushNotificationConfig
-    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -77,6 +77,7 @@ _HOMES = {
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
+    "RemoteTaskFailed": "parley.client.errors",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
@@ -87,6 +88,7 @@ _HOMES = {
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
     "complete": "parley.host.complete",
@@ -116,6 +118,7 @@ __all__ = [
     "Message",
     "Part",
     "RemoteAgent",
+    "RemoteTaskFailed",
     "Role",
     "RoutedMessage",
     "Settings",
@@ -126,6 +129,7 @@ __all__ = [
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TraceContext",
     "Turn",
     "asgi",
     "complete",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
+from parley.agent.remote.cancel import cancel_calls
 from parley.agent.services import TurnServices
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
@@ -154,6 +155,7 @@ class Host:
         self._started: AsyncExitStack | None = None
         self._watchdog = LoopWatchdog()
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
+        self._services: list[TurnServices] = []
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = [agent.describe() for agent in by_key.values()]
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
@@ -174,6 +176,8 @@ class Host:
         self.tenants = {name: services[agent.key] for name, agent in tenants.items()}
 
     def _executor(self, agent: AgentDescription) -> AgentExecutor:
+        services = self._turn_services(agent)
+        self._services.append(services)
         return AgentExecutor(
             self.store,
             agent=agent.key,
@@ -182,7 +186,8 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            invoke=partial(call, self._turn_services(agent)),
+            invoke=partial(call, services),
+            cancel_calls=partial(cancel_calls, services.connections),
             notify=self.poller.publish_work,
             extensions=agent.extensions,
             hints=self.hints,
@@ -214,6 +219,7 @@ class Host:
             self._watchdog.start()
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            self._on_stop(stack, "connections to other agents", self._disconnect)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
@@ -309,6 +315,10 @@ class Host:
             await see_through(_all_of(drains))
             raise
         await _all_of(drains)
+
+    async def _disconnect(self) -> None:
+        for services in self._services:
+            await services.connections.aclose()
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))

@@ -22,7 +22,7 @@ from parley.model.errors import (
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
-from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
@@ -51,7 +51,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     tenant: str = ""
     last_event_id: str | None = None
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
     interfaces: Callable[[str], Interfaces] = _no_interfaces
     address: Callable[[str], str] = _no_address
@@ -178,7 +178,8 @@ class Dispatcher:
             version=parameters.version,
             extensions=extensions,
             last_event_id=parameters.last_event_id,
-            traceparent=parameters.traceparent,
+            traceparent=parameters.trace.traceparent,
+            tracestate=parameters.trace.tracestate,
             reply_timeout=parameters.reply_timeout,
             base_url=parameters.address(tenant) if begins_turn else "",
         )

@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.encoding import from_wire
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -59,8 +60,8 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    The other fields are what its turn needs of the request; ``base_url`` is the agent's address as
-    the sender sees it.
+    ``base_url`` is the agent's address as the sender sees it, ``chain`` the data of the chain of
+    calls, as received. The other fields are what its turn needs of the request.
     """
 
     entry: str
@@ -69,6 +70,8 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -97,6 +100,8 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
     base_url: str = ""
+    chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from parley.engine.call_chain import ChainCheck
 from parley.engine.caller import kept, record_of
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -21,6 +23,7 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
+from parley.model.extensions import CALL_CHAIN
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
@@ -52,6 +55,7 @@ class Admission:
         self._executor = executor
         self._store = store
         self._keeps_addresses = keeps_addresses
+        self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
 
     async def begin_or_join(
         self,
@@ -71,6 +75,9 @@ class Admission:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
+        chain = None
+        if CALL_CHAIN in context.extensions:
+            chain = await self._chains.admit(request)
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
@@ -90,6 +97,8 @@ class Admission:
                 metadata=request.metadata,
                 extensions=context.extensions,
                 base_url=self._base_url(context),
+                chain=chain,
+                trace=context.trace,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -151,6 +160,8 @@ class Admission:
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
             base_url=self._base_url(context),
+            chain=_chain_of(request, context),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,
@@ -197,3 +208,8 @@ class Admission:
             self._executor.deliver(handle)
         finally:
             self._executor.arriving.pop(handle.entry, None)
+
+
+def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
+    """Return the data of the chain of calls, which was checked, for the log."""
+    return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None
