@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.errors import ClientError
+    from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
+    from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
     from parley.model.cards import (
         AgentCapabilities,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.push import TaskPushNotificationConfig
-    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
         TaskStatusUpdateEvent,
     )
     from parley.server.settings import Settings
+    from parley.store.protocols.errors import StoreError
+    from parley.store.protocols.timers import EventCompleted
 
 __version__ = VERSION
 
@@ -69,20 +72,26 @@ _HOMES = {
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "EventCompleted": "parley.store.protocols.timers",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
+    "RemoteTaskFailed": "parley.client.errors",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
+    "StoreError": "parley.store.protocols.errors",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
     "TaskPushNotificationConfig": "parley.model.push",
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
+    "complete": "parley.host.complete",
+    "complete_sync": "parley.host.complete",
     "connect": "parley.host.connecting",
     "connect_sync": "parley.host.connecting",
     "serve": "parley.host.app",
@@ -104,20 +113,26 @@ __all__ = [
     "CallContext",
     "Caller",
     "ClientError",
+    "EventCompleted",
     "Message",
     "Part",
     "RemoteAgent",
+    "RemoteTaskFailed",
     "Role",
     "RoutedMessage",
     "Settings",
+    "StoreError",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TraceContext",
     "Turn",
     "asgi",
+    "complete",
+    "complete_sync",
     "connect",
     "connect_sync",
     "serve",

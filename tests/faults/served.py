@@ -128,6 +128,18 @@ async def whose(turn: Turn) -> str:
     return said
 
 
+@agent.skill(replies="task")
+async def traced(turn: Turn) -> str:
+    """Says what trace each of its turns belongs to, once it has been killed in each of them."""
+    if turn.attempt == 1:
+        await turn.working("kill me")
+        await asyncio.Event().wait()
+    said = f"{turn.trace.traceparent} {turn.trace.tracestate}"
+    if turn.number == 1:
+        await turn.ask(said)
+    return said
+
+
 def who(scope: dict[str, Any]) -> Caller:
     """Return who the headers say; without any of ours, nobody."""
     given = {name: value.decode() for name, value in scope["headers"]}

@@ -223,7 +223,7 @@ async def test_a_remote_agent_can_crash_alone() -> None:
     @agent.skill
     async def call(turn: Turn) -> str:
         await turn.working()
-        async with turn._services.connect("https://rates.example") as there:
+        async with turn.connect("https://rates.example") as there:
             return (await there.send("slow")).text
 
     async with client(agent, remotes={"https://rates.example": rates}) as remote:
@@ -238,7 +238,9 @@ async def test_a_remote_agent_can_crash_alone() -> None:
 
 async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
     """The same agent, stopped at the same place by SIGKILL and by ``crash``."""
-    served = Crashing(tmp_path / "killed.db")
+    script = Path(__file__).with_name("crashing.py")
+    go = tmp_path / "killed.go"
+    served = Served(tmp_path / "killed.db", script=script, args=[str(go)])
     try:
         await served.start()
         async with parley.connect(served.url) as remote:
@@ -248,7 +250,7 @@ async def test_the_log_is_the_same_as_after_a_real_kill(tmp_path: Path) -> None:
                 if event == working("in the middle"):
                     break
             await served.end()
-            (tmp_path / "killed.go").touch()
+            go.touch()
             await served.start()
             await remote.wait(task.id)
             killed = [event async for event in remote.subscribe(task.id, after=0)]
@@ -279,12 +281,3 @@ def outline(event: Event) -> object:
         return [without(item) for item in value] if isinstance(value, list | tuple) else value
 
     return without(msgspec.json.decode(encode(event)))
-
-
-class Crashing(Served):
-    """The agent of ``crashing.py`` in a process of its own."""
-
-    def command(self) -> list[str]:
-        script = str(Path(__file__).with_name("crashing.py"))
-        store = f"sqlite:///{self.store}"
-        return [script, str(self.port), store, str(self.store.with_suffix(".go"))]

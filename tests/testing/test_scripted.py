@@ -122,10 +122,9 @@ async def test_it_stands_in_for_remote_agents() -> None:
     @agent.skill
     async def travel(turn: Turn) -> str:
         await turn.working("Asking")
-        connect = turn._services.connect
         async with (
-            connect("https://rates.example/agents/rates") as rates_there,
-            connect("https://hotel.example") as hotel_there,
+            turn.connect("https://rates.example/agents/rates") as rates_there,
+            turn.connect("https://hotel.example") as hotel_there,
         ):
             price = await hotel_there.send("price")
             return (await rates_there.send(f"convert {price.text}")).text
@@ -144,7 +143,7 @@ async def test_an_address_without_a_stand_in_is_refused_with_what_to_do() -> Non
     @agent.skill
     async def call(turn: Turn) -> str:
         try:
-            await turn._services.connect("https://other.example")
+            await turn.connect("https://other.example")
         except parley.ClientError as error:
             return str(error)
         return ""

@@ -22,6 +22,7 @@ from parley.engine.skill import (
     strings_of,
     takes_of,
 )
+from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.model.cards import (
@@ -41,7 +42,7 @@ log = logging.getLogger("parley.agent")
 ANY_MODES = ("text/plain", "application/json", "*/*")
 """The input modes on the card of an agent that declares none."""
 
-BUILT_IN = (ResumableStreams(), IdempotentSend())
+BUILT_IN = (ResumableStreams(), IdempotentSend(), CallChain())
 """The extensions of every agent."""
 
 
@@ -95,6 +96,7 @@ class Agent:
         max_waiting_messages: int = 100,
         turn_timeout: timedelta | None = None,
         task_timeout: timedelta | None = None,
+        max_hops: int = 8,
         threads: int = 40,
         keep_history: bool = False,
         keep_claims: Iterable[str] = (),
@@ -135,6 +137,7 @@ class Agent:
             max_waiting_messages=max_waiting_messages,
             turn_timeout=turn_timeout,
             task_timeout=task_timeout,
+            max_hops=max_hops,
             keep_history=keep_history,
             keep_claims=strings_of(keep_claims, "keep_claims"),
         )

@@ -12,11 +12,15 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.remote.blocking import BlockingAgent
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
+from parley.client.card.resolver import Reference
+from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import Task
@@ -79,6 +83,11 @@ class BlockingTurn(TurnFacts):
                 attempt.calls -= {task}
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop)
+
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash; empty if it is not known."""
+        return self._turn.base_url
 
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
@@ -172,6 +181,46 @@ class BlockingTurn(TurnFacts):
     def step(self, key: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call a function once in the life of the task; later attempts replay its result."""
         return self._wait(self._turn.step(key, function, *args, **kwargs))
+
+    def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once."""
+        return self._wait(self._turn.callback(key, expires=expires))
+
+    def connect(self, agent: Reference, **options: Any) -> BlockingAgent:
+        """Connect to another agent: ``with turn.connect(url) as remote``."""
+
+        async def connected() -> BoundAgent:
+            return await self._turn.connect(agent, **options)
+
+        return BlockingAgent(self._wait(connected()), self._wait)
+
+    def delegate(
+        self,
+        agent: Reference | BlockingAgent,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        pass_questions: bool = True,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Have another agent do something, and return its answer: a task, or a direct message."""
+        return self._wait(
+            self._turn.delegate(
+                agent.bound if isinstance(agent, BlockingAgent) else agent,
+                message,
+                key=key,
+                pass_questions=pass_questions,
+                progress=progress,
+                artifacts=artifacts,
+                cancel_remote=cancel_remote,
+                timeout=timeout,
+                **options,
+            )
+        )
 
     def messages(self) -> Iterator[Message]:
         """Yield messages to this task as they arrive while the turn runs."""

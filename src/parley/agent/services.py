@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from parley.agent.context import AgentContexts
+from parley.agent.remote.connections import Connections
 from parley.client.connection import Connection, connect
+from parley.client.remote_agent import RemoteAgent
+from parley.engine.callbacks import Callbacks
 
 
 @dataclass(slots=True)
 class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host.
 
-    ``connect`` makes the connections to other agents: that of the client, unless a test replaces
-    it.
+    ``callbacks`` makes addresses at which others complete events. ``address`` returns the agent's
+    public address for a tenant, if one is configured. ``connect`` makes the connections to other
+    agents: that of the client, unless a test replaces it. ``connections`` shares them.
     """
 
     contexts: AgentContexts
+    callbacks: Callbacks
+    address: Callable[[str], str] | None = None
     connect: Callable[..., Connection] = connect
+    connections: Connections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(self._open)
+
+    async def _open(self, *args: Any, **options: Any) -> RemoteAgent:
+        return await self.connect(*args, **options)

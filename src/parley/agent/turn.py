@@ -7,15 +7,20 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+from parley.agent.remote.connection import TurnConnection, delegate
+from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
+from parley.client.card.resolver import Reference
+from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
@@ -39,9 +44,21 @@ class Turn(TurnFacts):
     is the message of this turn.
     """
 
+    _calls: TurnCalls | None = None
+
     def __init__(self, attempt: Attempt, services: TurnServices) -> None:
         super().__init__(attempt)
         self._services = services
+
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash.
+
+        That is the ``url`` of the server; without one, the address that this turn's message was
+        sent to. Empty if neither is known: over gRPC, and in process.
+        """
+        request, address = self._attempt.request, self._services.address
+        return request.base_url if address is None else address(request.tenant)
 
     @property
     def _context(self) -> AgentContext:
@@ -272,6 +289,24 @@ class Turn(TurnFacts):
             return read(data, kind)
         return read(recalled, kind)
 
+    async def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once.
+
+        Give it to who calls back: a payment provider, a build server, a person. A POST with a JSON
+        body completes the event with that value, without one with ``None``; ``wait_event`` returns
+        it. The address is signed, and needs no other authentication; whoever has it can complete
+        this event, and nothing else, until it ``expires``. It can be read, so a key is no secret.
+
+        It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
+        caller could name another host, to which the address would then lead.
+
+        Raises ``ValueError`` when the server's address is not known, and for a key or a time that
+        cannot be one.
+        """
+        return await self._services.callbacks.address(
+            self.base_url, key, tenant=self.tenant, expires=expires
+        )
+
     async def messages(self) -> AsyncIterator[Message]:
         """Yield messages to this task as they arrive while the turn runs.
 
@@ -280,6 +315,65 @@ class Turn(TurnFacts):
         """
         while True:
             yield await self._attempt.next_message()
+
+    # -- other agents --------------------------------------------------------------------------
+
+    @property
+    def _remote_calls(self) -> TurnCalls:
+        if self._calls is None:
+            self._calls = TurnCalls(self._attempt, self._services.connections)
+        return self._calls
+
+    def connect(self, agent: Reference, **options: Any) -> TurnConnection:
+        """Connect to another agent: ``async with turn.connect(url) as remote``.
+
+        ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
+        this turn: each message is sent once in the life of the task, as far as the agent can tell
+        repeats; a further attempt gets the answer that the log has, or asks for it. The deadline of
+        the turn, the number of agents that called each other, and the trace travel with it; the
+        caller does not. See ``BoundAgent``.
+
+        It can be awaited too. Turns share connections; this one is given back when the block, or
+        the turn, ends. Raises as ``parley.connect`` does when it is opened.
+        """
+        return TurnConnection(self._remote_calls, agent, options)
+
+    async def delegate(
+        self,
+        agent: Reference | BoundAgent,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        pass_questions: bool = True,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Have another agent do something, and return its answer: a task, or a direct message.
+
+        ``agent`` is its address, or what ``turn.connect`` returned. The caller is asked what the
+        agent asks, unless ``pass_questions`` is false; ``progress`` and ``artifacts`` pass those of
+        the agent on to this task. ``key`` identifies the call, else its order among those to the
+        agent. ``cancel_remote=False`` lets the agent go on when this task is canceled or fails.
+        The other options are those of ``RemoteAgent.send``.
+
+        Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
+        ``ClientError`` as ``RemoteAgent.send`` does.
+        """
+        return await delegate(
+            self._remote_calls,
+            agent,
+            message,
+            key=key,
+            pass_questions=pass_questions,
+            progress=progress,
+            artifacts=artifacts,
+            cancel_remote=cancel_remote,
+            timeout=timeout,
+            **options,
+        )
 
     # -- the state of the context --------------------------------------------------------------
 

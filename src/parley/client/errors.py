@@ -11,6 +11,7 @@
     ├── Disconnected          the connection broke: the request may have been processed
     │   └── StreamCut         a stream ended before its task and could not be resumed
     ├── Timeout               no end within the caller's time limit
+    ├── RemoteTaskFailed      the task ended without success (``turn.delegate``)
     ├── AuthenticationRequired    HTTP 401 or 403
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
     ├── ResponseTooLarge      more bytes than the client's limit
@@ -20,6 +21,8 @@ A refusal of the agent itself is an ``A2AError`` (see ``parley.model.errors``).
 """
 
 from __future__ import annotations
+
+from parley.model.tasks import Task
 
 
 class ClientError(Exception):
@@ -89,6 +92,14 @@ class Timeout(ClientError):
 
     def __init__(self, message: str, *, task_id: str = "") -> None:
         self.task_id = task_id
+        super().__init__(message)
+
+
+class RemoteTaskFailed(ClientError):
+    """The task of another agent ended without success: ``task`` says in which state, and why."""
+
+    def __init__(self, message: str, *, task: Task) -> None:
+        self.task = task
         super().__init__(message)
 
 

@@ -1,7 +1,8 @@
 """Runs the turns of one agent in this process.
 
 ``AgentService`` submits messages and cancellations; ``Maintenance`` reports unclaimed tasks. How an
-author's function is called is handed in (``invoke``): the engine imports nothing of ``agent/``.
+author's function is called is handed in (``invoke``), and how the tasks of other agents are
+canceled (``cancel_calls``): the engine imports nothing of ``agent/``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.deadlines import Deadlines
 from parley.engine.turn.output_filter import OutputFilters
+from parley.engine.turn.remote_calls import RemoteCall
 from parley.engine.turn.replay import first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
 from parley.model.errors import A2AError, OverloadedError
@@ -86,6 +88,7 @@ class AgentExecutor:
         default_skill: Skill,
         options: Options,
         invoke: Callable[[Attempt], Awaitable[object]],
+        cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]],
         threads: ThreadPool,
         push: PushDispatcher,
         notify: Callable[[str], None],
@@ -99,6 +102,7 @@ class AgentExecutor:
         self.default_skill = default_skill
         self.options = options
         self.invoke = invoke
+        self.cancel_calls = cancel_calls
         self.in_thread: Callable[..., Awaitable[Any]] = threads.call
         self.notify_work: Callable[[], None] = partial(notify, agent)
         self.push = push

@@ -3,6 +3,7 @@
 from parley.extensions import Extension, TaskSearch, method
 """
 
+from parley.extensions.call_chain import CallChain, Chain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
@@ -18,6 +19,8 @@ from parley.model.struct import A2AStruct
 __all__ = [
     "SEARCH",
     "A2AStruct",
+    "CallChain",
+    "Chain",
     "Extension",
     "ExtensionMethod",
     "IdempotentSend",

@@ -73,6 +73,7 @@ def asgi(
         egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
+        url=url,
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role)
 
@@ -101,17 +102,19 @@ def app_of(
 
 def _endpoints(host: Host) -> dict[str, Endpoint]:
     """Return the endpoint of each path; the root has the tenants."""
-    endpoints = {path: _endpoint(service) for path, service in host.services.items()}
+    endpoints = {path: _endpoint(host, service) for path, service in host.services.items()}
     if host.tenants:
-        by_tenant = {name: _endpoint(service) for name, service in host.tenants.items()}
+        by_tenant = {name: _endpoint(host, service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
     return endpoints
 
 
-def _endpoint(service: AgentService) -> Endpoint:
+def _endpoint(host: Host, service: AgentService) -> Endpoint:
     agent = service.agent
-    return Endpoint(service, agent.card_at, agent.extensions, key=agent.key)
+    return Endpoint(
+        service, agent.card_at, agent.extensions, key=agent.key, callbacks=host.callbacks[agent.key]
+    )
 
 
 def serve(

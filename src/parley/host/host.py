@@ -15,8 +15,10 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
+from parley.agent.remote.cancel import cancel_calls
 from parley.agent.services import TurnServices
 from parley.client.connection import Connection, connect
+from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.loop_watchdog import LoopWatchdog
@@ -83,13 +85,34 @@ def placed(agents: Agents | None, tenants: Mapping[str, Agent] = {}) -> dict[str
     return paths
 
 
+def agent_addresses(
+    url: str, agents: Mapping[str, Agent], tenants: Mapping[str, Agent]
+) -> Callable[[str, str], str]:
+    """Return what gives the public address of an agent, by its key, for a tenant.
+
+    ``url`` is the address of all; ``agents`` are by path, ``tenants`` by the tenant's name.
+    """
+    base = url.rstrip("/")
+    by_tenant = {(agent.key, name): f"{base}/{name}" for name, agent in tenants.items()}
+    by_path = {agent.key: base + path for path, agent in reversed([*agents.items()])}
+
+    def address(key: str, tenant: str) -> str:
+        return by_tenant.get((key, tenant)) or by_path.get(key, base)
+
+    return address
+
+
 class Host:
     """Runs agents on one store.
 
-    ``services`` are by path, ``tenants`` are services by tenant, ``executors`` are by the agent's
-    key. An agent with several tenants has one executor, which keeps their tasks apart.
+    ``services`` are by path, ``tenants`` are services by tenant, ``executors`` and ``callbacks``
+    are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
+    apart.
     ``egress`` restricts the addresses of webhooks. The ``bus`` carries hints between replicas on
     the same store; polling every ``poll_interval`` seconds finds what it loses.
+
+    ``url`` is the public address of all agents, if it is configured: then their turns have it,
+    whatever address a message was sent to.
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
@@ -113,6 +136,7 @@ class Host:
         poll_interval: float = 1.0,
         connect: Callable[..., Connection] = connect,
         webhooks: WebhookTransport | None = None,
+        url: str | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -133,14 +157,17 @@ class Host:
             transport=webhooks,
         )
         self._runs_turns = role != "api"
+        self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
         self._drains: Sequence[asyncio.Task[None]] = ()
         self._started: AsyncExitStack | None = None
         self._watchdog = LoopWatchdog()
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
+        self._services: list[TurnServices] = []
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
         self._agents = [agent.describe() for agent in by_key.values()]
+        self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
@@ -150,6 +177,7 @@ class Host:
                 store=store,
                 hints=self.hints,
                 authenticates=authenticates,
+                keeps_addresses=url is None,
             )
             for agent in self._agents
         }
@@ -157,6 +185,8 @@ class Host:
         self.tenants = {name: services[agent.key] for name, agent in tenants.items()}
 
     def _executor(self, agent: AgentDescription) -> AgentExecutor:
+        services = self._turn_services(agent)
+        self._services.append(services)
         return AgentExecutor(
             self.store,
             agent=agent.key,
@@ -165,7 +195,8 @@ class Host:
             options=agent.options,
             threads=ThreadPool(agent.threads, f"parley-{agent.key}"),
             push=self.push,
-            invoke=partial(call, self._turn_services(agent)),
+            invoke=partial(call, services),
+            cancel_calls=partial(cancel_calls, services.connections),
             notify=self.poller.publish_work,
             extensions=agent.extensions,
             hints=self.hints,
@@ -173,8 +204,12 @@ class Host:
         )
 
     def _turn_services(self, agent: AgentDescription) -> TurnServices:
+        addresses = self._addresses
         return TurnServices(
-            contexts=AgentContexts(keep_history=agent.options.keep_history), connect=self._connect
+            contexts=AgentContexts(keep_history=agent.options.keep_history),
+            callbacks=self.callbacks[agent.key],
+            address=None if addresses is None else partial(addresses, agent.key),
+            connect=self._connect,
         )
 
     # -- start ---------------------------------------------------------------------------------
@@ -194,6 +229,7 @@ class Host:
             self._watchdog.start()
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
+            self._on_stop(stack, "connections to other agents", self._disconnect)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
@@ -294,6 +330,10 @@ class Host:
             await see_through(_all_of(drains))
             raise
         await _all_of(drains)
+
+    async def _disconnect(self) -> None:
+        for services in self._services:
+            await services.connections.aclose()
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))

@@ -38,6 +38,7 @@ _REQUEST_HEADERS = (
     "If-None-Match",
     "Last-Event-ID",
     "traceparent",
+    "tracestate",
 )
 _RESPONSE_HEADERS = (
     "A2A-Version",

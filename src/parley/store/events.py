@@ -16,6 +16,7 @@ import msgspec
 
 from parley.model.encoding import from_wire
 from parley.model.parts import Message
+from parley.model.service import TraceContext
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -59,7 +60,8 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    The other fields are what its turn needs of the request.
+    ``base_url`` is the agent's address as the sender sees it, ``chain`` the data of the chain of
+    calls, as received. The other fields are what its turn needs of the request.
     """
 
     entry: str
@@ -67,6 +69,9 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
+    chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class TurnStarted(A2AStruct, frozen=True, kw_only=True):
@@ -94,6 +99,9 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
+    chain: dict[str, Any] | None = None
+    trace: TraceContext | None = None
 
 
 class StepResult(A2AStruct, frozen=True, kw_only=True):

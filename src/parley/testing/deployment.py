@@ -173,6 +173,7 @@ class Deployment(Site):
             authenticates=self._authenticates,
             egress=Egress.allowing(self._private_webhooks),
             retry_policy=self._retry_policy,
+            url=self.address,
             connect=self._connect,
             webhooks=self._webhooks.receive,
         )

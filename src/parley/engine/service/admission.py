@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from parley.engine.call_chain import ChainCheck
 from parley.engine.caller import kept, record_of
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -21,6 +23,7 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
+from parley.model.extensions import CALL_CHAIN
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
@@ -35,12 +38,24 @@ from parley.store.task_store import TaskStore
 
 
 class Admission:
-    """Hands the messages to one agent to its executor, one turn for each."""
+    """Hands the messages to one agent to its executor, one turn for each.
 
-    def __init__(self, agent: AgentDescription, executor: AgentExecutor, store: TaskStore) -> None:
+    ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
+    """
+
+    def __init__(
+        self,
+        agent: AgentDescription,
+        executor: AgentExecutor,
+        store: TaskStore,
+        *,
+        keeps_addresses: bool = True,
+    ) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._keeps_addresses = keeps_addresses
+        self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
 
     async def begin_or_join(
         self,
@@ -60,6 +75,9 @@ class Admission:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
+        chain = None
+        if CALL_CHAIN in context.extensions:
+            chain = await self._chains.admit(request)
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
@@ -78,6 +96,9 @@ class Admission:
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
                 extensions=context.extensions,
+                base_url=self._base_url(context),
+                chain=chain,
+                trace=context.trace,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -85,6 +106,9 @@ class Admission:
             receipts=receipts,
             push=push,
         )
+
+    def _base_url(self, context: CallContext) -> str:
+        return context.base_url if self._keeps_addresses else ""
 
     def _push(self, request: SendMessageRequest, context: CallContext) -> PushRecord | None:
         """Return the webhook that comes with a message, checked first of all."""
@@ -135,6 +159,9 @@ class Admission:
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            base_url=self._base_url(context),
+            chain=_chain_of(request, context),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,
@@ -181,3 +208,8 @@ class Admission:
             self._executor.deliver(handle)
         finally:
             self._executor.arriving.pop(handle.entry, None)
+
+
+def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
+    """Return the data of the chain of calls, which was checked, for the log."""
+    return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None

@@ -56,7 +56,8 @@ class AgentService:
     """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
     Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
-    identifies callers, and the extended card is for authenticated ones.
+    identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
+    are told the address that their message was sent to, because none is configured.
     """
 
     def __init__(
@@ -67,13 +68,14 @@ class AgentService:
         store: TaskStore,
         hints: LocalHints,
         authenticates: bool = False,
+        keeps_addresses: bool = True,
     ) -> None:
         self.agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
         self._authenticates = authenticates
-        admission = Admission(agent, executor, store)
+        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses)
         self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,11 +16,14 @@ from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.remote_calls import PREFIX, RemoteCall
 from parley.engine.turn.task_writer import TaskWriter
 from parley.engine.turn.waits import Waits
+from parley.extensions.call_chain import Chain
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
-from parley.model.service import Caller
+from parley.model.service import NO_TRACE, Caller, TraceContext
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
@@ -42,7 +45,11 @@ class Failed(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it."""
+    """The request of a turn: the message that began the task, and what came beside it.
+
+    ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
+    server's own address is configured.
+    """
 
     message: Message
     skill: Skill
@@ -51,6 +58,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
+    base_url: str = ""
+    chain: Chain | None = None
+    trace: TraceContext = NO_TRACE
 
 
 class AttemptRunner(Protocol):
@@ -70,6 +80,11 @@ class AttemptRunner(Protocol):
     @property
     def task_id(self) -> str:
         """The task's id; for a message without a task, the id it would get."""
+        ...
+
+    @property
+    def deadline_at(self) -> int | None:
+        """When the turn times out, in ms by the store's clock."""
         ...
 
     def create_task(self) -> TaskWriter:
@@ -135,6 +150,7 @@ class Attempt:
     artifact_ids: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
+    on_end: tuple[Callable[[], None], ...] = ()
     _journal: Journal | None = None
     _waits: Waits | None = None
 
@@ -289,6 +305,31 @@ class Attempt:
         writer = self.working()
         writer.write(StepResult(key=f"step:{key}", value=msgspec.Raw(value)))
         await writer.flush()
+
+    # -- calls of other agents -----------------------------------------------------------------
+
+    @property
+    def results(self) -> Mapping[str, msgspec.Raw] | None:
+        """What the task remembers, as far as this attempt knows; ``None`` for nothing."""
+        return None if self._journal is None else self._journal.results
+
+    def begin_call(self, key: str) -> None:
+        """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
+        self.use(f"{PREFIX}{key}", "call")
+
+    def logged_call(self, key: str) -> RemoteCall | None:
+        """Return what the log has of a call."""
+        value = self.journal.results.get(f"{PREFIX}{key}")
+        return None if value is None else decode(value, RemoteCall)
+
+    async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
+        """Log a call, and wait until that is durable, if asked to."""
+        writer = self.working()
+        value = msgspec.Raw(encode(call))
+        writer.write(StepResult(key=f"{PREFIX}{key}", value=value))
+        self.journal.results[f"{PREFIX}{key}"] = value
+        if durable:
+            await writer.flush()
 
     # -- live messages -------------------------------------------------------------------------
 

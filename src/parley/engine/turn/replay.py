@@ -6,8 +6,9 @@ Functions of values only: nothing here reads or writes the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.caller import caller_in, record_of
@@ -15,7 +16,10 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
+from parley.extensions.call_chain import CallChain, Chain
+from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
+from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
 from parley.store.events import (
     LoggedEvent,
@@ -52,6 +56,8 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        base_url=request.base_url,
+        trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
 
@@ -64,6 +70,15 @@ def first_turn_receipts(receipts: Sequence[Receipt], task_id: str) -> list[Recei
 def turns_in(records: PrivateRecords) -> list[TurnStarted]:
     """Return the turns that the log records."""
     return [record.event for record in records.turns if isinstance(record.event, TurnStarted)]
+
+
+def results_in(records: PrivateRecords) -> dict[str, Raw]:
+    """Return what the task remembers, by its keys: of several values the last."""
+    return {
+        record.event.key: record.event.value
+        for record in records.remembered
+        if isinstance(record.event, StepResult)
+    }
 
 
 def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
@@ -89,8 +104,8 @@ def request_of(
     """Return the request of a turn, as far as the log knows it.
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
-    is the message's sender, and extensions are active for one message. Accepted output modes stay
-    until another message names others.
+    is the message's sender; extensions and the trace are those of one message. Accepted output
+    modes and the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -101,6 +116,9 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        base_url=first.base_url,
+        chain=_chain_in(first.extensions, first.metadata),
+        trace=first.trace or NO_TRACE,
     )
     taken: MessageReceived | TurnStarted | None = received
     if taken is None and turn > 1:
@@ -113,7 +131,18 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        base_url=taken.base_url or request.base_url,
+        chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
+        trace=taken.trace or NO_TRACE,
     )
+
+
+def _chain_in(extensions: Iterable[str], metadata: dict[str, Any] | None) -> Chain | None:
+    """Return the chain in the metadata of a request that was admitted with the extension."""
+    if metadata is None or CALL_CHAIN not in metadata or CALL_CHAIN not in extensions:
+        return None
+    value = metadata[CALL_CHAIN]
+    return CallChain.read(value)
 
 
 def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnStarted:
@@ -126,6 +155,9 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        base_url=received.base_url,
+        chain=received.chain,
+        trace=received.trace,
     )
 
 

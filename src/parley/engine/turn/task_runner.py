@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.answer import Answer
 from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
 from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
-from parley.engine.turn.deadlines import Deadline
+from parley.engine.turn.deadlines import Deadline, earliest, of_chain
 from parley.engine.turn.outcome import TaskOutcome, exchange_of, outcome_of, store_failure
 from parley.engine.turn.output_filter import OutputFilter
 from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.remote_calls import calls_to_cancel
 from parley.engine.turn.replay import (
     attempts_of,
     first_events,
@@ -26,6 +28,7 @@ from parley.engine.turn.replay import (
     latest_message,
     pending_question,
     request_of,
+    results_in,
     turn_taking,
 )
 from parley.engine.turn.runner_owner import RunnerOwner
@@ -114,6 +117,11 @@ class TaskRunner:
         return self._task_id
 
     @property
+    def deadline_at(self) -> int | None:
+        """When the turn times out, in ms by the store's clock."""
+        return None if self.deadline is None else self.deadline.at
+
+    @property
     def has_id(self) -> bool:
         """Whether the task's id was needed yet."""
         return bool(self._task_id)
@@ -155,8 +163,8 @@ class TaskRunner:
                 self.waiters.delegate(self.executor.remote_replies)
 
     async def _run_first_turn(self, attempt: Attempt, timer: SharedTimer | None) -> None:
-        if self.executor.deadlines.are_set:
-            self.deadline = self.executor.deadlines.for_new_task()
+        if self.executor.deadlines.are_set or attempt.request.chain is not None:
+            self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
         if self.writer is not None:
             await self.writer.flush()
         elif timer is not None:
@@ -224,6 +232,7 @@ class TaskRunner:
         if self._records is None:
             self._records = PrivateRecords()
         await self._records.update(store, self.task_id)
+        self.deadline = None
         if deadlines.are_set:
             turn = record.turn if record.turn_open else record.turn + 1 if record.waiting else 0
             self.deadline = await deadlines.for_turn(record, self._records, turn)
@@ -235,6 +244,11 @@ class TaskRunner:
         prepare = self._retry if record.turn_open else self._new_turn
         attempt = await prepare(record, self._records, self.writer)
         if attempt is not None:
+            if (given := of_chain(attempt.request.chain)) is not None:
+                self.deadline = earliest(self.deadline, given)
+                if given.at <= store.now():
+                    await self._end_task(TaskState.FAILED, given.reason)
+                    return None
             # Durable before the function runs: the attempt counts even if it kills the process.
             await self.writer.flush()
         return attempt
@@ -378,6 +392,8 @@ class TaskRunner:
             self._in_function = False
             for task in attempt.calls:
                 task.cancel()
+            for close in attempt.on_end:
+                close()
             if self._grace_timer is not None:
                 self._grace_timer.cancel()
                 self._grace_timer = None
@@ -448,6 +464,8 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
+        if state is not TaskState.COMPLETED:
+            await self._cancel_calls(attempt)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -468,6 +486,22 @@ class TaskRunner:
         await writer.flush()
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
+
+    async def _cancel_calls(self, attempt: Attempt | None) -> None:
+        """Cancel what the task started at other agents, before it ends without success.
+
+        Only an end without a running function reads the log for it.
+        """
+        results: Mapping[str, Raw] | None
+        if attempt is not None:
+            results = attempt.results
+        else:
+            if self._records is None:
+                self._records = PrivateRecords()
+            await self._records.update(self.store, self.task_id)
+            results = results_in(self._records)
+        if results and (calls := calls_to_cancel(results)):
+            await self.executor.cancel_calls(self.task_id, calls)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:
