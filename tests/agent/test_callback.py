@@ -132,11 +132,13 @@ async def test_an_expired_address_completes_nothing(replicas: Callable[..., Any]
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_every_way_of_asking_over_http_gives_an_address(version: str, binding: str) -> None:
-    async with serving(parley.asgi(shop())) as url:
-        async with parley.connect(url, binding=binding, version=version) as remote:
-            task, address = await ordered(remote, "payment:42")
-            assert await call_back(address) == 204
-            assert (await remote.wait(task.id, timeout=10)).state is TaskState.COMPLETED
+    async with (
+        serving(parley.asgi(shop())) as url,
+        parley.connect(url, binding=binding, version=version) as remote,
+    ):
+        task, address = await ordered(remote, "payment:42")
+        assert await call_back(address) == 204
+        assert (await remote.wait(task.id, timeout=10)).state is TaskState.COMPLETED
 
 
 async def test_each_agent_and_tenant_has_addresses_of_its_own() -> None:
@@ -160,11 +162,13 @@ async def test_it_needs_no_caller_where_messages_do() -> None:
             raise UnauthenticatedError("say who you are")
         return Caller("ada", authenticated=True)
 
-    async with serving(parley.asgi(shop(), caller=identify)) as url:
-        async with parley.connect(url, headers={"x-user": "ada"}) as remote:
-            task, address = await ordered(remote, "payment:42")
-            assert await call_back(address) == 204
-            assert (await remote.wait(task.id, timeout=10)).state is TaskState.COMPLETED
+    async with (
+        serving(parley.asgi(shop(), caller=identify)) as url,
+        parley.connect(url, headers={"x-user": "ada"}) as remote,
+    ):
+        task, address = await ordered(remote, "payment:42")
+        assert await call_back(address) == 204
+        assert (await remote.wait(task.id, timeout=10)).state is TaskState.COMPLETED
 
 
 async def test_a_changed_address_is_answered_as_one_that_never_was() -> None:

@@ -45,6 +45,8 @@ BOUNDARIES = {
     ("server/http/streams.py", "pump"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
+    ("host/in_process.py", "_serve"): SERVER,
+    ("host/lifespan.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_run_reply"): PUSH,
     ("push/dispatcher.py", "_load_requests"): LOOP,

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -367,17 +367,26 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
         self._close()
 
 
-def _connect(*args: Any, **options: Any) -> SyncRemoteAgent:
+def in_thread(
+    function: Callable[..., Awaitable[RemoteAgent]], *args: Any, **options: Any
+) -> SyncRemoteAgent:
+    """Connect on a thread of its own, by what ``function`` returns for these arguments."""
     thread = _LoopThread()
 
     async def opened() -> RemoteAgent:
-        return await connect(*args, **options)
+        return await function(*args, **options)
 
     try:
         return SyncRemoteAgent(thread, thread.run(opened()))
     except BaseException:
         thread.close()
         raise
+
+
+SYNC_DOC = (
+    "Connect to an agent for blocking calls, at once: the options are those of ``connect``.\n\n"
+    "Use the result in a ``with`` block, or close it."
+)
 
 
 def _with_signature_of(
@@ -388,11 +397,8 @@ def _with_signature_of(
         return run(*args, **kwargs)
 
     call.__name__ = call.__qualname__ = "connect_sync"
-    call.__doc__ = (
-        "Connect to an agent for blocking calls, at once: the options are those of ``connect``.\n\n"
-        "Use the result in a ``with`` block, or close it."
-    )
+    call.__doc__ = SYNC_DOC
     return call
 
 
-connect_sync = _with_signature_of(connect, _connect)
+connect_sync = _with_signature_of(connect, partial(in_thread, connect))

@@ -131,6 +131,11 @@ class AgentExecutor:
         self._queued_deadlines: list[tuple[int, str]] = []
         self._idle: asyncio.Event | None = None
 
+    @property
+    def is_in_threads(self) -> bool:
+        """Whether a plain function runs."""
+        return self._threads.is_busy
+
     # -- new messages --------------------------------------------------------------------------
 
     @property

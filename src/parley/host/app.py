@@ -106,6 +106,20 @@ def asgi(
         inline_file_bytes=settings.inline_file_bytes,
         file_egress=Egress.allowing(allow_private_files),
     )
+    return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
+
+
+def app_of(
+    host: Host,
+    *,
+    settings: Settings | None = None,
+    url: str | None = None,
+    caller: Identify | None = None,
+    role: Role = "both",
+    middleware: Iterable[AnyMiddleware] = (),
+) -> App:
+    """Return the ASGI app that serves a host, starts it and stops it."""
+    settings = settings or Settings()
     return create_app(
         {} if role == "worker" else _endpoints(host, settings),
         settings=settings,

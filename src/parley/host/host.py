@@ -19,6 +19,7 @@ from parley.agent.lifespan import Lifespan
 from parley.agent.remote.cancel import cancel_calls
 from parley.agent.remote_files import RemoteFiles
 from parley.agent.services import INLINE_BYTES, TurnServices
+from parley.client.connection import Connection, connect
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -35,6 +36,7 @@ from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
+from parley.push.http_sender import WebhookTransport
 from parley.push.scheduler import DeliveryLimits
 from parley.security.egress import Egress
 from parley.server.sockets import most_webhook_calls
@@ -122,6 +124,9 @@ class Host:
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
     ``files`` keeps the bytes of files by reference, which the files that turns make become above
     ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
+
+    ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
+    in place of HTTP. Both are for tests.
     """
 
     def __init__(
@@ -137,6 +142,8 @@ class Host:
         bus: Bus | None = None,
         role: Role = "both",
         poll_interval: float = 1.0,
+        connect: Callable[..., Connection] = connect,
+        webhooks: WebhookTransport | None = None,
         url: str | None = None,
         files: ObjectStore | None = None,
         file_limits: FileLimits | None = None,
@@ -150,6 +157,7 @@ class Host:
                 f"role={role!r} needs a store that other processes use too, such as postgresql://"
             )
         self.store = store
+        self._connect = connect
         self.hints = LocalHints()
         self.poller = BusPoller(store, self.hints, bus, poll=poll_interval)
         self.push = PushDispatcher(
@@ -158,6 +166,7 @@ class Host:
             retry_policy=retry_policy,
             limits=DeliveryLimits().within(most_webhook_calls()),
             hints=self.hints,
+            transport=webhooks,
         )
         limits = file_limits or FileLimits()
         self._inline_file_bytes = inline_file_bytes
@@ -227,6 +236,7 @@ class Host:
             lifespan=self._lifespans.get(agent.key),
             inline_bytes=self._inline_file_bytes,
             remote_files=self._remote_files,
+            connect=self._connect,
         )
 
     def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
@@ -309,6 +319,11 @@ class Host:
             return identified if isinstance(identified, Caller) else await identified
 
         return identify
+
+    def wake(self) -> None:
+        """Do now what maintenance does from time to time: the store's clock has jumped."""
+        if self._started is not None:
+            self._maintenance.wake()
 
     # -- drain and stop ------------------------------------------------------------------------
 

@@ -127,6 +127,7 @@ class App:
         self.lifecycle = lifecycle
         self.settings = settings
         self.is_open = identify is None
+        self.url = url
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
         self.hosts = AllowedHosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)

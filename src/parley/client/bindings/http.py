@@ -144,8 +144,11 @@ class HttpTransport:
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
-    event loop that uses it first.
+    event loop that uses it first. ``closes_with_agent``: a connection that is made with the
+    transport closes it.
     """
+
+    closes_with_agent = False
 
     def __init__(
         self,
