@@ -197,6 +197,28 @@ def test_a_schema_stands_alone() -> None:
     assert ValueType(Tree).schema["$defs"].keys() == {"Tree"}
 
 
+def test_a_schema_has_the_formats_of_times() -> None:
+    @dataclass
+    class Log:
+        at: datetime.datetime
+        maybe: datetime.time | None
+        either: datetime.datetime | int
+        many: list[datetime.datetime]
+        named: dict[str, datetime.datetime]
+        next: Trip | None = None
+
+    schema = ValueType(Log).schema
+    moment = {"type": "string", "format": "date-time"}
+    properties = schema["properties"]
+    assert properties["at"] == moment
+    assert properties["maybe"]["anyOf"][0] == {"type": "string", "format": "time"}
+    assert moment in properties["either"]["anyOf"]
+    assert properties["many"]["items"] == properties["named"]["additionalProperties"] == moment
+    assert schema["$defs"]["Trip"]["properties"]["when"] == moment
+    assert ValueType(Tree).schema["$defs"].keys() == {"Tree"}
+    assert ValueType(Annotated[datetime.datetime, msgspec.Meta(tz=True)]).schema == moment
+
+
 @pytest.mark.parametrize("kind", [complex, object(), list[complex], Stop | Trip, dict[str, T]])
 def test_a_type_without_a_json_form_is_refused(kind: Any) -> None:
     if kind == dict[str, T]:

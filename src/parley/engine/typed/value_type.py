@@ -9,6 +9,7 @@ import msgspec
 
 from parley.engine.content import refuse_non_finite
 from parley.engine.typed.annotations import class_of, parts_of, plain
+from parley.engine.typed.formats import add_formats
 from parley.engine.typed.mismatch import Mismatch, UnsupportedType, Violation
 from parley.engine.typed.schema import hoisted, standalone
 from parley.engine.typed.through_pydantic import PydanticType, hooked, uses_pydantic
@@ -99,6 +100,7 @@ class _MsgspecType:
         [schema], own = msgspec.json.schema_components(
             [self.kind], schema_hook=schema_of, ref_template="#/$defs/{name}"
         )
+        add_formats(self.kind, schema, own)
         return {**schema, "$defs": {**own, **defs}}
 
     def read(self, data: Any) -> Any:
