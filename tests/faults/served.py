@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from parley import Agent, Caller, Turn, serve
 
@@ -51,6 +51,13 @@ async def act(task_id: str, n: int) -> str:
 async def chat(turn: Turn) -> str:
     """Asks three questions."""
     return " ".join([(await turn.ask(f"Question {n}?")).text for n in range(3)])
+
+
+@agent.skill(invalid_input="ask")
+async def stay(turn: Turn, city: str, nights: int) -> str:
+    """Asks for the input that is missing, and then for a typed answer."""
+    size = await turn.ask("Which room?", answer=Literal["small", "large"])
+    return f"{city} {nights} {size}"
 
 
 @agent.skill(replies="task")

@@ -14,6 +14,7 @@ import pytest
 
 import parley
 from parley import Role, Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from parley.client import question
 from parley.store.fold import fold
 from parley.store.sqlite.store import SqliteTaskStore
 from tests.faults.conftest import Served
@@ -166,6 +167,24 @@ async def test_a_conversation_goes_on_over_kills(served: Served) -> None:
         assert task.text == "a b c"
         said = [m.text for m in task.history]
         assert said == ["go", "Question 0?", "a", "Question 1?", "b", "Question 2?", "c"]
+
+
+async def test_typed_input_and_answers_are_completed_over_kills(served: Served) -> None:
+    said: list[Any] = [{"nights": 0.5}, '{"nights": 2}', "Rome", "huge", "small"]
+    open_fields: list[list[str]] = []
+    async with parley.connect(served.url) as agent:
+        task = await agent.send("A room, please", metadata={"skill": "stay"})
+        for answer in said:
+            assert isinstance(task, Task)
+            asked = question(task)
+            assert asked is not None
+            open_fields.append([problem.field for problem in asked.problems])
+            await served.end()
+            await served.start()
+            task = await agent.send(answer, task=task)
+        assert isinstance(task, Task)
+        assert (task.state, task.text) == (TaskState.COMPLETED, "Rome 2 small")
+    assert open_fields == [["city", "nights"], ["city", "nights"], ["city"], [], ["$"]]
 
 
 @pytest.mark.E3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any, Literal
 
 from parley import Agent, AgentProvider, Artifact, Part, Turn
 
@@ -74,6 +75,18 @@ async def wait(turn: Turn) -> str:
 async def echo(turn: Turn) -> Artifact:
     """Gives back what it was given."""
     return Artifact(artifact_id="echo", parts=turn.parts, metadata={"big": 2**60, "none": None})
+
+
+@agent.skill(invalid_input="ask")
+async def convert(amount: float, currency: Literal["EUR", "USD"]) -> dict[str, Any]:
+    """Converts money, and asks for what it needs to know."""
+    return {"amount": amount, "currency": currency}
+
+
+@agent.skill
+async def double(n: int) -> int:
+    """Doubles a number."""
+    return 2 * n
 
 
 @agent.skill

@@ -100,7 +100,12 @@ async def test_the_card_is_resolved(official: Official) -> None:
     assert card["supportedInterfaces"][0]["url"].rstrip("/") == official.url
     assert card["capabilities"]["streaming"] is True
     uris = {extension["uri"] for extension in card["capabilities"]["extensions"]}
-    assert uris == {"urn:parley:resumable-streams:v1", "urn:parley:idempotent-send:v1"}
+    assert uris == {
+        "urn:parley:resumable-streams:v1",
+        "urn:parley:idempotent-send:v1",
+        "urn:parley:typed-questions:v1",
+        "urn:parley:skill-schemas:v1",
+    }
     assert [skill["id"] for skill in card["skills"]] == list(agent.skills)
     assert card["skills"][0]["examples"] == ["hello"]
     assert "image/png" in card["defaultInputModes"]
@@ -436,3 +441,23 @@ async def test_a_repeated_message_is_answered_once_for_those_who_ask(official: O
     first = await official.call("send", again, headers)
     assert await official.call("send", again, headers) == first
     assert await official.call("send", again) != first
+
+
+async def test_data_goes_into_typed_skills_and_their_results_come_out(either: Official) -> None:
+    reply = await either.send("convert", parts=[{"data": {"amount": 3, "currency": "EUR"}}])
+    assert reply["parts"][0]["data"] == {"amount": 3, "currency": "EUR"}
+    with pytest.raises(Refused, match="expected an integer, got an object"):
+        await either.send("double", parts=[{"data": {"n": {}}}])
+
+
+async def test_a_typed_question_is_asked_and_answered(either: Official) -> None:
+    task = await either.send("convert some money")
+    assert state(task) == "INPUT_REQUIRED"
+    asked = task["status"]["message"]["parts"][-1]["data"]
+    assert asked["schema"]["required"] == ["amount", "currency"]
+    assert [problem["field"] for problem in asked["problems"]] == ["amount", "currency"]
+    task = await either.send(
+        "convert", parts=[{"data": {"amount": 3, "currency": "USD"}}], taskId=task["id"]
+    )
+    assert state(task) == "COMPLETED"
+    assert task["artifacts"][0]["parts"][0]["data"] == {"amount": 3, "currency": "USD"}

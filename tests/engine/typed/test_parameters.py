@@ -160,6 +160,28 @@ def test_the_turn_stands_beside_typed_parameters_anywhere() -> None:
     assert called(positional, message(data={"more": 5})) == ("the turn", 1, 5)
 
 
+def test_a_default_that_is_no_data_stays_what_it_is() -> None:
+    lock = object()
+
+    class Lock:
+        pass
+
+    def locked(turn: Turn, amount: float, lock: Lock = lock) -> Any:  # type: ignore[assignment]
+        return amount, lock
+
+    def only(turn: Turn, lock: Lock = lock) -> Any:  # type: ignore[assignment]
+        return lock
+
+    def maybe(turn: Turn, lock: Lock | None = None) -> Any:
+        return lock
+
+    assert called(locked, message(data={"amount": 1, "lock": 2})) == (1.0, lock)
+    assert "lock" not in str(inputs_of(locked).schema)
+    assert called(only, message("x")) is lock
+    with pytest.raises(TypeError, match="'lock', which a message cannot fill"):
+        parameters_of(maybe, TURNS)
+
+
 def test_the_turn_alone_may_be_taken_by_name() -> None:
     def by_name(*, turn: Turn) -> Any:
         return turn

@@ -197,6 +197,28 @@ def test_a_schema_stands_alone() -> None:
     assert ValueType(Tree).schema["$defs"].keys() == {"Tree"}
 
 
+def test_a_schema_has_the_formats_of_times() -> None:
+    @dataclass
+    class Log:
+        at: datetime.datetime
+        maybe: datetime.time | None
+        either: datetime.datetime | int
+        many: list[datetime.datetime]
+        named: dict[str, datetime.datetime]
+        next: Trip | None = None
+
+    schema = ValueType(Log).schema
+    moment = {"type": "string", "format": "date-time"}
+    properties = schema["properties"]
+    assert properties["at"] == moment
+    assert properties["maybe"]["anyOf"][0] == {"type": "string", "format": "time"}
+    assert moment in properties["either"]["anyOf"]
+    assert properties["many"]["items"] == properties["named"]["additionalProperties"] == moment
+    assert schema["$defs"]["Trip"]["properties"]["when"] == moment
+    assert ValueType(Tree).schema["$defs"].keys() == {"Tree"}
+    assert ValueType(Annotated[datetime.datetime, msgspec.Meta(tz=True)]).schema == moment
+
+
 @pytest.mark.parametrize("kind", [complex, object(), list[complex], Stop | Trip, dict[str, T]])
 def test_a_type_without_a_json_form_is_refused(kind: Any) -> None:
     if kind == dict[str, T]:
@@ -225,6 +247,17 @@ def test_values_share_nothing_with_the_message() -> None:
     value = ValueType(dict[str, Any]).read(data)
     value["deep"]["list"].append(2)
     assert data == {"deep": {"list": [1]}}
+
+
+def test_a_dataclass_that_was_read_has_all_its_fields() -> None:
+    @dataclass(frozen=True)
+    class Frozen:
+        stop: Stop
+        size: int = 3
+
+    value = ValueType(list[Frozen]).read([{"stop": {"city": "Rome"}}])[0]
+    assert vars(value) == {"stop": Stop("Rome"), "size": 3}
+    assert msgspec.to_builtins(value) == {"stop": {"city": "Rome", "nights": 1}, "size": 3}
 
 
 def test_nan_is_no_result() -> None:

@@ -17,6 +17,7 @@ from parley.engine.typed.annotations import (
 )
 from parley.engine.typed.inputs import Field, Inputs
 from parley.engine.typed.mismatch import UnsupportedType
+from parley.engine.typed.schema import default_of
 from parley.engine.typed.value_type import ValueType
 
 Takes = Literal["turn", "text", "nothing", "typed"]
@@ -69,7 +70,8 @@ def parameters_of(
         if not name:
             return "text", None
         return "typed", Inputs((), turn=name, text=text.name, order=_order(named))
-    fields = tuple(_field(what, p, hints[p.name]) for p in typed)
+    found = [_field(what, p, hints[p.name]) for p in typed]
+    fields = tuple(field for field in found if field is not None)
     return "typed", Inputs(fields, turn=name, order=_order(named))
 
 
@@ -133,7 +135,11 @@ def _is_text(hint: Any) -> bool:
     return hint is str or (typing.get_origin(hint) is None and plain(hint) is str)
 
 
-def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field:
+def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field | None:
+    """Return what a message fills; ``None`` for a default that no message could replace.
+
+    That is how authors hand a function its tools: ``def f(turn: Turn, lock: Lock = lock)``.
+    """
     name, default = parameter.name, parameter.default
     if isinstance(hint, Unresolved):
         _refuse(
@@ -146,6 +152,8 @@ def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field:
     try:
         kind = ValueType(hint)
     except UnsupportedType as error:
+        if default is not parameter.empty and not default_of(default):
+            return None
         _refuse(what, f"has the parameter {name!r}, which a message cannot fill: {error}")
     return Field(name=name, type=kind, required=default is parameter.empty, default=default)
 
