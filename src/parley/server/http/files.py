@@ -385,7 +385,7 @@ class FileExchange:
             await reply_without_body(send, 200, headers)
             return
         with self._transfers.slot_of((record.scope.tenant, record.scope.owner)):
-            async with aclosing(store.read(record, start, end)) as pieces:  # type: ignore[type-var]
+            async with aclosing(store.read(record, start, end)) as pieces:
                 await self._send(pieces, status, headers, receive, send)
 
     async def _send(
