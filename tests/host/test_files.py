@@ -25,6 +25,7 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.files.conftest import content, uploaded
+from tests.store.conftest import PostgresAtOurTime
 
 BOB = Caller("bob", authenticated=True)
 URL = "https://example.com/clerk"
@@ -166,14 +167,16 @@ class Hosted:
         return True
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def hosted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hosted]:
     clock = Clock()
-    store: TaskStore = (
-        MemoryTaskStore(clock=clock)
-        if request.param == "memory"
-        else SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
-    )
+    store: TaskStore
+    if request.param == "memory":
+        store = MemoryTaskStore(clock=clock)
+    elif request.param == "sqlite":
+        store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
+    else:
+        store = PostgresAtOurTime(request.getfixturevalue("postgres_url"), clock=clock)
     host = Host(
         placed(agent_of()),
         store,

@@ -629,6 +629,18 @@ async def test_the_card_says_where_files_go(http: aiohttp.ClientSession, tmp_pat
             await begin(http, params[0]["uploadUrl"].removesuffix("/files"), size=5)
 
 
+async def test_the_extended_card_says_it_too(http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    agent = agent_of()
+    agent.extended_card = {"description": "Known to you."}
+    async with serving(parley.asgi(agent, files=tmp_path, caller=caller)) as url:
+        headers = {"A2A-Version": "1.0", **BOB}
+        async with http.get(f"{url}/extendedAgentCard", headers=headers) as answer:
+            card = await answer.json(content_type=None)
+        assert card["description"] == "Known to you."
+        params = [e["params"] for e in card["capabilities"]["extensions"] if e["uri"] == URI]
+        assert [each["uploadUrl"] for each in params] == [f"{url}/files"]
+
+
 async def test_a_mounted_app_has_its_files_below_its_mount(
     http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
