@@ -10,7 +10,7 @@
         "Returns the current time of the server."
         return datetime.now().isoformat()
 
-``parley serve FILE`` serves it; ``parley.connect(url)`` calls it.
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it; ``parley.testing`` tests it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.connection import connect
-    from parley.client.errors import ClientError
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
+    from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
-    from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
+    from parley.host.complete import complete, complete_sync
+    from parley.host.connecting import connect, connect_sync
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from parley.model.errors import A2AError
     from parley.model.parts import Artifact, Message, Part, Role
     from parley.model.push import TaskPushNotificationConfig
-    from parley.model.service import A2AService, CallContext, Caller
+    from parley.model.service import A2AService, CallContext, Caller, TraceContext
     from parley.model.tasks import (
         Task,
         TaskArtifactUpdateEvent,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
         TaskStatusUpdateEvent,
     )
     from parley.server.settings import Settings
+    from parley.store.protocols.errors import StoreError
+    from parley.store.protocols.timers import EventCompleted
 
 __version__ = VERSION
 
@@ -66,26 +69,34 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "EventCompleted": "parley.store.protocols.timers",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
+    "RemoteTaskFailed": "parley.client.errors",
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
+    "StoreError": "parley.store.protocols.errors",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
     "TaskPushNotificationConfig": "parley.model.push",
     "TaskState": "parley.model.tasks",
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
+    "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
-    "connect": "parley.client.connection",
-    "connect_sync": "parley.client.sync",
+    "complete": "parley.host.complete",
+    "complete_sync": "parley.host.complete",
+    "connect": "parley.host.connecting",
+    "connect_sync": "parley.host.connecting",
     "serve": "parley.host.app",
 }
 
@@ -101,24 +112,32 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",
     "ClientError",
+    "EventCompleted",
     "Message",
     "Part",
     "RemoteAgent",
+    "RemoteTaskFailed",
     "Role",
     "RoutedMessage",
     "Settings",
+    "StoreError",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",
     "TaskState",
     "TaskStatus",
     "TaskStatusUpdateEvent",
+    "TraceContext",
     "Turn",
     "asgi",
+    "complete",
+    "complete_sync",
     "connect",
     "connect_sync",
     "serve",
@@ -127,6 +146,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import parley`` costs little."""
+    if name == "testing":
+        return importlib.import_module("parley.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley' has no attribute {name!r}")

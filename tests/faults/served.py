@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from parley import Agent, Caller, Turn, serve
@@ -102,6 +104,19 @@ async def memory(turn: Turn) -> str:
     return str(peak if sys.platform == "darwin" else peak * 1024)
 
 
+@agent.skill(replies="task")
+async def copy(turn: Turn) -> Path:
+    """Gives its file back, by way of the disk, and says the digest."""
+    digest = hashlib.sha256()
+    async with turn.files[0].open() as stream:
+        async for chunk in stream:
+            digest.update(chunk)
+    await turn.artifact(digest.hexdigest(), name="digest")
+    folder = Path(f"{sys.argv[2].removeprefix('sqlite:///')}.copies")
+    folder.mkdir(exist_ok=True)
+    return await turn.files[0].save(folder / turn.task_id)
+
+
 @agent.skill(replies="message")
 async def much(turn: Turn) -> str:
     """Says as many characters as it is told to."""
@@ -123,6 +138,18 @@ async def whose(turn: Turn) -> str:
         await asyncio.Event().wait()
     caller = turn.caller
     said = f"{caller.id} {caller.issuer} {caller.authenticated} {caller.claims}"
+    if turn.number == 1:
+        await turn.ask(said)
+    return said
+
+
+@agent.skill(replies="task")
+async def traced(turn: Turn) -> str:
+    """Says what trace each of its turns belongs to, once it has been killed in each of them."""
+    if turn.attempt == 1:
+        await turn.working("kill me")
+        await asyncio.Event().wait()
+    said = f"{turn.trace.traceparent} {turn.trace.tracestate}"
     if turn.number == 1:
         await turn.ask(said)
     return said

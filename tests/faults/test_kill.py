@@ -113,24 +113,34 @@ async def test_steps_that_were_done_are_not_done_again(served: Served) -> None:
     assert len(acts) == 10 * len(tasks)
 
 
+async def killed_in_its_turn(
+    served: Served, skill: str, headers: dict[str, str], **options: Any
+) -> tuple[str, list[Any]]:
+    """Send a message, kill the server in its turn, and return the turn's last words.
+
+    Beside them, the id of the task and its states.
+    """
+    async with parley.connect(served.url, headers=headers) as agent:
+        stream = agent.stream("go", metadata={"skill": skill}, **options)
+        words, states, task_id = "", [], options.get("task_id", "")
+        async for event in stream:
+            task_id = event.id if isinstance(event, Task) else task_id
+            if isinstance(event, TaskStatusUpdateEvent):
+                states.append(event.status.state)
+                words = event.status.message.text if event.status.message else words
+                if words == "kill me":
+                    words = ""
+                    await served.end()
+                    await served.start()
+        return words or (await agent.get(task_id)).text, [task_id, *states]
+
+
 async def test_whose_a_turn_is_is_known_after_kills(served: Served) -> None:
     """Of the first turn and of a later one, each with the claims that came with its message."""
 
-    async def asked(email: str, **options: Any) -> tuple[str, list[TaskState]]:
+    async def asked(email: str, **options: Any) -> tuple[str, list[Any]]:
         headers = {"x-user": "bob", "x-email": email}
-        async with parley.connect(served.url, headers=headers) as agent:
-            stream = agent.stream("go", metadata={"skill": "whose"}, **options)
-            words, states, task_id = "", [], options.get("task_id", "")
-            async for event in stream:
-                task_id = event.id if isinstance(event, Task) else task_id
-                if isinstance(event, TaskStatusUpdateEvent):
-                    states.append(event.status.state)
-                    words = event.status.message.text if event.status.message else words
-                    if words == "kill me":
-                        words = ""
-                        await served.end()
-                        await served.start()
-            return words or (await agent.get(task_id)).text, [task_id, *states]
+        return await killed_in_its_turn(served, "whose", headers, **options)
 
     words, (task_id, *_, last) = await asyncio.wait_for(asked("b@one"), 60)
     assert last is TaskState.INPUT_REQUIRED
@@ -282,3 +292,18 @@ async def test_a_terminated_server_lets_go_and_its_successor_goes_on(served: Ser
         assert (await agent.cancel(endless.id)).state is TaskState.CANCELED
     await served.end()
     await check_log(served, endless.id)
+
+
+async def test_the_trace_of_a_turn_is_known_after_kills(served: Served) -> None:
+    """Of the first turn and of a later one, each that of its message."""
+    first = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    second = "00-11111111111111111111111111111111-2222222222222222-00"
+
+    async def asked(parent: str, state: str, **options: Any) -> tuple[str, list[Any]]:
+        headers = {"traceparent": parent, "tracestate": state}
+        return await killed_in_its_turn(served, "traced", headers, **options)
+
+    words, (task_id, *_, last) = await asyncio.wait_for(asked(first, "a=1"), 60)
+    assert (words, last) == (f"{first} a=1", TaskState.INPUT_REQUIRED)
+    words, (*_, last) = await asyncio.wait_for(asked(second, "b=2", task_id=task_id), 60)
+    assert (words, last) == (f"{second} b=2", TaskState.COMPLETED)

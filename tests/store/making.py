@@ -76,14 +76,14 @@ def task(
     )
 
 
-def received(text: str, caller: StoredCaller | None = None) -> MessageReceived:
+def received(text: str, caller: StoredCaller | None = None, **more: Any) -> MessageReceived:
     said = message(text, role=Role.USER)
-    return MessageReceived(entry=f"entry-{next(_numbers)}", message=said, caller=caller)
+    return MessageReceived(entry=f"entry-{next(_numbers)}", message=said, caller=caller, **more)
 
 
-def turn_started(turn: int, *texts: str, caller: StoredCaller | None = None) -> TurnStarted:
+def turn_started(turn: int, *texts: str, **more: Any) -> TurnStarted:
     said = tuple(message(text, role=Role.USER) for text in texts)
-    return TurnStarted(turn=turn, messages=said, caller=caller)
+    return TurnStarted(turn=turn, messages=said, **more)
 
 
 def creation(task_id: str, *more: Any, scope: Scope = SCOPE, **options: Any) -> Append:

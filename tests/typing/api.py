@@ -16,6 +16,7 @@ from parley import (
     Part,
     RoutedMessage,
     Task,
+    TraceContext,
     Turn,
 )
 
@@ -32,6 +33,7 @@ async def bare(turn: Turn) -> str:
     assert_type(turn.parts, tuple[Part, ...])
     assert_type(turn.task, Task | None)
     assert_type(turn.caller, Caller)
+    assert_type(turn.trace, TraceContext)
     assert_type(await turn.ask("Which?"), Answer)
     assert_type((await turn.ask("Which?")).replayed, bool)
     assert_type(await turn.update("n", one_more, 0), int)

@@ -10,7 +10,7 @@ import msgspec
 from parley.engine.content import accepts
 from parley.engine.turn.attempt import Attempt, Failed, Rejected
 from parley.model.parts import Message, Part
-from parley.model.service import Caller
+from parley.model.service import Caller, TraceContext
 from parley.model.tasks import Task
 
 log = logging.getLogger("parley.agent")
@@ -41,11 +41,6 @@ class TurnFacts:
     def parts(self) -> tuple[Part, ...]:
         """The parts of the message that began the task."""
         return self.message.parts
-
-    @property
-    def files(self) -> tuple[Part, ...]:
-        """The file parts of that message, raw or by URL."""
-        return tuple(part for part in self.message.parts if part.is_file)
 
     @property
     def data(self) -> Any:
@@ -93,6 +88,15 @@ class TurnFacts:
     def extensions(self) -> frozenset[str]:
         """The URIs of the active extensions."""
         return self._attempt.request.extensions
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace that this turn's message belongs to, the same in every attempt.
+
+        It is false where the request had none. ``headers`` are what a request to another service
+        sends, to belong to the trace.
+        """
+        return self._attempt.request.trace
 
     @property
     def task(self) -> Task | None:

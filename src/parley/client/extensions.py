@@ -7,11 +7,14 @@ from collections.abc import Iterable
 import msgspec
 
 from parley.client.calls.service import RemoteService
+from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SkillSchemas
 from parley.extensions.task_search import TaskSearch
+from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.extensions import (
     IDEMPOTENT_SEND,
@@ -27,8 +30,11 @@ from parley.model.service import CallContext
 SUPPORTED: tuple[Extension, ...] = (
     ResumableStreams(),
     IdempotentSend(),
+    CallChain(),
     TaskSearch(),
     MessageTimestamps(),
+    SkillSchemas(),
+    TypedQuestions(),
 )
 """The extensions that the client supports by itself: it requests those that an agent requires."""
 

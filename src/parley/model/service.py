@@ -24,6 +24,7 @@ from parley.model.requests import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from parley.model.struct import A2AStruct
 from parley.model.tasks import Event, Task
 
 _SEPARATOR = "\x1f"
@@ -72,13 +73,42 @@ def caller_of(owner: str) -> Caller:
     return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_SEPARATOR))
 
 
+class TraceContext(A2AStruct, frozen=True, kw_only=True):
+    """A place in a trace: ``traceparent`` and ``tracestate``, as the headers of these names.
+
+    Both are empty, and the value is false, where there is no trace.
+    """
+
+    traceparent: str = ""
+    tracestate: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.traceparent)
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace, 32 hexadecimal digits; empty without a trace."""
+        return self.traceparent[3:35]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a request that belongs to the trace; none without a trace."""
+        headers = {"traceparent": self.traceparent, "tracestate": self.tracestate}
+        return {name: value for name, value in headers.items() if value}
+
+
+NO_TRACE = TraceContext()
+
+
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """The context of a request: who sent it, and how.
 
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
-    ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` is the
-    W3C trace header, as received. ``reply_timeout`` is how many seconds the caller waits for the
-    end of a task, if the binding has a deadline.
+    ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` and
+    ``tracestate`` are the W3C's trace headers: as received, where they are valid; a client sends
+    them. ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the
+    binding has a deadline. ``base_url`` is the agent's address as the sender of a message sees it,
+    without a trailing slash; empty where a request shows none (gRPC).
     """
 
     caller: Caller = ANONYMOUS
@@ -87,7 +117,16 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     extensions: frozenset[str] = frozenset()
     last_event_id: str | None = None
     traceparent: str = ""
+    tracestate: str = ""
     reply_timeout: float | None = None
+    base_url: str = ""
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace that the request belongs to."""
+        if not self.traceparent:
+            return NO_TRACE
+        return TraceContext(traceparent=self.traceparent, tracestate=self.tracestate)
 
 
 class StreamItem(NamedTuple):

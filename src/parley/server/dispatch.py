@@ -22,7 +22,7 @@ from parley.model.errors import (
 from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
-from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
@@ -34,11 +34,16 @@ def _no_interfaces(tenant: str) -> Interfaces:
     return ()
 
 
+def _no_address(tenant: str) -> str:
+    return ""
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
-    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them.
+    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them, and
+    ``address`` the URL below which the agent of a tenant is; empty if the request does not show it.
     """
 
     version: str
@@ -46,9 +51,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     tenant: str = ""
     last_event_id: str | None = None
-    traceparent: str = ""
+    trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
     interfaces: Callable[[str], Interfaces] = _no_interfaces
+    address: Callable[[str], str] = _no_address
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
@@ -167,14 +173,17 @@ class Dispatcher:
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
+        begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=parameters.caller,
             tenant=tenant,
             version=parameters.version,
             extensions=extensions,
             last_event_id=parameters.last_event_id,
-            traceparent=parameters.traceparent,
+            traceparent=parameters.trace.traceparent,
+            tracestate=parameters.trace.tracestate,
             reply_timeout=parameters.reply_timeout,
+            base_url=parameters.address(tenant) if begins_turn else "",
         )
         if operation.extension:
             return agent.method_call(operation, request, context)

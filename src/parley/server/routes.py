@@ -13,8 +13,9 @@ from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import Endpoint
+from parley.server.endpoint import CALLBACKS, Endpoint
 from parley.server.hosts import AllowedHosts
+from parley.server.http.callbacks import CallbackRoute
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
@@ -34,6 +35,7 @@ _OWN_SEGMENTS = frozenset(
     (
         "a2a",
         "agent",
+        "callbacks",
         "card",
         "docs",
         "extendedagentcard",
@@ -163,9 +165,11 @@ class Routes:
         self._add_binding(prefix, JsonRpcBinding(served), card, below)
         if endpoint.service is not None:
             self._add_docs(prefix, endpoint, advertised)
+        self._add_callbacks(prefix, endpoint)
         for name, page in cards.items():
             self._add_binding(f"{prefix}/{name}", JsonRpcBinding(served, name), page)
             self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
+            self._add_callbacks(f"{prefix}/{name}", endpoint.tenants[name], tenant=name)
 
     def _add_assistant(
         self, id: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -186,6 +190,7 @@ class Routes:
         known = set(self._exact)
         self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
         self._add_docs(prefix, endpoint, advertised)
+        self._add_callbacks(prefix, endpoint, tenant=tenant)
         if "/" in id:
             self._slash_paths |= self._exact.keys() - known
 
@@ -197,8 +202,12 @@ class Routes:
         for path in CARD_PATHS:
             self.add(address + path, card)
         if below is not None:
-            self._below.setdefault(address, below)
-            self._longest = max(self._longest, len(address))
+            self._add_below(address, below)
+
+    def _add_below(self, address: str, handler: ASGIApp) -> None:
+        """Add the handler of all paths below an address, unless it has one."""
+        self._below.setdefault(address, handler)
+        self._longest = max(self._longest, len(address))
 
     def _with_files(
         self, below: ASGIApp, served: ServedEndpoint, segments: Iterable[str], endpoint: Endpoint
@@ -220,6 +229,19 @@ class Routes:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, page)
             self.add(address + DOCS_PATH, docs)
+
+    def _add_callbacks(self, address: str, endpoint: Endpoint, *, tenant: str = "") -> None:
+        if endpoint.callbacks is not None:
+            address += CALLBACKS
+            route = CallbackRoute(
+                endpoint.callbacks,
+                address,
+                tenant=tenant,
+                settings=self._settings,
+                lifecycle=self._lifecycle,
+                request_bytes=self._request_bytes,
+            )
+            self._add_below(address, route)
 
     def _advertise(
         self,
@@ -248,6 +270,7 @@ class Routes:
             streams=self._streams,
             identify=self._identify,
             interfaces=advertised.interfaces,
+            address=advertised.agent_address,
             request_bytes=self._request_bytes,
         )
 
@@ -267,6 +290,11 @@ def checked_endpoints(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
             _check_tenant(name)
             if f"{prefix}/{name}" in endpoints:
                 raise ValueError(f"{prefix}/{name} is the path of an agent and of a tenant")
+        for other in endpoints:
+            if endpoint.callbacks and f"{other}/".startswith(f"{prefix}{CALLBACKS}/"):
+                raise ValueError(
+                    f"the path {other!r} is where callbacks to the agent at {prefix or '/'} arrive"
+                )
     return endpoints
 
 

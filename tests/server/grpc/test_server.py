@@ -203,17 +203,23 @@ async def test_what_the_card_does_not_declare_is_refused(rpc, service):
     assert service.asked == []
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
 async def test_service_parameters_are_told_to_the_service(rpc, service):
     metadata = (
         *rpc.metadata,
-        ("traceparent", "00-1-2-01"),
+        ("traceparent", TRACE),
+        ("tracestate", "a=1"),
+        ("tracestate", "b=2"),
         ("last-event-id", "7"),
         ("a2a-extensions", f"urn:x, {EXTENSION}"),
     )
     call = rpc.start("GetTask", GET, metadata)
     await call
     context = service.context
-    assert (context.traceparent, context.last_event_id) == ("00-1-2-01", "7")
+    assert (context.traceparent, context.last_event_id) == (TRACE, "7")
+    assert context.tracestate == "a=1,b=2"
     assert context.extensions == {EXTENSION}
     assert ("a2a-extensions", EXTENSION) in tuple(await call.initial_metadata())
 

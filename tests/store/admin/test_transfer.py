@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from parley.host.store_urls import open_admin
 from parley.model.push import TaskPushNotificationConfig
+from parley.model.service import TraceContext
 from parley.model.tasks import TaskState
 from parley.store.admin import export_format, importer
 from parley.store.admin.admin import StoreAdmin
@@ -50,6 +51,13 @@ CALLERS = [
     None,
     StoredCaller(id="owner", authenticated=True),
     StoredCaller(id='o"w\\ner', issuer="ü", authenticated=True, claims={"roles": ["a", 1, None]}),
+]
+TRACES = [
+    None,
+    TraceContext(traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    TraceContext(
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tracestate="a=1"
+    ),
 ]
 SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'ü\x1fo"w\\n\ner')]
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -107,11 +115,11 @@ async def fill(store: TaskStore, tasks: Sequence[dict[str, Any]], contexts: Sequ
 
 async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
     receipt = Receipt(f"message-{task_id}", b"\0digest", task_id, 1)
-    caller = CALLERS[plan["scope"]]
+    caller, trace = CALLERS[plan["scope"]], TRACES[plan["scope"]]
     await store.append(
         creation(
             task_id,
-            turn_started(1, caller=caller),
+            turn_started(1, caller=caller, trace=trace),
             scope=SCOPES[plan["scope"]],
             receipts=[receipt] if plan["receipt"] else [],
             pushes=[webhook(n) for n in range(plan["webhooks"])],
@@ -128,10 +136,10 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
             event = status(task_id, TaskState.INPUT_REQUIRED, text)
             head = await store.append(addition(task_id, head, event, turn=turn, turn_open=False))
         elif what == "receive":
-            await store.append(addition(task_id, None, received(text, caller)))
+            await store.append(addition(task_id, None, received(text, caller, trace=trace)))
         elif what == "take":
             turn += 1
-            begins = turn_started(turn, text, caller=caller)
+            begins = turn_started(turn, text, caller=caller, trace=trace)
             more = {"turn": turn, "turn_open": True, "taken": 1}
             head = await store.append(addition(task_id, head, begins, **more))
         elif what == "say":

@@ -292,6 +292,7 @@ def _serve(
     log_to_stderr(log_level)
     agents, tenants = load(targets), load_tenants(tenant_targets)
 
+    from parley.agent.lifespan import LifespanFailed
     from parley.files.errors import FilesUnavailable
     from parley.host.app import asgi
     from parley.host.store_urls import shown
@@ -334,6 +335,10 @@ def _serve(
                 )
             ),
         )
+    except LifespanFailed as error:
+        raise CommandFailure(
+            "PARLEY_ERR_AGENT", str(error), hint="the same command with --debug shows where"
+        ) from error
     except ListenError as error:
         raise CommandFailure(
             "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"

@@ -272,6 +272,8 @@ class GrpcClientBinding:
             ours["last-event-id"] = context.last_event_id
         if context.traceparent:
             ours["traceparent"] = context.traceparent
+            if context.tracestate:
+                ours["tracestate"] = context.tracestate
         return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
 
     def _item(self, event: Event) -> StreamItem:

@@ -226,6 +226,8 @@ class HttpClientBinding(ABC):
             ours["Last-Event-ID"] = context.last_event_id
         if context.traceparent:
             ours["traceparent"] = context.traceparent
+            if context.tracestate:
+                ours["tracestate"] = context.tracestate
         return override(self._headers, ours)
 
     def _checked_answer(self, reply: Reply, sent: SentRequest) -> Bytes:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from parley.engine.call_chain import ChainCheck
 from parley.engine.caller import kept, record_of
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.routing import RoutedMessage, route, skill_of
-from parley.engine.service.checks import cannot_join, check_modes, invalid, owned, too_many_pushes
+from parley.engine.service.checks import (
+    cannot_join,
+    check_modes,
+    invalid,
+    owned,
+    read_inputs,
+    too_many_pushes,
+)
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
@@ -23,6 +32,7 @@ from parley.model.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
+from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
@@ -38,18 +48,26 @@ from parley.store.task_store import TaskStore
 
 
 class Admission:
-    """Hands the messages to one agent to its executor, one turn for each."""
+    """Hands the messages to one agent to its executor, one turn for each.
+
+    ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
+    ``files`` keeps what messages name by reference.
+    """
 
     def __init__(
         self,
         agent: AgentDescription,
         executor: AgentExecutor,
         store: TaskStore,
+        *,
+        keeps_addresses: bool = True,
         files: TurnFiles | None = None,
     ) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
+        self._keeps_addresses = keeps_addresses
+        self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
         self._files = files
 
     async def begin_or_join(
@@ -70,6 +88,9 @@ class Admission:
             profile = self._executor.output_filters.profiles.of(context.extensions)
             if profile is not None and profile.has_receivers:
                 request = await profile.receive(request, context)
+        chain = None
+        if CALL_CHAIN in context.extensions:
+            chain = await self._chains.admit(request)
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
@@ -78,6 +99,7 @@ class Admission:
             routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
             skill = await route(self._agent, routed, self._executor.in_thread)
         check_modes(request, skill, self._agent)
+        inputs = None if skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
         task_id = ""
         if self._has_files(message):
@@ -92,6 +114,10 @@ class Admission:
                 accepted_output_modes=configuration.accepted_output_modes if configuration else (),
                 metadata=request.metadata,
                 extensions=context.extensions,
+                base_url=self._base_url(context),
+                trace=context.trace,
+                inputs=inputs,
+                chain=chain,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
@@ -100,6 +126,9 @@ class Admission:
             push=push,
             task_id=task_id,
         )
+
+    def _base_url(self, context: CallContext) -> str:
+        return context.base_url if self._keeps_addresses else ""
 
     def _has_files(self, message: Message) -> bool:
         """Return whether a message may name files of this server."""
@@ -166,6 +195,9 @@ class Admission:
             accepted_output_modes=configuration.accepted_output_modes if configuration else (),
             extensions=tuple(sorted(context.extensions)),
             caller=record_of(kept(context.caller, self._agent.options.keep_claims)),
+            base_url=self._base_url(context),
+            chain=_chain_of(request, context),
+            trace=context.trace or None,
         )
         append = Append(
             task_id=task_id,
@@ -212,3 +244,8 @@ class Admission:
             self._executor.deliver(handle)
         finally:
             self._executor.arriving.pop(handle.entry, None)
+
+
+def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
+    """Return the data of the chain of calls, which was checked, for the log."""
+    return (request.metadata or {}).get(CALL_CHAIN) if CALL_CHAIN in context.extensions else None

@@ -23,13 +23,14 @@ from parley.model.errors import (
 from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.operations import Operation
 from parley.model.requests import SendMessageRequest
-from parley.model.service import ANONYMOUS, Caller, StreamItem
+from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceContext
 from parley.model.tasks import Event
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits, address_of
 from parley.server.http.exchange import ServedEndpoint, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
+from parley.server.trace_headers import read_trace
 from parley.wire import versions
 from parley.wire.dialect import Dialect, GrpcCodec
 from parley.wire.protobuf.errors import STATUS_KEY, write_status
@@ -223,7 +224,7 @@ class GrpcCall:
             caller=caller,
             extensions=extension_uris(extensions),
             last_event_id=metadata.get("last-event-id"),
-            traceparent=metadata.get("traceparent", ""),
+            trace=self._trace() if "traceparent" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),
             interfaces=lambda tenant: interfaces(self._scope(), tenant),
         )
@@ -232,6 +233,13 @@ class GrpcCall:
             uris = ", ".join(sorted(call.context.extensions))
             self._echo.append((self._dialect.extensions_header, uris))
         return call
+
+    def _trace(self) -> TraceContext:
+        values: dict[str, list[str]] = {"traceparent": [], "tracestate": []}
+        for name, value in self._context.invocation_metadata() or ():
+            if name in values:
+                values[name].append(value)
+        return read_trace(values["traceparent"], values["tracestate"])
 
     def _reply_timeout(self) -> float | None:
         """Return how long to wait for a reply, a little less than until the deadline."""

@@ -26,7 +26,7 @@ from parley.model.errors import (
     VersionNotSupportedError,
 )
 from parley.model.requests import SendMessageRequest
-from parley.model.service import ANONYMOUS, CallContext, Caller, StreamItem
+from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -37,6 +37,7 @@ from parley.server.http.streams import Streams
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.settings import Settings
+from parley.server.trace_headers import read_trace
 from parley.wire import sse, versions
 from parley.wire.dialect import Codec
 
@@ -69,7 +70,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     """An endpoint with all that its exchanges share.
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
-    them. ``request_bytes`` bounds the bytes of incomplete requests.
+    them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
+    bytes of incomplete requests.
     """
 
     dispatcher: Dispatcher
@@ -78,6 +80,7 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
+    address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
 
 
@@ -272,8 +275,9 @@ class Exchange(ABC):
             extensions=extensions,
             tenant=self.tenant,
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
-            traceparent=request_headers.get(b"traceparent", b"").decode("latin-1"),
+            trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
             interfaces=lambda tenant: self.served.interfaces(scope, tenant),
+            address=lambda tenant: self.served.address(scope, tenant),
         )
 
 
@@ -293,6 +297,15 @@ def extension_uris(headers: Iterable[bytes]) -> tuple[str, ...]:
     """Return the URIs in ``A2A-Extensions`` headers, each a list with commas."""
     uris = [uri.strip() for header in headers for uri in header.decode("latin-1").split(",")]
     return tuple(uri for uri in uris if uri)
+
+
+def _trace_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext:
+    """Return the trace that a request belongs to."""
+    values: dict[bytes, list[str]] = {b"traceparent": [], b"tracestate": []}
+    for name, value in headers:
+        if name in values:
+            values[name].append(value.decode("latin-1"))
+    return read_trace(values[b"traceparent"], values[b"tracestate"])
 
 
 def _check_body_arrived(request_headers: Mapping[bytes, bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -485,6 +486,7 @@ def _file_headers(record: FileRecord, etag: bytes) -> list[tuple[bytes, bytes]]:
         (b"content-type", media_type.encode("ascii")),
         (b"content-disposition", _disposition(kind, record.filename)),
         (b"etag", etag),
+        (b"repr-digest", b"sha-256=:%b:" % b64encode(bytes.fromhex(record.sha256))),
         (b"accept-ranges", b"bytes"),
         (b"cache-control", b"private, no-cache"),
         (b"x-content-type-options", b"nosniff"),
