@@ -74,7 +74,7 @@ class TurnFiles:
         file is the owner's. A path is read in pieces, in a thread. Without a media type, that of
         the filename counts.
 
-        Raises ``FileTooLarge``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
+        Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
         that no file can have and without a ``base_url``, and what reading the source raises.
         """
         if not base_url:

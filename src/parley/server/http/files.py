@@ -17,9 +17,9 @@ from parley.files.errors import (
     DigestMismatch,
     FileError,
     FilesUnavailable,
-    FileTooLarge,
     NoSuchFile,
     OffsetMismatch,
+    TooManyBytes,
     TooManyUploads,
 )
 from parley.files.file_store import DOWNLOAD, UPLOAD, UploadWriter
@@ -67,7 +67,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9 !#$&+.^_`{}~()@,=\[\]-]")
 _STATUS: tuple[tuple[type[FileError], int], ...] = (
     (NoSuchFile, 404),
     (OffsetMismatch, 409),
-    (FileTooLarge, 413),
+    (TooManyBytes, 413),
     (DigestMismatch, 422),
     (TooManyUploads, 429),
     (FilesUnavailable, 503),
@@ -298,7 +298,7 @@ class FileExchange:
             return
         length = self._headers.get(b"content-length", b"0")
         if length.isdigit() and offset + int(length[:19]) > record.limit:
-            raise FileTooLarge(record.limit, "and the body has more after Upload-Offset")
+            raise TooManyBytes(record.limit, "and the body has more after Upload-Offset")
         with self._transfers.slot_of((record.scope.tenant, record.scope.owner)):
             writer = await store.resume(record)
             if writer.offset != offset:
