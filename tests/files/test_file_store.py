@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from parley.files import layout, records
 from parley.files.errors import (
     DigestMismatch,
-    FileTooLarge,
     NoSuchFile,
     OffsetMismatch,
+    TooManyBytes,
     TooManyUploads,
 )
 from parley.files.file_store import DOWNLOAD, UPLOAD, FileStore
@@ -120,12 +120,12 @@ async def test_a_file_has_no_more_bytes_than_announced_or_allowed(
 ) -> None:
     files = files_of(objects, file_bytes=100)
     await files.open()
-    with pytest.raises(FileTooLarge, match="100 bytes"):
+    with pytest.raises(TooManyBytes, match="100 bytes"):
         await files.begin(BOB, size=101)
     for size in (50, None):
         writer = await files.resume(await files.begin(BOB, size=size))
         await writer.write(b"x" * (size or 100))
-        with pytest.raises(FileTooLarge):
+        with pytest.raises(TooManyBytes):
             await writer.write(b"x")
 
 
@@ -140,7 +140,7 @@ async def test_a_file_does_not_come_in_too_many_pieces(
         await writer.write(b"x")
         await writer.flush()
     await writer.write(b"x")
-    with pytest.raises(FileTooLarge, match="3 pieces"):
+    with pytest.raises(TooManyBytes, match="3 pieces"):
         await writer.flush()
 
 

@@ -3,7 +3,7 @@
 FileError
 ├── NoSuchFile          there is none, or it is not the caller's
 ├── OffsetMismatch      an upload goes on somewhere else
-├── FileTooLarge        more bytes than were announced or are allowed
+├── TooManyBytes        more bytes than were announced or are allowed
 ├── DigestMismatch      the bytes are not those that were announced
 ├── TooManyUploads      the caller has too many files that no task has
 └── FilesUnavailable    the object store cannot work now
@@ -36,7 +36,7 @@ class OffsetMismatch(FileError):
         )
 
 
-class FileTooLarge(FileError):
+class TooManyBytes(FileError):
     """The file would have more bytes than it may."""
 
     def __init__(self, limit: int, why: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,9 +16,9 @@ from parley.files import layout
 from parley.files.errors import (
     DigestMismatch,
     FilesUnavailable,
-    FileTooLarge,
     NoSuchFile,
     OffsetMismatch,
+    TooManyBytes,
     TooManyUploads,
 )
 from parley.files.objects import PAGE, ObjectStore
@@ -124,12 +125,12 @@ class FileStore:
     ) -> FileRecord:
         """Begin the upload of a file. One of size 0 is complete.
 
-        Raises ``ValueError`` for what cannot be announced, ``FileTooLarge``, ``TooManyUploads``.
+        Raises ``ValueError`` for what cannot be announced, ``TooManyBytes``, ``TooManyUploads``.
         """
         _check_announced(filename, media_type, size, sha256)
         limits, now = self.limits, self.now()
         if size is not None and size > limits.file_bytes:
-            raise FileTooLarge(limits.file_bytes, "which is the most that this server takes")
+            raise TooManyBytes(limits.file_bytes, "which is the most that this server takes")
         id = layout.new_file_id(now)
         record = FileRecord(
             id=id,
@@ -253,7 +254,7 @@ class FileStore:
 
     async def read(
         self, record: FileRecord, start: int = 0, end: int | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a complete file from ``start`` up to ``end``, in small pieces.
 
         Raises ``NoSuchFile`` when the file is removed meanwhile.
@@ -265,10 +266,10 @@ class FileStore:
                 return
             if offset + size > start:
                 key = layout.chunk(record.id, offset, index)
-                async for piece in self.objects.read(
-                    key, max(start - offset, 0), min(end - offset, size)
-                ):
-                    yield piece
+                first, last = max(start - offset, 0), min(end - offset, size)
+                async with aclosing(self.objects.read(key, first, last)) as pieces:
+                    async for piece in pieces:
+                        yield piece
             offset += size
 
     # -- tasks ---------------------------------------------------------------------------------
@@ -382,12 +383,12 @@ class UploadWriter:
     async def write(self, data: bytes) -> None:
         """Append bytes. They are durable after ``flush``, or when a chunk is full.
 
-        Raises ``FileTooLarge``; what was appended before stays.
+        Raises ``TooManyBytes``; what was appended before stays.
         """
         record = self._record
         if self.offset + len(self._buffer) + len(data) > record.limit:
             announced = record.size >= 0
-            raise FileTooLarge(
+            raise TooManyBytes(
                 record.limit,
                 "as was announced" if announced else "which is the most that this server takes",
             )
@@ -404,7 +405,7 @@ class UploadWriter:
         if not self._buffer:
             return
         if self._index >= MAX_CHUNKS:
-            raise FileTooLarge(
+            raise TooManyBytes(
                 self.offset, f"because it came in {MAX_CHUNKS} pieces; send larger ones"
             )
         data, id = self._buffer, self._record.id

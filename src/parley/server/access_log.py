@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import re
 
+from parley.files.turn_files import SIGNATURE
 from parley.server.endpoint import CALLBACKS
 
-_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+")
+_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+|(?<=[?&]{SIGNATURE}=)[^&#\s]+")
 
 
 class HideTokens(logging.Filter):
-    """Replaces the tokens of callback addresses in the records of uvicorn's access log."""
+    """Hides tokens of callbacks and signatures of files in the records of uvicorn's access log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass, without tokens."""
