@@ -23,9 +23,11 @@ from parley.model.distribution import VERSION
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
+    from parley.agent.files import BlockingFile, TurnFile
     from parley.agent.turn import Turn
     from parley.client.connection import connect
     from parley.client.errors import ClientError
+    from parley.client.files.stream import FileStream
     from parley.client.remote_agent import RemoteAgent
     from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
@@ -66,10 +68,12 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "BlockingFile": "parley.agent.files",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "FileStream": "parley.client.files.stream",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
@@ -83,6 +87,7 @@ _HOMES = {
     "TaskStatus": "parley.model.tasks",
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "Turn": "parley.agent.turn",
+    "TurnFile": "parley.agent.files",
     "asgi": "parley.host.app",
     "connect": "parley.client.connection",
     "connect_sync": "parley.client.sync",
@@ -101,10 +106,12 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "BlockingFile",
     "BlockingTurn",
     "CallContext",
     "Caller",
     "ClientError",
+    "FileStream",
     "Message",
     "Part",
     "RemoteAgent",
@@ -118,6 +125,7 @@ __all__ = [
     "TaskStatus",
     "TaskStatusUpdateEvent",
     "Turn",
+    "TurnFile",
     "asgi",
     "connect",
     "connect_sync",

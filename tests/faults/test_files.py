@@ -1,159 +1,206 @@
-"""Files over lines that break and servers that die, and of any size in constant memory."""
+"""Files and what goes wrong: a server that is killed, a disk that is full, files of any size."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import os
 import random
-import sys
+import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 import parley
-from parley import Task
-from parley.client.retry import Retry
+from parley import RemoteAgent
 from tests.faults.conftest import Served
-from tests.services.proxy import FaultyProxy
+from tests.polling import let_time_pass, until
+from tests.server.raw_http import connection
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 MIB = 1024 * 1024
-PATIENT = Retry(calls=20, streams=40, first=0.01, limit=0.5)
-
-CLIENT = """
-import asyncio, resource, sys
-from pathlib import Path
-import parley
-
-async def main(url, path, out):
-    async with parley.connect(url) as remote:
-        task = await remote.send(files=[Path(path)], metadata={"skill": "copy"})
-        assert task.state is parley.TaskState.COMPLETED, task.status
-        (saved,) = await remote.download(task, out)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak if sys.platform == "darwin" else peak * 1024)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
+BLOCK = os.urandom(MIB)
 
 
-def big_file(path: Path, size: int, seed: int = 7) -> str:
-    """Write a file of so many bytes, no two parts of it alike, and return its digest."""
-    noise, digest = random.Random(seed), hashlib.sha256()
-    with path.open("wb") as file:
-        while size:
-            block = noise.randbytes(min(size, MIB))
-            file.write(block)
-            digest.update(block)
-            size -= len(block)
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=180)
+    async with aiohttp.ClientSession(timeout=timeout, read_bufsize=64 * 1024) as http:
+        yield http
+
+
+def block(n: int) -> bytes:
+    """Return the ``n``-th megabyte of a large file."""
+    return n.to_bytes(8, "big") + BLOCK[8:]
+
+
+async def blocks(start: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes of a large file from ``start`` up to ``end``."""
+    while start < end:
+        n, at = divmod(start, MIB)
+        data = block(n)[at : at + end - start]
+        for piece in range(0, len(data), 64 * 1024):
+            yield data[piece : piece + 64 * 1024]
+        start += len(data)
+
+
+async def begin(http: aiohttp.ClientSession, url: str, size: int) -> dict[str, str]:
+    async with http.post(f"{url}/files", json={"size": size}) as answer:
+        assert answer.status == 201
+        begun: dict[str, str] = await answer.json()
+        return begun
+
+
+async def offset(http: aiohttp.ClientSession, begun: dict[str, str]) -> int:
+    async with http.head(begun["uploadUrl"]) as answer:
+        assert answer.status == 200
+        return int(answer.headers["Upload-Offset"])
+
+
+async def send(http: aiohttp.ClientSession, begun: dict[str, str], start: int, end: int) -> int:
+    headers = {"Upload-Offset": str(start), "Content-Length": str(end - start)}
+    async with http.patch(begun["uploadUrl"], data=blocks(start, end), headers=headers) as answer:
+        return answer.status
+
+
+async def digest_of(http: aiohttp.ClientSession, url: str) -> str:
+    digest = hashlib.sha256()
+    async with http.get(url) as answer:
+        assert answer.status == 200
+        async for piece in answer.content.iter_any():
+            digest.update(piece)
     return digest.hexdigest()
 
 
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+async def expected(size: int) -> str:
+    digest = hashlib.sha256()
+    async for piece in blocks(0, size):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
-async def peak_of(url: str) -> int:
-    """The most memory that the server has had."""
-    async with parley.connect(url) as remote:
-        answer = await remote.send("?", metadata={"skill": "memory"})
-        assert isinstance(answer, parley.Message)
-        return int(answer.text)
+def resident(served: Served, field: str = "VmRSS") -> int:
+    """Return the memory of the server's process, now or at most (``VmHWM``), in bytes."""
+    assert served.process is not None
+    status = Path(f"/proc/{served.process.pid}/status")
+    if not status.exists():
+        pytest.skip("the memory of a process is not told here")
+    line = next(each for each in status.read_text().splitlines() if each.startswith(field))
+    return int(line.split()[1]) * 1024
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="memory is not told there")
-async def test_500_mb_go_in_and_out_in_constant_memory(served: Served, tmp_path: Path) -> None:
-    """A twentieth of the bytes takes about as much memory, on both sides."""
-    peaks = []
-    for size in (25 * MIB, 500 * MIB):
-        digest = big_file(tmp_path / "big.bin", size)
-        out = tmp_path / f"out-{size}"
-        client = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", CLIENT, served.url, str(tmp_path / "big.bin"), str(out),
-            stdout=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        said, _ = await client.communicate()
-        assert client.returncode == 0
-        (saved,) = out.iterdir()
-        assert saved.stat().st_size == size
-        assert digest_of(saved) == digest
-        saved.unlink()
-        peaks.append((int(said), await peak_of(served.url)))
-    (small_client, small_server), (large_client, large_server) = peaks
-    assert large_client - small_client < 40 * MIB
-    assert large_server - small_server < 80 * MIB
-
-
-class Cutter:
-    """Breaks all connections when so many bytes have passed, again and again."""
-
-    def __init__(self, proxy: FaultyProxy, places: list[int]) -> None:
-        self._proxy = proxy
-        self._places = sorted(places)
-        self.cuts = 0
-
-    def passed(self, count: int, _: int | None) -> None:
-        while self._places and count >= self._places[0]:
-            self._places.pop(0)
-            self._proxy.cut()
-            self.cuts += 1
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_cuts_at_random_bytes_lose_and_double_nothing(
-    served: Served, tmp_path: Path, seed: int
+async def test_an_upload_survives_the_death_of_its_server(
+    served: Served, http: aiohttp.ClientSession
 ) -> None:
-    noise, size = random.Random(seed), 20 * MIB + seed
-    digest = big_file(tmp_path / "in.bin", size, seed)
-    proxy = FaultyProxy("127.0.0.1", served.port)
-    await proxy.accept()
-    try:
-        async with parley.connect(f"http://127.0.0.1:{proxy.port}", retries=PATIENT) as remote:
-            cutter = Cutter(proxy, [noise.randrange(size) for _ in range(6)])
-            part = await remote.upload(tmp_path / "in.bin", progress=cutter.passed)
-            assert cutter.cuts == 6
-            cutter = Cutter(proxy, [noise.randrange(size) for _ in range(6)])
-            path = await remote.download(part, tmp_path / "out.bin", progress=cutter.passed)
-            assert cutter.cuts == 6
-    finally:
-        await proxy.close()
-    assert digest_of(path) == digest
+    size = 40 * MIB
+    begun = await begin(http, served.url, size)
+    chance = random.Random()
+    at, deaths = 0, 0
+    while at < size:
+        sending = asyncio.create_task(send(http, begun, at, size))
+        if deaths < 4:
+            await let_time_pass(chance.uniform(0.0, 0.1))
+            await served.end(signal.SIGKILL)
+            deaths += 1
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                await sending
+            await served.start()
+        else:
+            assert await sending == 204
+        now = await offset(http, begun)
+        assert now >= at
+        at = now
+    assert deaths
+    assert await digest_of(http, begun["url"]) == await expected(size)
 
 
-async def test_a_server_that_is_killed_meanwhile_goes_on_where_it_was(
-    served: Served, tmp_path: Path
+async def test_half_a_gigabyte_goes_in_and_out_in_constant_memory(
+    served: Served, http: aiohttp.ClientSession
 ) -> None:
-    """The upload, the task that reads and the download go on with the next process."""
-    size = 24 * MIB + 11
-    digest = big_file(tmp_path / "in.bin", size)
-    restarts: set[asyncio.Task[None]] = set()
-    killed: list[int] = []
+    warm = await begin(http, served.url, 20 * MIB)
+    assert await send(http, warm, 0, 20 * MIB) == 204
+    await digest_of(http, warm["url"])
+    before = resident(served, "VmHWM")
+    size = 500 * MIB
+    begun = await begin(http, served.url, size)
+    assert await send(http, begun, 0, size) == 204
+    assert await digest_of(http, begun["url"]) == await expected(size)
+    assert resident(served, "VmHWM") - before < 24 * MIB
 
-    async def restart() -> None:
-        await served.end()
-        await served.start()
 
-    def kill_at(place: int) -> parley.client.files.stream.Progress:
-        def passed(count: int, _: int | None) -> None:
-            if count >= place and place not in killed:
-                killed.append(place)
-                assert served.process is not None
-                served.process.kill()
-                restarts.add(asyncio.create_task(restart()))
+async def test_readers_that_do_not_read_cost_little(
+    served: Served, http: aiohttp.ClientSession
+) -> None:
+    begun = await begin(http, served.url, 16 * MIB)
+    assert await send(http, begun, 0, 16 * MIB) == 204
+    path = begun["url"].removeprefix(served.url)
+    before = resident(served)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(60):
+            raw = await stack.enter_async_context(connection(served.url))
+            await raw.request("GET", path)
+            await raw.head()
+        await let_time_pass(0.5)
+        # Each holds a piece that was read, and one that is not sent.
+        assert resident(served) - before < 60 * MIB
+        assert await offset(http, begun) == 16 * MIB  # and others are served
 
-        return passed
 
-    async with parley.connect(served.url, retries=PATIENT) as remote:
-        part = await remote.upload(tmp_path / "in.bin", progress=kill_at(10 * MIB))
-        task = await remote.send(files=[part], metadata={"skill": "copy"})
-        assert isinstance(task, Task)
-        assert task.state is parley.TaskState.COMPLETED, task.status
-        assert task.artifacts[0].text == digest
-        file = task.artifacts[1].parts[0]
-        path = await remote.download(file, tmp_path / "out.bin", progress=kill_at(11 * MIB))
-    assert len(killed) == 2
-    await asyncio.gather(*restarts)
-    assert digest_of(path) == digest
+async def test_a_full_disk_refuses_an_upload_which_goes_on_later(
+    served: Served, http: aiohttp.ClientSession
+) -> None:
+    pytest.importorskip("resource", reason="here no process can be kept from writing")
+    size = 10 * MIB
+    async with parley.connect(served.url, retries=0) as agent:
+        begun = await begin(http, served.url, size)
+        assert await send(http, begun, 0, 3 * MIB) == 204
+        await limit_files(agent, 2 * MIB)
+        async with http.patch(
+            begun["uploadUrl"], data=blocks(3 * MIB, size), headers={"Upload-Offset": str(3 * MIB)}
+        ) as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"]
+            assert "cannot be kept" in (await answer.json())["error"]
+        assert await offset(http, begun) == 3 * MIB
+        await limit_files(agent, -1)
+        assert await send(http, begun, 3 * MIB, size) == 204
+        assert await digest_of(http, begun["url"]) == await expected(size)
+
+
+async def limit_files(agent: RemoteAgent, size: int) -> None:
+    await agent.send(str(size), metadata={"skill": "disk"})
+
+
+async def test_a_download_goes_on_after_the_death_of_its_server(
+    served: Served, http: aiohttp.ClientSession
+) -> None:
+    size = 16 * MIB
+    begun = await begin(http, served.url, size)
+    assert await send(http, begun, 0, size) == 204
+    got = bytearray()
+    async with http.get(begun["url"]) as answer:
+        etag = answer.headers["ETag"]
+        got += await answer.content.readexactly(5 * MIB)
+        await served.end(signal.SIGKILL)
+    await served.start()
+    headers = {"Range": f"bytes={len(got)}-", "If-Range": etag}
+    async with http.get(begun["url"], headers=headers) as answer:
+        assert answer.status == 206
+        got += await answer.read()
+    assert hashlib.sha256(got).hexdigest() == await expected(size)
+
+
+async def test_a_file_is_private_to_the_user_of_the_server(
+    served: Served, http: aiohttp.ClientSession
+) -> None:
+    begun = await begin(http, served.url, 1000)
+    assert await send(http, begun, 0, 1000) == 204
+    root = served.store.with_name("tasks.db.files")
+    assert root.is_dir()
+    await until(lambda: any(root.rglob("complete")))
+    for path in root.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path

@@ -6,9 +6,10 @@ import parley
 
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
-AgentSkill Answer Artifact BlockingTurn CallContext Caller ClientError Message Part RemoteAgent
-Role RoutedMessage Settings Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState
-TaskStatus TaskStatusUpdateEvent Turn asgi connect connect_sync serve
+AgentSkill Answer Artifact BlockingFile BlockingTurn CallContext Caller ClientError FileStream
+Message Part RemoteAgent Role RoutedMessage Settings Task TaskArtifactUpdateEvent
+TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent Turn TurnFile asgi connect
+connect_sync serve
 """
 
 

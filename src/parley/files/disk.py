@@ -118,10 +118,10 @@ class DiskObjects:
     def _make_folder(self, folder: Path) -> list[Path]:
         """Make a folder, and return the folders whose entries have changed."""
         changed = [folder]
-        while not folder.is_dir():
-            changed.append(folder.parent)
-            folder = folder.parent
-        changed[0].mkdir(0o700, parents=True, exist_ok=True)
+        while not changed[-1].is_dir():
+            changed.append(changed[-1].parent)
+        for each in reversed(changed[:-1]):
+            each.mkdir(0o700, exist_ok=True)
         return changed
 
     async def get(self, key: str) -> bytes | None:

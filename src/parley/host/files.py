@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,8 @@ UNKNOWN_AGENT_SECONDS = 24 * 60 * 60
 
 PLACES = "a directory, s3://bucket/prefix, or none"
 
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(?:/[\w!.*'()/-]*)?", re.ASCII)
+
 log = logging.getLogger("parley.host")
 
 
@@ -54,7 +57,7 @@ def open_files(
     if not str(files).strip():
         raise ValueError(f"files is {PLACES}, not an empty text")
     text = str(files)
-    if text.startswith("s3://"):
+    if _S3.fullmatch(text):
         if find_spec("obstore") is None:
             raise ValueError(f"files in S3 need the package obstore: {install_command('s3')}")
         from parley.files.s3 import S3Objects
