@@ -22,8 +22,8 @@ from parley.client.errors import (
     AddressNotAllowed,
     ClientError,
     Disconnected,
+    FileLimitExceeded,
     FileMismatch,
-    FileTooLarge,
     Timeout,
     UnexpectedStatus,
 )
@@ -267,12 +267,12 @@ async def test_a_huge_file_is_left_as_soon_as_it_shows() -> None:
 
     access = RemoteOnly(egress=Egress(private=True), max_bytes=1_000_000)
     async with scripted(endless) as server:
-        with pytest.raises(FileTooLarge, match=r"more than 1,000,000 bytes, the limit here"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 1,000,000 bytes, the limit here"):
             await access.open(Part(url=f"{server.url}/announced")).read()
         assert sent == 0
-        with pytest.raises(FileTooLarge, match=r"more than 1,000 bytes"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 1,000 bytes"):
             await access.open(Part(url=f"{server.url}/f"), 1000).save(Path("/nowhere/at/all"))
-        with pytest.raises(FileTooLarge, match=r"more than 5,000 bytes.*open\(\)"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 5,000 bytes.*open\(\)"):
             await access.open(Part(url=f"{server.url}/f")).read(limit=5000)
         await access.files.close()
     assert sent < 100_000_000
