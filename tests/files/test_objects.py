@@ -6,13 +6,17 @@ import asyncio
 import os
 import stat
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parley.files.disk import DiskObjects
 from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.objects import READ_BYTES, ObjectStore
+from tests.services.ports import free_port
+from tests.services.s3 import S3Server
 
 pytestmark = pytest.mark.anyio
 
@@ -148,3 +152,71 @@ async def test_a_full_disk_is_said_and_leaves_nothing(
     monkeypatch.undo()
     assert await disk.get("a/b") is None
     assert os.listdir(disk.root / "tmp") == []
+
+
+# -- in S3 -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.service
+async def test_a_store_that_is_away_is_said_without_secrets(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    from parley.files.s3 import S3Objects
+
+    with pytest.raises(FilesUnavailable, match="cannot be kept or read now: the store"):
+        await S3Objects(s3.place()).open()
+    assert "files in s3://" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.service
+async def test_a_store_that_writes_over_objects_is_refused(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from parley.files.s3 import S3Objects
+
+    objects = S3Objects(s3.place())
+
+    async def create(key: str, data: bytes) -> bool:
+        return True
+
+    monkeypatch.setattr(objects, "create", create)
+    with pytest.raises(FilesUnavailable, match="If-None-Match"):
+        await objects.open()
+
+
+@pytest.mark.service
+async def test_a_read_whose_connection_breaks_goes_on_where_it_was(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import obstore
+    from obstore.exceptions import GenericError
+
+    from parley.files.s3 import S3Objects
+
+    data = os.urandom(6 * READ_BYTES)
+    objects = S3Objects(s3.place())
+    await objects.put("a/b", data)
+    get = obstore.get_async
+    asked = []
+
+    class Breaking:
+        def __init__(self, result: Any) -> None:
+            self._result = result
+
+        async def stream(self, **options: Any) -> AsyncIterator[bytes]:
+            async for piece in self._result.stream(**options):
+                yield piece
+                if len(asked) < 4:
+                    raise GenericError("the connection is gone")
+
+    async def breaking(store: Any, key: str, *, options: Any) -> Any:
+        asked.append(options["range"])
+        return Breaking(await get(store, key, options=options))
+
+    monkeypatch.setattr("obstore.get_async", breaking)
+    assert b"".join([piece async for piece in objects.read("a/b", 7, len(data))]) == data[7:]
+    assert len(asked) > 1
+    assert asked == sorted(asked)

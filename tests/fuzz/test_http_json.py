@@ -34,6 +34,9 @@ from tests.server.raw_http import MESSAGE, ask
 pytestmark = pytest.mark.anyio
 
 JSON = {"A2A-Version": "1.0", "Content-Type": "application/a2a+json"}
+JSON_FILES = {"Content-Type": "application/json"}
+NAMES = [operation.name for operation in OPERATIONS]
+NAMES += ["BeginUpload", "AppendToUpload", "DescribeUpload", "DownloadFile", "DescribeFile"]
 EXAMPLES = int(os.environ.get("PARLEY_FUZZ_EXAMPLES", "15"))
 WEBHOOKS = ["w-1", "w-2"]
 CHECKS = [
@@ -86,6 +89,8 @@ async def fuzzed():
             body = json.dumps({"message": message}).encode()
             answer = await ask(url, "POST", "/message:send", body, JSON)
             tasks.append(answer.json["task"]["id"])
+        begun = await ask(url, "POST", "/files", b'{"size": 0}', JSON_FILES)
+        document["x-file"] = begun.json["id"]
         document["servers"] = [{"url": url}]
         yield url, document, [*tasks, "no-such-task"]
 
@@ -96,11 +101,13 @@ def _with_ids(document: dict[str, Any], ids: list[str]) -> dict[str, Any]:
     for path, verbs in document["paths"].items():
         for operation in verbs.values():
             for parameter in operation["parameters"]:
-                if parameter.get("in") == "path":
+                if parameter.get("in") == "path" and path.startswith("/files"):
+                    parameter["schema"] = {"enum": [document["x-file"], "0" * 48]}
+                elif parameter.get("in") == "path":
                     is_task = parameter["name"] == "taskId" or "{taskId}" not in path
                     parameter["schema"] = {"enum": ids if is_task else WEBHOOKS}
             for content in operation.get("requestBody", {"content": {}})["content"].values():
-                members = content["schema"].get("properties", {})
+                members = content.get("schema", {}).get("properties", {})
                 if "url" in members:
                     members["url"] = {"enum": ["https://hooks.example/a2a"]}
                     members["id"] = {"enum": WEBHOOKS}
@@ -132,14 +139,14 @@ def _check(document: dict[str, Any], name: str, mode: GenerationMode) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS])
+@pytest.mark.parametrize("name", NAMES)
 async def test_what_the_document_allows_is_answered_as_it_says(fuzzed, name):
     _, document, ids = fuzzed
     narrowed = _with_ids(document, ids)
     assert await asyncio.to_thread(_check, narrowed, name, GenerationMode.POSITIVE) > 1
 
 
-@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS])
+@pytest.mark.parametrize("name", NAMES)
 async def test_what_the_document_does_not_allow_is_refused_as_it_says(fuzzed, name):
     _, document, _ = fuzzed
     assert await asyncio.to_thread(_check, document, name, GenerationMode.NEGATIVE) > 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ import parley
 from parley import Agent, Message, Part, Task, Turn
 from parley.files.disk import DiskObjects
 from parley.files.errors import FilesUnavailable, NoSuchFile
+from parley.files.objects import ObjectEntry
 from parley.files.records import FileLimits, FileRecord, FileScope
 from parley.files.turn_files import TurnFiles, address
 from parley.host.files import open_files
@@ -25,6 +27,8 @@ from parley.store.memory import MemoryTaskStore
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.files.conftest import content, uploaded
+from tests.polling import until
+from tests.store.conftest import PostgresAtOurTime
 
 BOB = Caller("bob", authenticated=True)
 URL = "https://example.com/clerk"
@@ -166,14 +170,16 @@ class Hosted:
         return True
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
 async def hosted(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hosted]:
     clock = Clock()
-    store: TaskStore = (
-        MemoryTaskStore(clock=clock)
-        if request.param == "memory"
-        else SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
-    )
+    store: TaskStore
+    if request.param == "memory":
+        store = MemoryTaskStore(clock=clock)
+    elif request.param == "sqlite":
+        store = SqliteTaskStore(tmp_path / "tasks.db", clock=clock)
+    else:
+        store = PostgresAtOurTime(request.getfixturevalue("postgres_url"), clock=clock)
     host = Host(
         placed(agent_of()),
         store,
@@ -330,3 +336,41 @@ async def test_a_tenants_file_is_below_the_tenants_address(
         )
         assert part.url is not None
         assert part.url.startswith(begins)
+
+
+# -- sweeps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_running_host_sweeps_by_itself_and_survives_a_store_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(DiskObjects):
+        fails = True
+        asked = 0
+
+        async def list(self, folder: str, *given: Any) -> Sequence[ObjectEntry]:
+            self.asked += folder == "due"
+            if folder == "due" and self.fails:
+                raise FilesUnavailable("files cannot be kept or read now: the disk fails")
+            return await super().list(folder, *given)
+
+    monkeypatch.setattr("parley.host.files.SWEEP_SECONDS", 0.01)
+    clock = Clock()
+    objects = Failing(tmp_path / "files")
+    host = Host(placed(agent_of()), MemoryTaskStore(clock=clock), files=objects)
+    await host.start()
+    try:
+        hosted = Hosted(host, clock)
+        record = await uploaded(hosted.files, b"hello", SCOPE)
+        clock.now += timedelta(days=2) // timedelta(milliseconds=1)
+        await until(lambda: objects.asked > 3)
+        assert caplog.text.count("files are not swept until") == 1
+        objects.fails = False
+
+        async def is_gone() -> bool:
+            return not await hosted.is_there(record)
+
+        await until(is_gone)
+    finally:
+        await host.stop()

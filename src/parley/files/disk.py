@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -135,7 +135,7 @@ class DiskObjects:
         with open(os.open(self._path(key), _READ), "rb") as file:
             return file.read()
 
-    async def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes of an object, in pieces."""
         descriptor = await self._run(os.open, self._path(key), _READ)
         try:

@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from msgspec.structs import replace
@@ -253,7 +254,7 @@ class FileStore:
 
     async def read(
         self, record: FileRecord, start: int = 0, end: int | None = None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a complete file from ``start`` up to ``end``, in small pieces.
 
         Raises ``NoSuchFile`` when the file is removed meanwhile.
@@ -265,10 +266,10 @@ class FileStore:
                 return
             if offset + size > start:
                 key = layout.chunk(record.id, offset, index)
-                async for piece in self.objects.read(
-                    key, max(start - offset, 0), min(end - offset, size)
-                ):
-                    yield piece
+                first, last = max(start - offset, 0), min(end - offset, size)
+                async with aclosing(self.objects.read(key, first, last)) as pieces:
+                    async for piece in pieces:
+                        yield piece
             offset += size
 
     # -- tasks ---------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 PAGE = 1000
@@ -56,7 +56,7 @@ class ObjectStore(Protocol):
         """Return a small object, ``None`` if there is none."""
         ...
 
-    def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
+    def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to ``end`` of an object, in pieces of ``READ_BYTES``.
 
         Raises ``NoSuchFile`` when the object is not there, or is shorter.

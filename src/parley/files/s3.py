@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -78,7 +78,7 @@ class S3Objects:
                 return None
             return bytes(await result.bytes_async())
 
-    async def read(self, key: str, start: int, end: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes of an object, in pieces.
 
         When the connection breaks, as it does when nobody reads for long, it is asked for the rest.

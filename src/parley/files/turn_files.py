@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -19,6 +20,9 @@ SIGNATURE = "signature"
 """The query parameter of a signed address."""
 
 OCTETS = "application/octet-stream"
+
+_AT_ONCE = 16
+"""How many files of one message are kept at a time."""
 
 _PATH = re.compile(r"/files/([0-9a-f]{48})/?")
 
@@ -37,7 +41,7 @@ class StoredFile:
         self.media_type = record.media_type
         self.sha256 = record.sha256
 
-    def read(self, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+    def read(self, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
         """Yield the bytes from ``start`` up to ``end``, in pieces of at most 256 KiB."""
         return self._files.read(self._record, start, end)
 
@@ -87,8 +91,9 @@ class TurnFiles:
             scope, task_id, self._keep, filename=filename, media_type=media_type
         )
         writer = self.files.writer(record, 0)
-        async for piece in _pieces(source):
-            await writer.write(piece)
+        async with aclosing(_pieces(source)) as pieces:
+            async for piece in pieces:
+                await writer.write(piece)
         record = await writer.finish()
         return Part(
             url=address(self.files, _with_tenant(base_url, tenant), record.id),
@@ -129,13 +134,16 @@ class TurnFiles:
         """
         await self.files.open()
         scope = FileScope(self._agent, tenant, owner)
-        for id in {id: None for part in parts if (id := id_in(part.url or "")) is not None}:
-            try:
-                record = await self.files.completed(id) or await self.files.begun(id)
-                if record.scope == scope:
-                    await self.files.attach(record, task_id, self._keep)
-            except NoSuchFile:
-                continue
+        ids = list({id: None for part in parts if (id := id_in(part.url or "")) is not None})
+        for at in range(0, len(ids), _AT_ONCE):
+            batch = ids[at : at + _AT_ONCE]
+            await asyncio.gather(*(self._attach(id, scope, task_id) for id in batch))
+
+    async def _attach(self, id: str, scope: FileScope, task_id: str) -> None:
+        with suppress(NoSuchFile):
+            record = await self.files.completed(id) or await self.files.begun(id)
+            if record.scope == scope:
+                await self.files.attach(record, task_id, self._keep)
 
 
 def address(files: FileStore, base_url: str, id: str) -> str:
@@ -161,7 +169,7 @@ def id_in(url: str) -> str | None:
     return match[1] if match is not None and match.end() == len(path) else None
 
 
-async def _pieces(source: Source) -> AsyncIterator[bytes]:
+async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a source, in small pieces."""
     if isinstance(source, Path):
         with await asyncio.to_thread(open, source, "rb", buffering=0) as file:

@@ -119,7 +119,9 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         agent = service.agent
         if host.files is None:
             return Endpoint(service, agent.card_at, agent.extensions, key=agent.key)
-        files = FileService(host.files, agent.key, settings.inline_file_bytes)
+        # In a message, bytes are base64, and there is more in it.
+        inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
+        files = FileService(host.files, agent.key, inline_bytes)
 
         def card(interfaces: Interfaces) -> AgentCard:
             return files.declared(agent.card_at(interfaces), interfaces)

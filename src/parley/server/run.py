@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import signal
 import socket
 import sys
@@ -39,6 +40,8 @@ if sys.platform == "win32":
 
 _CANCEL_SECONDS = 1.0
 """How long to wait at the very end for tasks that were cancelled."""
+
+_SIGNATURE = re.compile(r"([?&]signature=)[^&\s]+")
 
 _log = logging.getLogger("parley.server")
 
@@ -237,7 +240,9 @@ class Server(uvicorn.Server):
             )
         )
         if access_log:
-            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+            requests = logging.getLogger("uvicorn.access")
+            requests.setLevel(logging.INFO)
+            requests.addFilter(_without_signature)
         self._drain = ours.lifecycle.drain if ours else None
         self._started = started
         self._signals = signals
@@ -302,6 +307,16 @@ class Server(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._over.wait()
+
+
+def _without_signature(record: logging.LogRecord) -> bool:
+    """Leave the signature of an address out of the log: whoever reads it could use it."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            _SIGNATURE.sub(r"\1...", each) if isinstance(each, str) else each
+            for each in record.args
+        )
+    return True
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -11,6 +11,7 @@ from parley.server.hosts import is_pattern
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
+_LARGEST_FILE = 64 * 1024**3  # it comes in a bounded number of pieces
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
@@ -109,6 +110,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to 30 days, not {seconds!r}"
                 )
+        if self.max_file_bytes > _LARGEST_FILE:
+            raise ValueError(
+                f"the setting max_file_bytes takes up to {_LARGEST_FILE} (64 GiB), not "
+                f"{self.max_file_bytes}"
+            )
         if self.max_upload_bytes < self.max_file_bytes:
             raise ValueError(
                 "the setting max_upload_bytes takes at least as many as one file may have "

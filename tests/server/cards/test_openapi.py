@@ -9,6 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from parley.extensions import FileTransfer
 from parley.model.encoding import encode
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Message, Part, Role
@@ -322,3 +323,12 @@ async def test_a_document_is_made_once_for_an_address(monkeypatch):
         ("Second", "http://a.example"),
     ]
     assert len(made_for) == 103
+
+
+def test_the_paths_of_files_are_in_it_where_the_server_keeps_files():
+    files = FileTransfer(upload_url="https://x.example/files", max_bytes=5, inline_bytes=1)
+    card = card_of(extensions=(files.declared(),))(())
+    document = made(card)
+    OpenAPIV31SpecValidator(document).validate()
+    assert {"/files", "/files/{id}", "/files/{id}/upload"} <= document["paths"].keys()
+    assert document["paths"]["/files/{id}/upload"].keys() == {"patch", "head"}

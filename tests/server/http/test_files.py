@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +25,7 @@ import parley
 from parley import Agent, Caller, Settings, Turn
 from parley.model.errors import UnauthenticatedError
 from parley.server.app import App
-from parley.server.run import serving
+from parley.server.run import Server, serving
 from parley.store.memory import MemoryTaskStore
 from tests.polling import until
 from tests.server.raw_http import ask, connection
@@ -628,6 +629,18 @@ async def test_the_card_says_where_files_go(http: aiohttp.ClientSession, tmp_pat
             await begin(http, params[0]["uploadUrl"].removesuffix("/files"), size=5)
 
 
+async def test_the_extended_card_says_it_too(http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    agent = agent_of()
+    agent.extended_card = {"description": "Known to you."}
+    async with serving(parley.asgi(agent, files=tmp_path, caller=caller)) as url:
+        headers = {"A2A-Version": "1.0", **BOB}
+        async with http.get(f"{url}/extendedAgentCard", headers=headers) as answer:
+            card = await answer.json(content_type=None)
+        assert card["description"] == "Known to you."
+        params = [e["params"] for e in card["capabilities"]["extensions"] if e["uri"] == URI]
+        assert [each["uploadUrl"] for each in params] == [f"{url}/files"]
+
+
 async def test_a_mounted_app_has_its_files_below_its_mount(
     http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
@@ -737,3 +750,23 @@ async def test_a_download_whose_client_leaves_is_not_read_on(
             await raw.head()
             assert transfers._taken == 1
         await until(lambda: transfers._taken == 0)
+
+
+async def test_the_log_of_requests_has_no_signature(
+    http: aiohttp.ClientSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = parley.asgi(agent_of(), files=tmp_path)
+    sock = socket.create_server(("127.0.0.1", 0))
+    server = Server(app, grace=1, kinds=1, started=lambda: None, access_log=True, signals=False)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    async with app.lifespan():
+        task = asyncio.create_task(server.serve([sock]))
+        await until(lambda: server.started)
+        with caplog.at_level(logging.INFO, "uvicorn.access"):
+            address = await upload(http, url, b"hello")
+            async with http.get(address) as answer:
+                assert answer.status == 200
+        server.end()
+        await task
+    assert f"GET {urlsplit(address).path}?signature=... HTTP" in caplog.text
+    assert address.partition("=")[2] not in caplog.text

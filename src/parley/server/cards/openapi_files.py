@@ -72,9 +72,10 @@ def _signature(*, required: bool) -> Json:
     }
 
 
-def _errors(*statuses: str) -> Json:
+def _errors(*statuses: str, has_body: bool = True) -> Json:
+    body = {"content": _ERROR} if has_body else {}
     return {
-        status: {"description": _ERRORS[status], **({"content": _ERROR} if status >= "4" else {})}
+        status: {"description": _ERRORS[status], **(body if status >= "4" else {})}
         for status in statuses
     }
 
@@ -102,13 +103,14 @@ def _download(name: str) -> Json:
         "operationId": name,
         "summary": "Describe a file." if is_head else "Download a file.",
         "parameters": parameters,
-        "responses": {**answers, **_errors(*others, *ranges)},
+        "responses": {**answers, **_errors(*others, *ranges, has_body=not is_head)},
     }
 
 
 _BEGIN: Json = {
     "operationId": "BeginUpload",
     "summary": "Begin the upload of a file that is too large for a message.",
+    "parameters": [],
     "requestBody": {
         "required": True,
         "content": {
@@ -173,6 +175,6 @@ _STATUS: Json = {
     "parameters": [_PATH_ID, _signature(required=True)],
     "responses": {
         "200": {"description": "How far it is.", "headers": _OFFSETS},
-        **_errors("404", "422", "500", "503"),
+        **_errors("404", "422", "500", "503", has_body=False),
     },
 }

@@ -54,6 +54,7 @@ MIN_PIECE = 64 * 1024
 
 UPLOAD_SEGMENT = "upload"
 
+_SEGMENT = f"/{FILES}"
 _INLINE = re.compile(
     r"(?:image/(?:png|jpeg|gif|webp|avif|bmp)|text/plain|application/pdf|audio/[\w.+-]+"
     r"|video/[\w.+-]+)(?:;.*)?",
@@ -108,14 +109,13 @@ class FilesBinding:
         self._otherwise = otherwise
         self._served = served
         self._prefix = tuple(prefix)
-        self._start = sum(len(segment) + 1 for segment in self._prefix)
         self._transfers = transfers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        below_mount = route_path(scope)
-        if f"/{FILES}" in below_mount[self._start :]:
-            path = scope["path"]
+        path = scope["path"]
+        if _SEGMENT in path:
+            below_mount = route_path(scope)
             try:
                 mount = path[: len(path) - len(below_mount)]
                 segments = segments_of(scope, mount, self._prefix)
@@ -386,7 +386,7 @@ class FileExchange:
             await reply_without_body(send, 200, headers)
             return
         with self._transfers.slot_of((record.scope.tenant, record.scope.owner)):
-            async with aclosing(store.read(record, start, end)) as pieces:  # type: ignore[type-var]
+            async with aclosing(store.read(record, start, end)) as pieces:
                 await self._send(pieces, status, headers, receive, send)
 
     async def _send(
