@@ -23,9 +23,11 @@ from parley.model.distribution import VERSION
 if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
+    from parley.agent.files import BlockingFile, TurnFile
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
+    from parley.client.files.stream import FileStream
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
@@ -71,11 +73,13 @@ _HOMES = {
     "Artifact": "parley.model.parts",
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",
+    "BlockingFile": "parley.agent.files",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
     "EventCompleted": "parley.store.protocols.timers",
+    "FileStream": "parley.client.files.stream",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
@@ -92,6 +96,7 @@ _HOMES = {
     "TaskStatusUpdateEvent": "parley.model.tasks",
     "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
+    "TurnFile": "parley.agent.files",
     "asgi": "parley.host.app",
     "complete": "parley.host.complete",
     "complete_sync": "parley.host.complete",
@@ -114,11 +119,13 @@ __all__ = [
     "Artifact",
     "ArtifactVersion",
     "ArtifactVersions",
+    "BlockingFile",
     "BlockingTurn",
     "CallContext",
     "Caller",
     "ClientError",
     "EventCompleted",
+    "FileStream",
     "Message",
     "Part",
     "RemoteAgent",
@@ -135,6 +142,7 @@ __all__ = [
     "TaskStatusUpdateEvent",
     "TraceContext",
     "Turn",
+    "TurnFile",
     "asgi",
     "complete",
     "complete_sync",

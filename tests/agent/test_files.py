@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import parley
@@ -21,8 +22,8 @@ from parley.client.errors import (
     AddressNotAllowed,
     ClientError,
     Disconnected,
+    FileLimitExceeded,
     FileMismatch,
-    FileTooLarge,
     Timeout,
     UnexpectedStatus,
 )
@@ -31,6 +32,7 @@ from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
 from parley.model.encoding import encode
 from parley.security.egress import Egress
+from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from tests.client.files.file_host import file_host
 from tests.client.scripted_server import scripted
@@ -265,12 +267,12 @@ async def test_a_huge_file_is_left_as_soon_as_it_shows() -> None:
 
     access = RemoteOnly(egress=Egress(private=True), max_bytes=1_000_000)
     async with scripted(endless) as server:
-        with pytest.raises(FileTooLarge, match=r"more than 1,000,000 bytes, the limit here"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 1,000,000 bytes, the limit here"):
             await access.open(Part(url=f"{server.url}/announced")).read()
         assert sent == 0
-        with pytest.raises(FileTooLarge, match=r"more than 1,000 bytes"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 1,000 bytes"):
             await access.open(Part(url=f"{server.url}/f"), 1000).save(Path("/nowhere/at/all"))
-        with pytest.raises(FileTooLarge, match=r"more than 5,000 bytes.*open\(\)"):
+        with pytest.raises(FileLimitExceeded, match=r"more than 5,000 bytes.*open\(\)"):
             await access.open(Part(url=f"{server.url}/f")).read(limit=5000)
         await access.files.close()
     assert sent < 100_000_000
@@ -487,3 +489,89 @@ async def test_artifacts_of_an_author_are_left_as_they_are(tmp_path: Path) -> No
 def test_facts_begin_with_what_the_part_says() -> None:
     facts = FileFacts("a.txt", "text/plain")
     assert (facts.filename, facts.size) == ("a.txt", None)
+
+
+# -- bindings and versions ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("binding", "version"),
+    [
+        ("JSONRPC", "1.0"),
+        ("HTTP+JSON", "1.0"),
+        ("GRPC", "1.0"),
+        ("JSONRPC", "0.3"),
+        ("GRPC", "0.3"),
+    ],
+)
+async def test_references_go_over_every_binding_and_version(binding: str, version: str) -> None:
+    agent = Agent("Copier")
+
+    @agent.skill(replies="task")
+    async def copy_file(turn: Turn) -> bytes:
+        return await turn.files[0].read()
+
+    app = parley.asgi(agent, settings=SMALL)
+    grpc = GrpcOptions(port=0) if binding == "GRPC" else None
+    async with (
+        serving(app, grpc=grpc) as url,
+        parley.connect(url, binding=binding, version=version) as remote,
+    ):
+        assert remote.inline_bytes == 1000
+        task = await remote.send("Copy", files=[BYTES])
+        assert isinstance(task, Task)
+        (part,) = task.artifacts[0].parts
+        # Over gRPC nothing shows the server its own address; see the next test.
+        assert (part.url is not None) == (binding != "GRPC")
+        assert await remote.read(part) == BYTES
+
+
+async def test_a_server_that_knows_its_address_refers_over_grpc_too(tmp_path: Path) -> None:
+    app = parley.asgi(maker(tmp_path), settings=SMALL, url="https://agents.example/x")
+    async with serving(app, grpc=GrpcOptions(port=0)) as url, aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/.well-known/agent-card.json") as answer:
+            card = await answer.json()
+        (address,) = {
+            i["url"] for i in card["supportedInterfaces"] if i["protocolBinding"] == "GRPC"
+        }
+        card["supportedInterfaces"] = [
+            {"url": f"127.0.0.1:{address.rpartition(':')[2]}", "protocolBinding": "GRPC",
+             "protocolVersion": "1.0"}
+        ]  # fmt: skip
+        async with parley.connect(card) as remote:
+            task = await remote.send("Go", metadata={"skill": "blocking"})
+            assert isinstance(task, Task)
+            assert str(task.artifacts[0].parts[0].url).startswith("https://agents.example/x/files/")
+
+
+async def test_a_plain_client_of_0_3_sends_and_fetches_files_by_their_uri() -> None:
+    """As any client does that knows nothing of the extension: the addresses are enough."""
+    agent = Agent("Copier")
+
+    @agent.skill(replies="task")
+    async def copy_file(turn: Turn) -> bytes:
+        return await turn.files[0].read() * 2
+
+    async with (
+        serving(parley.asgi(agent, settings=SMALL)) as url,
+        parley.connect(url) as remote,
+        aiohttp.ClientSession() as session,
+    ):
+        uploaded = await remote.upload(BYTES, filename="a.bin")
+        file = {"uri": uploaded.url, "name": "a.bin", "mimeType": "x/y"}
+        message = {
+            "kind": "message",
+            "messageId": "m",
+            "role": "user",
+            "parts": [{"kind": "file", "file": file}],
+        }
+        body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": message}}
+        async with session.post(url, json=body) as answer:
+            result = (await answer.json())["result"]
+        assert result["kind"] == "task"
+        (part,) = result["artifacts"][0]["parts"]
+        assert part["kind"] == "file"
+        assert set(part["file"]) <= {"uri", "mimeType", "name"}
+        async with session.get(part["file"]["uri"]) as answer:
+            assert answer.status == 200
+            assert await answer.read() == BYTES * 2

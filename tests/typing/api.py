@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import parley
@@ -11,6 +12,7 @@ from parley import (
     Agent,
     Answer,
     Artifact,
+    BlockingFile,
     BlockingTurn,
     Caller,
     Message,
@@ -19,6 +21,7 @@ from parley import (
     Task,
     TraceContext,
     Turn,
+    TurnFile,
 )
 
 
@@ -57,6 +60,14 @@ async def bare(turn: Turn) -> str:
     async for message in turn.messages():
         assert_type(message, Message)
         break
+    assert_type(turn.files, tuple[TurnFile, ...])
+    assert_type(await turn.files[0].read(), bytes)
+    assert_type(await turn.file(turn.parts[0]).save("a"), Path)
+    async with turn.files[0].open(limit=10) as stream:
+        assert_type(stream, parley.FileStream)
+        assert_type(stream.size, int | None)
+        async for chunk in stream:
+            assert_type(chunk, bytes)
     if turn.text:
         turn.reject("No.")
     return turn.text
@@ -87,6 +98,12 @@ def blocking(turn: BlockingTurn) -> dict[str, int]:
     assert_type(turn.update("n", one_more, default=0), int)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)
+    assert_type(turn.files, tuple[BlockingFile, ...])
+    assert_type(turn.files[0].read(), bytes)
+    assert_type(turn.file(turn.parts[0]).save("a"), Path)
+    with turn.files[0].open() as stream:
+        for chunk in stream:
+            assert_type(chunk, bytes)
     return {"a": 1}
 
 
@@ -147,6 +164,15 @@ async def call() -> None:
         async for config in remote.push.list("id"):
             assert_type(config, parley.TaskPushNotificationConfig)
         await remote.push.delete("id", hook.id)
+        part = await remote.upload(Path("a"), progress=lambda sent, whole: None)
+        assert_type(part, Part)
+        assert_type(await remote.upload(iter([b"a"]), filename="a", media_type="x/y"), Part)
+        assert_type(await remote.read(part), bytes)
+        assert_type(await remote.download(part), Path)
+        assert_type(await remote.download(Artifact(artifact_id="a", parts=())), list[Path])
+        async with remote.open(part) as stream:
+            async for chunk in stream:
+                assert_type(chunk, bytes)
 
 
 def call_without_await() -> None:
@@ -155,5 +181,13 @@ def call_without_await() -> None:
         assert_type(remote.version, str)
         for config in remote.push.list("id"):
             assert_type(config, parley.TaskPushNotificationConfig)
+        part = remote.upload(b"a")
+        assert_type(part, Part)
+        assert_type(remote.read(part), bytes)
+        assert_type(remote.download(part, "a"), Path)
+        assert_type(remote.download(Artifact(artifact_id="a", parts=())), list[Path])
+        with remote.open(part) as stream:
+            for chunk in stream:
+                assert_type(chunk, bytes)
         for event in remote.stream("Hello"):
             print(event)

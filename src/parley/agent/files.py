@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from parley.agent.services import TurnServices
-from parley.client.errors import FileTooLarge
+from parley.client.errors import FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
 from parley.model.parts import Part
 from parley.store.protocols.scope import Scope
@@ -48,7 +48,7 @@ class FileAccess:
         facts.filename = facts.filename or stored.filename
         facts.media_type = facts.media_type or stored.media_type
         if stored.size > limit:
-            raise FileTooLarge(f"the file has {stored.size:,} bytes, the limit is {limit:,}")
+            raise FileLimitExceeded(f"the file has {stored.size:,} bytes, the limit is {limit:,}")
         async for chunk in stored.read():
             yield chunk
 
@@ -95,18 +95,20 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, with methods to read it. It compares and serializes like the part.
 
     Errors of reading are those of ``parley.client.errors``: ``AddressNotAllowed`` for an address
-    where this server must not go, ``FileTooLarge``, ``FileMismatch``, ``Unreachable`` and others.
+    where this server must not go, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and
+    others.
     """
 
     def open(self, *, limit: int | None = None) -> FileStream:
         """Return the bytes as a stream: ``async with file.open() as stream: async for ...``.
 
-        More bytes than ``limit`` (that of the server's own files, 5 GiB) raise ``FileTooLarge``.
+        More bytes than ``limit`` (that of the server's own files, 5 GiB) raise
+        ``FileLimitExceeded``.
         """
         return self._stream(limit)
 
     async def read(self, *, limit: int = MAX_READ) -> bytes:
-        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileTooLarge`` for more."""
+        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileLimitExceeded`` for more."""
         return await self._stream(limit).read(limit=limit)
 
     async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
@@ -178,7 +180,7 @@ class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         return BlockingFileStream(self._stream(limit), self.__dict__["wait"])
 
     def read(self, *, limit: int = MAX_READ) -> bytes:
-        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileTooLarge`` for more."""
+        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileLimitExceeded`` for more."""
         content: bytes = self.__dict__["wait"](self._stream(limit).read(limit=limit))
         return content
 

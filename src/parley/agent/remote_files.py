@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from parley.client.bindings.http import HttpTransport
-from parley.client.files.download import Download, Limits, Route
+from parley.client.files.download import Download, FetchRoute, Limits
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
 from parley.security.egress import Egress, lookup_caller
@@ -59,7 +59,7 @@ class RemoteFiles:
         finally:
             await chunks.aclose()
 
-    def _route(self, url: str) -> Route:
+    def _route(self, url: str) -> FetchRoute:
         if self._http is None or self._http.closed:
             self._http = HttpTransport(egress=self._egress)
-        return Route(self._http, url, {}, is_own=False)
+        return FetchRoute(self._http, url, {}, is_own=False)

@@ -12,7 +12,7 @@ from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
 from parley.client.credentials import Credentials
 from parley.client.extensions import activate
-from parley.client.files.transfer import FileTransfer
+from parley.client.files.transfer import AgentFiles
 from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
@@ -127,7 +127,7 @@ class Connection:
         )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
         agent: RemoteAgent
-        files = FileTransfer(
+        files = AgentFiles(
             self._http,
             credentials,
             card=lambda: agent.card,

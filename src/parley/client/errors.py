@@ -16,7 +16,7 @@
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
     ├── ResponseTooLarge      more bytes than the client's limit
     ├── AddressNotAllowed     a file's address, where this client must not go
-    ├── FileTooLarge          a file of more bytes than a message, an agent or a reader takes
+    ├── FileLimitExceeded     a file of more bytes than a message, an agent or a reader takes
     ├── FileMismatch          a file's bytes are not those that were announced
     └── ConnectionClosed      this side closed the connection
 
@@ -138,7 +138,7 @@ class AddressNotAllowed(ClientError):
     """An address that others gave leads where this side must not go. Nothing was sent there."""
 
 
-class FileTooLarge(ClientError):
+class FileLimitExceeded(ClientError):
     """A file has more bytes than a message, the agent's file transfer or a reader takes."""
 
 

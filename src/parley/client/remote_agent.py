@@ -32,7 +32,7 @@ from parley.client.errors import ClientError, Timeout
 from parley.client.extensions import Activation, call_method
 from parley.client.files.content import Uploadable
 from parley.client.files.stream import MAX_READ, FileStream, Progress
-from parley.client.files.transfer import FileTransfer
+from parley.client.files.transfer import AgentFiles
 from parley.client.message import Push, Sendable, compose
 from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
@@ -77,7 +77,7 @@ class RemoteAgent:
         refetch: Callable[[], Awaitable[ResolvedCard]],
         retry: Retry,
         http: HttpTransport | None,
-        files: FileTransfer,
+        files: AgentFiles,
         activation: Activation,
         skipped_interfaces: Sequence[AgentInterface] = (),
     ) -> None:
@@ -188,7 +188,7 @@ class RemoteAgent:
 
         After a broken connection the message is sent again if the agent answers repeats once,
         otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known, and
-        ``FileTooLarge`` before anything is sent.
+        ``FileLimitExceeded`` before anything is sent.
         """
         request = await self._compose(
             message,
@@ -482,7 +482,7 @@ class RemoteAgent:
         and all of them, ``None`` if that is not known. The agent removes a file that no message
         names for a while.
 
-        Raises ``FileTooLarge``, ``FileMismatch`` for a file that changes meanwhile, and
+        Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes meanwhile, and
         ``ClientError`` if the agent declares no file transfer.
         """
         return await self._files.upload(
@@ -503,7 +503,7 @@ class RemoteAgent:
     async def read(self, part: Part, *, limit: int = MAX_READ) -> bytes:
         """Return all bytes of a file part.
 
-        Raises ``FileTooLarge`` for more than ``limit`` (64 MiB), and the errors of ``open``.
+        Raises ``FileLimitExceeded`` for more than ``limit`` (64 MiB), and the errors of ``open``.
         """
         return await self._files.open(part).read(limit=limit)
 

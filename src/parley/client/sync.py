@@ -210,7 +210,7 @@ class SyncFileStream(SyncIterator[bytes]):
         return self
 
     def read(self, *, limit: int = MAX_READ) -> bytes:
-        """Return all bytes. Raises ``FileTooLarge`` for more than ``limit``."""
+        """Return all bytes. Raises ``FileLimitExceeded`` for more than ``limit``."""
         return self._owner._run(self._stream.read(limit=limit))
 
     def save(self, path: str | Path) -> Path:

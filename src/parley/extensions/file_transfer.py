@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from parley.model.extensions import FILE_TRANSFER as FILE_TRANSFER
 from parley.model.extensions import Extension
-
-FILE_TRANSFER = "urn:parley:file-transfer:v1"
 
 
 class FileTransfer(Extension):

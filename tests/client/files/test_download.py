@@ -14,8 +14,8 @@ import parley
 from parley.client.errors import (
     AddressNotAllowed,
     AuthenticationRequired,
+    FileLimitExceeded,
     FileMismatch,
-    FileTooLarge,
     UnexpectedStatus,
 )
 from parley.client.retry import Retry
@@ -156,7 +156,7 @@ async def test_an_announced_digest_is_checked(digest):
 async def test_read_has_a_limit(host, remote):
     part = Part(url=host.put(BYTES))
     assert await remote.read(part, limit=len(BYTES)) == BYTES
-    with pytest.raises(FileTooLarge, match=r"more than 5,119 bytes.*open\(\)"):
+    with pytest.raises(FileLimitExceeded, match=r"more than 5,119 bytes.*open\(\)"):
         await remote.read(part, limit=len(BYTES) - 1)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
-from parley.client.errors import ClientError, FileMismatch, FileTooLarge, UnexpectedStatus
+from parley.client.errors import ClientError, FileLimitExceeded, FileMismatch, UnexpectedStatus
 from parley.client.files import content, upload
 from parley.client.retry import Retry
 from parley.model.parts import Part
@@ -161,7 +161,7 @@ async def test_what_is_too_large_is_refused_before_anything_is_sent(host, remote
         path = tmp_path / "big.bin"
         path.write_bytes(BYTES)
         for content_ in (BYTES, path, str(path), io.BytesIO(BYTES)):
-            with pytest.raises(FileTooLarge, match=r"5,120 bytes; .* takes files of up to 100"):
+            with pytest.raises(FileLimitExceeded, match=r"5,120 bytes; .* up to 100"):
                 await remote.upload(content_)
         assert len(host.server.exchanges) == before
 
@@ -225,7 +225,7 @@ async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(
     host.params = None
     async with parley.connect(host.url) as remote:
         await remote.send(files=[b"x" * 1000])
-        with pytest.raises(FileTooLarge, match=r"has 1,001 bytes; a message carries .* Part\(url"):
+        with pytest.raises(FileLimitExceeded, match=r"1,001 bytes; a message .* Part\(url"):
             await remote.send(files=[b"x" * 1001])
         await remote.send(files=[Part(raw=b"x" * 1001)])
         assert not host.files

@@ -199,6 +199,13 @@ def register(app: typer.Typer) -> None:
                 help="Send push notifications to private networks and this machine too.",
             ),
         ] = False,
+        allow_private_files: Annotated[
+            bool,
+            typer.Option(
+                "--allow-private-files",
+                help="Read files that callers name in private networks and on this machine too.",
+            ),
+        ] = False,
         log_level: Annotated[
             str,
             typer.Option(
@@ -225,6 +232,7 @@ def register(app: typer.Typer) -> None:
             child += ["--url", url, "--log-level", log_level, *(["--debug"] if debug else [])]
             child += [f"--allowed-host={each}" for each in allowed_host or []]
             child += ["--allow-private-webhooks"] if allow_private_webhooks else []
+            child += ["--allow-private-files"] if allow_private_files else []
             child += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]
             child += ["--grpc-cert", grpc_cert] if grpc_cert else []
             child += ["--grpc-key", grpc_key] if grpc_key else []
@@ -250,6 +258,7 @@ def register(app: typer.Typer) -> None:
                     files=files,
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
+                    allow_private_files=allow_private_files,
                     port_for_grpc=grpc_port,
                     grpc_on_card=not no_grpc_on_card,
                     cert=grpc_cert or None,
@@ -274,6 +283,7 @@ def _serve(
     files: str = "",
     allowed_hosts: tuple[str, ...] = (),
     allow_private_webhooks: bool = False,
+    allow_private_files: bool = False,
     port_for_grpc: int | None = None,
     grpc_on_card: bool = True,
     **tls: str | None,
@@ -310,6 +320,7 @@ def _serve(
             url=url or None,
             settings=Settings(allowed_hosts=allowed_hosts, grpc_on_card=grpc_on_card),
             allow_private_webhooks=allow_private_webhooks,
+            allow_private_files=allow_private_files,
             files=files or None,
             **shared,
         )

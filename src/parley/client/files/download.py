@@ -27,8 +27,8 @@ from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
     Disconnected,
+    FileLimitExceeded,
     FileMismatch,
-    FileTooLarge,
     Timeout,
     UnexpectedStatus,
 )
@@ -47,7 +47,7 @@ GRACE = 60.0
 """The seconds of waiting for a server before its speed counts."""
 
 
-class Route(NamedTuple):
+class FetchRoute(NamedTuple):
     """The transport for an address, and the headers that its server may have."""
 
     http: HttpTransport
@@ -81,7 +81,7 @@ class Download:
         url: str,
         facts: FileFacts,
         *,
-        route: Callable[[str], Route],
+        route: Callable[[str], FetchRoute],
         retry: Retry,
         limits: Limits,
         sha256: str = "",
@@ -201,7 +201,7 @@ class Download:
     def _check_size(self, size: int) -> None:
         limit = self._limits.max_bytes
         if limit is not None and size > limit:
-            raise FileTooLarge(
+            raise FileLimitExceeded(
                 f"the file at {self._where} has more than {limit:,} bytes, the limit here"
             )
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from parley.client.errors import FileTooLarge
+from parley.client.errors import FileLimitExceeded
 from parley.client.files.saving import free_path, safe_name, write_file
 from parley.client.origin import Origin
 from parley.model.parts import Part
@@ -90,7 +90,7 @@ class FileStream:
     async def read(self, *, limit: int = MAX_READ) -> bytes:
         """Return all bytes.
 
-        Raises ``FileTooLarge`` as soon as there are more than ``limit``.
+        Raises ``FileLimitExceeded`` as soon as there are more than ``limit``.
         """
         pieces: list[bytes] = []
         size = 0
@@ -104,7 +104,7 @@ class FileStream:
 
     def _check(self, size: int, limit: int) -> None:
         if size > limit:
-            raise FileTooLarge(
+            raise FileLimitExceeded(
                 f"{self.filename[:100] or 'the file'} has more than {limit:,} bytes, which is what "
                 "read() holds in memory; read it piece by piece with open(), write it to disk, or "
                 "give read() a larger limit"

@@ -15,9 +15,9 @@ import msgspec
 
 from parley.client.bindings.http import HttpTransport
 from parley.client.credentials import Credentials
-from parley.client.errors import ClientError, FileTooLarge
+from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.content import Uploadable, content_of
-from parley.client.files.download import Download, Limits, Route
+from parley.client.files.download import Download, FetchRoute, Limits
 from parley.client.files.stream import Chunks, FileFacts, FileStream, Progress, open_part
 from parley.client.files.upload import Upload
 from parley.client.message import Sendable
@@ -45,7 +45,7 @@ class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
     inline_bytes: int | None = None
 
 
-class FileTransfer:
+class AgentFiles:
     """Uploads to one agent, and downloads what it refers to.
 
     The caller's credentials go to the agent's own origins and to those that the caller trusts.
@@ -106,14 +106,14 @@ class FileTransfer:
 
     # -- who gets what -------------------------------------------------------------------------
 
-    def _route(self, url: str) -> Route:
+    def _route(self, url: str) -> FetchRoute:
         """Return how to call an address: an own one with credentials, another one guarded."""
         origin = Origin.of(url)
         if any(own.covers(origin) for own in self._origins):
             if not self._credentials.allows(origin):
-                return Route(self._http, url, {}, is_own=True)
+                return FetchRoute(self._http, url, {}, is_own=True)
             parameters = self._credentials.agent_parameters(origin, self._card())
-            return Route(self._http, parameters.add_to(url), parameters.headers, is_own=True)
+            return FetchRoute(self._http, parameters.add_to(url), parameters.headers, is_own=True)
         if self._guarded is None:
             egress = self._egress
             if any(is_loopback(own.host) for own in self._origins):
@@ -123,7 +123,7 @@ class FileTransfer:
                 insecure=self._http.insecure,
                 egress=egress,
             )
-        return Route(self._guarded, url, {}, is_own=False)
+        return FetchRoute(self._guarded, url, {}, is_own=False)
 
     # -- up ------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class FileTransfer:
 
     def _check_size(self, size: int, given: Any, params: TransferParams) -> None:
         if params.max_bytes is not None and size > params.max_bytes:
-            raise FileTooLarge(
+            raise FileLimitExceeded(
                 f"{_described(given)} has {size:,} bytes; {self._name} takes files of up to "
                 f"{params.max_bytes:,}: send less, or put it where the agent can fetch it and send "
                 "Part(url=...)"
@@ -179,8 +179,8 @@ class FileTransfer:
     ) -> tuple[Sendable | None, Sequence[str | Path | bytes | Part]]:
         """Return a message's content and files with those uploaded that are too large for it.
 
-        Ready parts are left as they are. Raises ``FileTooLarge``, before anything is uploaded, if a
-        file is too large and the agent declares no transfer.
+        Ready parts are left as they are. Raises ``FileLimitExceeded``, before anything is uploaded,
+        if a file is too large and the agent declares no transfer.
         """
         contents = list(message) if isinstance(message, list | tuple) else [message]
         given: list[Any] = [*contents, *(Path(f) if isinstance(f, str) else f for f in files)]
@@ -199,7 +199,7 @@ class FileTransfer:
         if not chosen:
             return message, files
         if params is None:
-            raise FileTooLarge(
+            raise FileLimitExceeded(
                 f"{_described(given[chosen[0]])} has {sizes[chosen[0]]:,} bytes; a message carries "
                 f"files of {MAX_INLINE:,} bytes in all, and {self._name} declares no file transfer "
                 f"({FILE_TRANSFER}). Put it where the agent can fetch it and send Part(url=...), "

@@ -16,8 +16,8 @@ from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
     Disconnected,
+    FileLimitExceeded,
     FileMismatch,
-    FileTooLarge,
     ResponseTooLarge,
     UnexpectedStatus,
 )
@@ -71,7 +71,7 @@ class Upload:
     async def send(self, content: Content) -> Created:
         """Send all of it, and return the new file.
 
-        Raises ``FileTooLarge``, ``FileMismatch`` for a file that changes meanwhile, and other
+        Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes meanwhile, and other
         ``ClientError``.
         """
         self._size = content.size
@@ -236,7 +236,7 @@ async def _failure(answer: OpenResponse) -> ClientError:
                 challenge=answer.headers.get("www-authenticate", ""),
             )
         case 413:
-            return FileTooLarge(f"{where} takes no file of this size{reason}")
+            return FileLimitExceeded(f"{where} takes no file of this size{reason}")
         case 404 | 410:
             text = f"{where} knows no such upload, or no more; begin again{reason}"
         case _:
