@@ -10,21 +10,28 @@ from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
+from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.default_extensions import BUILT_IN, default_uris
 from parley.agent.lifespan import checked_lifespan
+from parley.agent.turn import Turn
+from parley.engine.content import takes as takes_part
 from parley.engine.description import AgentDescription
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
 from parley.engine.routing import RoutedMessage
 from parley.engine.skill import (
+    InvalidInput,
     Replies,
     Skill,
     default_skill,
     form_of,
     modes_of,
     strings_of,
-    takes_of,
 )
+from parley.engine.typed.inputs import Inputs
+from parley.engine.typed.parameters import parameters_of
+from parley.engine.typed.results import result_of
+from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchema, SkillSchemas
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -33,6 +40,7 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.extensions import Extension, collect_extensions
+from parley.model.parts import Part
 from parley.wire.versions import LATEST
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -171,6 +179,7 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
         replies: Replies | None = None,
+        invalid_input: InvalidInput = "refuse",
         default: bool = False,
     ) -> Callable[[F], F]: ...
 
@@ -187,14 +196,17 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
         replies: Replies | None = None,
+        invalid_input: InvalidInput = "refuse",
         default: bool = False,
     ) -> F | Callable[[F], F]:
         """Make a function a skill; use it as a decorator.
 
         The id defaults to the function's name, the description to its docstring. ``replies`` fixes
         the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
-        before the function runs. Without it, the behaviour of the function decides. ``default``
-        makes it the skill of messages that name none.
+        before the function runs. Without it, the behaviour of the function decides.
+        ``invalid_input`` says what becomes of a message that does not fit typed parameters:
+        ``"refuse"`` makes it an error without a task, ``"ask"`` a task that asks for what is
+        missing. ``default`` makes it the skill of messages that name none.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -211,6 +223,7 @@ class Agent:
                 input_modes=modes_of(input_modes),
                 output_modes=modes_of(output_modes),
                 replies=replies,
+                invalid_input=invalid_input,
                 default=default,
             )
             return target
@@ -225,6 +238,7 @@ class Agent:
         name: str | None,
         description: str | None,
         replies: Replies | None,
+        invalid_input: InvalidInput,
         default: bool,
         **described: tuple[str, ...],
     ) -> None:
@@ -238,6 +252,21 @@ class Agent:
         if replies not in (None, "message", "task"):
             raise ValueError(f"replies is 'message', 'task' or None, not {replies!r}")
         form = form_of(function)
+        takes, inputs = parameters_of(function, (Turn, BlockingTurn))
+        schema = inputs.schema if inputs is not None else None
+        if invalid_input not in ("refuse", "ask"):
+            raise ValueError(f"invalid_input is 'refuse' or 'ask', not {invalid_input!r}")
+        if invalid_input == "ask" and schema is None:
+            raise ValueError(
+                f"the skill {skill_id!r} has no typed parameters, so no input is invalid; leave "
+                "invalid_input out, or write the types of its parameters"
+            )
+        if invalid_input == "ask" and replies == "message":
+            raise ValueError(
+                f"the skill {skill_id!r} asks for what is missing, which needs a task; "
+                "replies='message' cannot be"
+            )
+        result = None if form.streams else result_of(function)
         if replies == "message" and form.streams:
             raise TypeError(
                 f"the skill {skill_id!r} yields, which needs a task; replies='message' cannot be"
@@ -254,12 +283,31 @@ class Agent:
             default=default,
             function=function,
             form=form,
-            takes=takes_of(function),
+            takes=takes,
+            inputs=inputs,
+            result=result,
+            invalid_input=invalid_input,
             tags=described["tags"] or (self.key,),
             examples=described["examples"],
-            input_modes=described["input_modes"],
-            output_modes=described["output_modes"],
+            input_modes=described["input_modes"]
+            or (() if inputs is None else self._typed_input_modes(inputs)),
+            output_modes=described["output_modes"]
+            or (() if result is None else self._data_output_modes()),
         )
+        if schema is not None:
+            _check_takes_data(self.skills[skill_id])
+
+    def _typed_input_modes(self, inputs: Inputs) -> tuple[str, ...]:
+        """Return the modes of a skill with typed parameters that declares none."""
+        if inputs.schema is None or (inputs.takes_turn and not self.input_modes):
+            return ()
+        others = self.input_modes if inputs.takes_turn else ("text/plain",)
+        return ("application/json", *(mode for mode in others if mode != "application/json"))
+
+    def _data_output_modes(self) -> tuple[str, ...]:
+        """Return the modes of a skill that returns data and declares none."""
+        others = (mode for mode in self.output_modes if mode != "application/json")
+        return ("application/json", *others)
 
     def router(self, function: F) -> F:
         """Make a function the router: it takes a ``RoutedMessage`` and returns a skill's id.
@@ -313,6 +361,23 @@ class Agent:
             )
         return default_skill(self.skills)
 
+    @property
+    def _declared(self) -> tuple[Extension, ...]:
+        """The extensions on the card: with the schemas of typed skills, if there are any."""
+        schemas = {}
+        for skill in self.skills.values():
+            schema = SkillSchema(
+                input=skill.inputs.schema if skill.inputs is not None else None,
+                output=skill.result.schema if skill.result is not None else None,
+            )
+            if schema.input is not None or schema.output is not None:
+                schemas[skill.id] = schema
+        is_left_out = SKILL_SCHEMAS not in self.default_extensions
+        is_given = any(extension.uri == SKILL_SCHEMAS for extension in self.extensions)
+        if not schemas or is_left_out or is_given:
+            return self.extensions
+        return (*self.extensions, SkillSchemas.of_skills(schemas))
+
     # -- for the server ------------------------------------------------------------------------
 
     def describe(self) -> AgentDescription:
@@ -328,7 +393,7 @@ class Agent:
             router=self._router,
             input_modes=self.input_modes,
             extended_cards=self.extended_cards,
-            extensions=self.extensions,
+            extensions=self._declared,
             options=self.options,
             retention=self.retention,
             input_timeout=self.input_timeout,
@@ -353,11 +418,21 @@ class Agent:
                 streaming=self.streaming,
                 push_notifications=self.push_notifications,
                 extended_agent_card=self.extended_cards is not None,
-                extensions=tuple(extension.declared() for extension in self.extensions),
+                extensions=tuple(extension.declared() for extension in self._declared),
             ),
             default_input_modes=self.input_modes or ANY_MODES,
             default_output_modes=self.output_modes,
             skills=tuple(skill.described for skill in self.skills.values()),
+        )
+
+
+def _check_takes_data(skill: Skill) -> None:
+    """Refuse modes by which a typed skill takes no message that has its data."""
+    kinds = (Part(data={}), Part(text=""))
+    if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
+        raise ValueError(
+            f"the skill {skill.id!r} has typed parameters, and its input_modes take neither "
+            "application/json nor text/plain"
         )
 
 

@@ -144,9 +144,18 @@ class BlockingTurn(TurnFacts):
             raise
         self._wait(close(stream, None))
 
-    def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers."""
-        return self._wait(self._turn.ask(question, key=key))
+    @overload
+    def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of a type."""
+        return self._wait(self._turn.ask(question, answer=answer, key=key))
 
     def require_auth(self, content: object, *, key: str | None = None) -> Answer:
         """Ask the caller to authorise something, and return the message that answers."""

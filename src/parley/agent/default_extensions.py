@@ -6,10 +6,15 @@ from collections.abc import Iterable
 
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SKILL_SCHEMAS
+from parley.extensions.typed_questions import TypedQuestions
 from parley.model.extensions import Extension
 
-BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend())
+BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend(), TypedQuestions())
 """The extensions of every agent that leaves none out."""
+
+OF_SOME = (SKILL_SCHEMAS,)
+"""The URIs of those that an agent has where it has something to declare: typed skills."""
 
 
 def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
@@ -17,7 +22,7 @@ def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
 
     Raises ``TypeError`` and ``ValueError`` for what is no default extension.
     """
-    known = [extension.uri for extension in BUILT_IN]
+    known = [*(extension.uri for extension in BUILT_IN), *OF_SOME]
     if isinstance(chosen, bool):
         return frozenset(known if chosen else ())
     if isinstance(chosen, str):

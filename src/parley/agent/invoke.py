@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
+from parley.agent.typed_questions import ask_inputs
 from parley.engine.content import checked
 from parley.engine.skill import Form
-from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.attempt import Attempt, Failed
+from parley.engine.typed.inputs import Inputs
+from parley.engine.typed.mismatch import Mismatch
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
@@ -23,23 +27,25 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
     """Call the skill's function for an attempt and return its value; stream what it yields."""
     skill = attempt.request.skill
     form = skill.form
+    function = skill.function
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
-        turn = Turn(attempt, services)
-        arguments = (BlockingTurn(turn) if form.in_thread else turn,)
+        arguments = (_turn(services, attempt),)
     elif skill.takes == "text":
         arguments = (attempt.request.message.text,)
+    elif skill.inputs is not None:
+        function = await _filled(skill.inputs, services, attempt)
     value: Any
     if form is Form.COROUTINE:
-        value = await skill.function(*arguments)
+        value = await function(*arguments)
         if type(value) is str:
             return value
     elif form is Form.PLAIN:
-        value = await attempt.runner.in_thread(skill.function, *arguments)
+        value = await attempt.runner.in_thread(function, *arguments)
         if inspect.isawaitable(value):
             value = await value
     else:
-        value = skill.function(*arguments)
+        value = function(*arguments)
     if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
         await _stream(attempt, value)
         return None
@@ -47,6 +53,30 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
         await _stream_from_thread(attempt, value)
         return None
     return value
+
+
+def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
+    turn = Turn(attempt, services)
+    return BlockingTurn(turn) if attempt.request.skill.form.in_thread else turn
+
+
+async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> Callable[[], Any]:
+    """Return the skill's function with its parameters filled.
+
+    The values are those of the message that began the task, in every attempt; what it lacked, and
+    was asked for, comes from the answers in the log.
+    """
+    skill, message = attempt.request.skill, attempt.request.message
+    values = attempt.request.inputs
+    if values is None:
+        try:
+            values = inputs.read(message)
+        except Mismatch as mismatch:
+            if skill.invalid_input != "ask":  # the type has changed since the task began
+                raise Failed(f"The input does not fit any more: {mismatch}") from None
+            values = await ask_inputs(attempt, inputs, mismatch)
+    by_position, by_name = inputs.arguments(values, _turn(services, attempt), message.text)
+    return partial(skill.function, *by_position, **by_name)
 
 
 async def _stream(attempt: Attempt, values: Any) -> None:

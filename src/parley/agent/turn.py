@@ -15,6 +15,7 @@ from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
 from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
+from parley.agent.typed_questions import ask_typed
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
@@ -179,13 +180,28 @@ class Turn(TurnFacts):
             metadata=check_metadata(metadata),
         )
 
-    async def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers.
+    @overload
+    async def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    async def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of the type ``answer``.
 
         The task waits as INPUT_REQUIRED and costs nothing: the function ends here, and runs again
         from the top when the answer arrives. ``key`` identifies a question, else its order does.
         ``replayed`` of the answer is true if an earlier attempt had it already.
+
+        With ``answer``, a type, the question goes out with its JSON Schema, and the answer is data
+        that fits it, or text that is such a JSON object. The caller is asked again, and told what
+        was wrong, until it fits. Raises ``TypeError`` for a type that has no JSON form.
         """
+        if answer is not None:
+            return await ask_typed(self._attempt, question, answer, key)
         return await self._attempt.ask(TaskState.INPUT_REQUIRED, question, key)
 
     async def require_auth(

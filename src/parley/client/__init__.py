@@ -7,6 +7,8 @@ from parley.client.connection import Connection, connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
+from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.typed_questions import Question, question
 
 __all__ = [
     "ArtifactVersion",
@@ -14,10 +16,14 @@ __all__ = [
     "ClientError",
     "Connection",
     "EventStream",
+    "Question",
     "RemoteAgent",
+    "SkillSchema",
     "SyncEventStream",
     "SyncRemoteAgent",
     "connect",
     "connect_sync",
     "new_output",
+    "question",
+    "schemas_on",
 ]

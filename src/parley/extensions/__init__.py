@@ -6,12 +6,14 @@ from parley.extensions import Extension, TaskSearch, method
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SkillSchema, SkillSchemas, schemas_on
 from parley.extensions.task_search import (
     SEARCH,
     SearchTasksRequest,
     SearchTasksResponse,
     TaskSearch,
 )
+from parley.extensions.typed_questions import Question, TypedQuestions, question
 from parley.model.extensions import Extension, ExtensionMethod, method
 from parley.model.struct import A2AStruct
 
@@ -22,9 +24,15 @@ __all__ = [
     "ExtensionMethod",
     "IdempotentSend",
     "MessageTimestamps",
+    "Question",
     "ResumableStreams",
     "SearchTasksRequest",
     "SearchTasksResponse",
+    "SkillSchema",
+    "SkillSchemas",
     "TaskSearch",
+    "TypedQuestions",
     "method",
+    "question",
+    "schemas_on",
 ]

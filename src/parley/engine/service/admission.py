@@ -12,7 +12,14 @@ from parley.engine.executor import AgentExecutor
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.routing import RoutedMessage, route, skill_of
-from parley.engine.service.checks import cannot_join, check_modes, invalid, owned, too_many_pushes
+from parley.engine.service.checks import (
+    cannot_join,
+    check_modes,
+    invalid,
+    owned,
+    read_inputs,
+    too_many_pushes,
+)
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
@@ -68,6 +75,7 @@ class Admission:
             routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
             skill = await route(self._agent, routed, self._executor.in_thread)
         check_modes(request, skill, self._agent)
+        inputs = None if skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
         return self._executor.submit(
             Request(
@@ -79,6 +87,7 @@ class Admission:
                 metadata=request.metadata,
                 extensions=context.extensions,
                 trace=context.trace,
+                inputs=inputs,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),

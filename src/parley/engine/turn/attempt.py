@@ -41,7 +41,10 @@ class Failed(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it."""
+    """The request of a turn: the message that began the task, and what came beside it.
+
+    ``inputs`` are the values of typed parameters; ``None`` if they were not read yet.
+    """
 
     message: Message
     skill: Skill
@@ -51,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     trace: TraceContext = NO_TRACE
+    inputs: dict[str, Any] | None = None
 
 
 class AttemptRunner(Protocol):
@@ -242,8 +246,7 @@ class Attempt:
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
-            self.question_count += 1
-            key = str(self.question_count)
+            key = self.next_question_key()
         self._use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
@@ -254,6 +257,11 @@ class Attempt:
         await self.runner.park(writer.status(state, message))
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
+
+    def next_question_key(self) -> str:
+        """Return the key of a question that has none of its own: its order."""
+        self.question_count += 1
+        return str(self.question_count)
 
     def _use(self, key: str, what: str) -> None:
         if key in self.journal.used_keys:
