@@ -345,7 +345,8 @@ async def test_a_question_with_a_schema_is_answered_in_its_form(browser):
         await page.until(f"document.querySelectorAll('{reply}').length === 2")
         again = f"{reply} {'.reply'}"
         assert "required" in "".join(await texts(page, f"{again} .problem"))
-        await fill(page, "first", "2027-03-14", again)
+        kept = await page.run(f"{labelled('first', again)}.value")
+        assert kept == "2027-03-14"
         await fill(page, "nights", "3", again)
         await press(page, "Send", again)
         await page.until(f"document.querySelectorAll('{reply}').length === 3")

@@ -75,12 +75,13 @@ function reading(schema, root) {
 
 // -- one field ------------------------------------------------------------------------------------
 
+// It begins with what is `given`, else with the default of its schema. `isItem`: a row that was added.
 // An editor has a `node`; `json(report)`, its JSON text or undefined; `child(step)`, the editor below
 // it; `problem(words)` and `clear()`; `focus()`; and `titled(words)`, which changes its label.
 
 function editor(about) {
   const { schema, nullable, arms } = reading(about.schema, about.root);
-  const whole = { ...about, schema, nullable, arms, initial: schema.default };
+  const whole = { ...about, schema, nullable, arms, initial: about.given === undefined ? schema.default : about.given };
   if (about.deep > DEEPEST) return raw(whole);
   if (arms.length) return alternatives(whole);
   if ("const" in schema) return fixed(whole);
@@ -110,7 +111,8 @@ function kindOf(schema, arms) {
 function headed(about) {
   const title = make("span", {}, about.name);
   const kind = kindOf(about.schema, about.arms);
-  const marks = [about.required && !about.nullable ? make("span", { className: "need" }, "required") : "", kind ? make("small", {}, " " + kind) : ""];
+  const isMarked = about.required && !about.nullable && !about.isItem && about.schema.type !== "boolean";
+  const marks = [isMarked ? make("span", { className: "need" }, "required") : "", kind ? make("small", {}, " " + kind) : ""];
   return { title, marks };
 }
 
@@ -232,8 +234,9 @@ function boxed(about, fill) {
   };
   if (isLazy) node.addEventListener("toggle", () => node.open && open());
   else fill(content);
+  const isGiven = isLazy && about.given !== undefined && about.given !== null;
   return {
-    node, open, wrong,
+    node, open, wrong, isGiven,
     isLeftOut: () => !isMade || (isLazy && !node.open),
     titled: (given) => { title.textContent = given; },
     focus() { open(); (content.querySelector("input, select, textarea, button") || node).focus(); },
@@ -245,19 +248,24 @@ function group(about) {
   const isTuple = Array.isArray(schema.prefixItems);
   const editors = new Map();
   let others = null;
-  const below = (name, inner, required) => editor({ name, schema: inner, root: about.root, required, deep: about.deep + 1 });
+  const given = about.given !== null && typeof about.given === "object" ? about.given : {};
+  const below = (name, inner, required, step = name) => editor({
+    name, schema: inner, root: about.root, required, deep: about.deep + 1, given: Object.hasOwn(given, step) ? given[step] : undefined,
+  });
   const box = boxed(about, (content) => {
-    if (isTuple) schema.prefixItems.forEach((each, place) => editors.set(String(place), below(String(place + 1), each, true)));
+    if (isTuple) schema.prefixItems.forEach((each, place) => editors.set(String(place), below(String(place + 1), each, true, place)));
     for (const [name, each] of Object.entries(isTuple ? {} : schema.properties || {})) {
       editors.set(name, below(name, each, (schema.required || []).includes(name)));
     }
     content.append(...[...editors.values()].map((each) => each.node));
     if (!isTuple && isObject(schema.additionalProperties)) {
-      others = rows(about, schema.additionalProperties, { isNamed: true, word: editors.size ? "other member" : "member", count: 0 });
+      const added = Object.entries(given).filter(([name]) => !editors.has(name));
+      others = rows(about, schema.additionalProperties, { isNamed: true, word: editors.size ? "other member" : "member", given: added });
       content.append(others.node);
     }
     if (!content.childNodes.length) content.append(make("p", { className: "quiet" }, "It has no members."));
   });
+  if (box.isGiven) box.open();
   return {
     ...box,
     problem: box.wrong.problem,
@@ -277,9 +285,12 @@ function group(about) {
 function list(about) {
   let items = null;
   const box = boxed(about, (content) => {
-    items = rows(about, about.schema.items, { isNamed: false, word: "item", count: about.schema.minItems || 0 });
+    const empty = Array(Math.min(about.schema.minItems || 0, MOST_ROWS)).fill(undefined);
+    const given = Array.isArray(about.given) ? about.given : empty;
+    items = rows(about, about.schema.items, { isNamed: false, word: "item", given: given.map((each) => ["", each]) });
     content.append(items.node);
   });
+  if (box.isGiven) box.open();
   return {
     ...box,
     problem: box.wrong.problem,
@@ -292,7 +303,7 @@ function list(about) {
 }
 
 // Rows that are added and removed: items of a list, or members of a map, which have names.
-function rows(about, schema, { isNamed, word, count }) {
+function rows(about, schema, { isNamed, word, given }) {
   const found = [];
   const node = make("div", { className: "rows" });
   const add = make("button", { type: "button", className: "plain" }, `Add ${word}`);
@@ -301,9 +312,9 @@ function rows(about, schema, { isNamed, word, count }) {
     row.value.titled(label(place));
     row.remove.setAttribute("aria-label", `Remove ${label(place)}`);
   });
-  const grow = () => {
-    const name = isNamed ? text({ "aria-label": "name", placeholder: "name" }) : null;
-    const value = editor({ name: label(found.length), schema, root: about.root, required: true, deep: about.deep + 1 });
+  const grow = (key, one) => {
+    const name = isNamed ? text({ "aria-label": "name", placeholder: "name", value: key }) : null;
+    const value = editor({ name: label(found.length), schema, root: about.root, required: true, deep: about.deep + 1, isItem: true, given: one });
     const remove = make("button", { type: "button", className: "plain remove" }, "Remove");
     const row = { name, value, remove, node: make("div", { className: "item" }, make("div", {}, name || "", value.node), remove) };
     remove.addEventListener("click", () => {
@@ -319,12 +330,12 @@ function rows(about, schema, { isNamed, word, count }) {
     return row;
   };
   add.addEventListener("click", () => {
-    const row = grow();
+    const row = grow("", undefined);
     if (row.name) row.name.focus();
     else row.value.focus();
   });
   node.append(add);
-  for (let made = 0; made < Math.min(count, MOST_ROWS); made += 1) grow();
+  for (const [key, one] of given) grow(key, one);
   return {
     node,
     clear() { for (const { value } of found) value.clear(); },
@@ -377,8 +388,8 @@ function place(root, violations) {
 }
 
 // A form of a schema. `body(json)` makes the request's body of what is filled in.
-function schemaForm({ label, schema, body, found = [], after }) {
-  const root = editor({ name: "value", schema, root: schema, required: true, deep: 0 });
+function schemaForm({ label, schema, body, given, found = [], after }) {
+  const root = editor({ name: "value", schema, root: schema, required: true, deep: 0, given });
   const asked = (isQuiet) => {
     const wrong = [];
     let json = root.json((each, words) => wrong.push([each, words]));
@@ -444,6 +455,8 @@ function schemaIn(question) {
   return (parts.find((part) => part.mediaType === SCHEMA_MEDIA_TYPE) || parts.at(-1))?.data;
 }
 
+const answers = new Map(); // what was answered last, by task: it is there to be put right when it is wrong
+
 // A form for the answer to a question; once it is answered, the form gives way to what follows.
 function replyForm({ ids, question }) {
   const typed = schemaIn(question);
@@ -452,7 +465,11 @@ function replyForm({ ids, question }) {
   let made;
   if (typed) {
     const found = Array.isArray(typed.problems) ? typed.problems.filter(isObject) : [];
-    made = schemaForm({ label, schema: typed.schema, found, after, body: (json) => messageOf(dataPart(json), ids) });
+    const given = found.length ? answers.get(ids.taskId) : undefined;
+    made = schemaForm({
+      label, schema: typed.schema, found, given, after,
+      body(json) { answers.set(ids.taskId, parsed(json)); return messageOf(dataPart(json), ids); },
+    });
   } else {
     const input = make("textarea", { rows: 2 });
     const asked = (isQuiet) => {
