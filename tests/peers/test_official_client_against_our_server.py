@@ -100,7 +100,11 @@ async def test_the_card_is_resolved(official: Official) -> None:
     assert card["supportedInterfaces"][0]["url"].rstrip("/") == official.url
     assert card["capabilities"]["streaming"] is True
     uris = {extension["uri"] for extension in card["capabilities"]["extensions"]}
-    assert uris == {"urn:parley:resumable-streams:v1", "urn:parley:idempotent-send:v1"}
+    assert uris == {
+        "urn:parley:resumable-streams:v1",
+        "urn:parley:idempotent-send:v1",
+        "urn:parley:typed-questions:v1",
+    }
     assert [skill["id"] for skill in card["skills"]] == list(agent.skills)
     assert card["skills"][0]["examples"] == ["hello"]
     assert "image/png" in card["defaultInputModes"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, assert_type
+from dataclasses import dataclass
+from typing import Any, Literal, assert_type
 
 import parley
 from parley import (
@@ -19,6 +20,13 @@ from parley import (
     TraceContext,
     Turn,
 )
+
+
+@dataclass
+class Dates:
+    start: str
+    nights: int
+
 
 agent = Agent("Typed agent", description="Checked, never run", version="1.0.0")
 
@@ -36,6 +44,9 @@ async def bare(turn: Turn) -> str:
     assert_type(turn.trace, TraceContext)
     assert_type(await turn.ask("Which?"), Answer)
     assert_type((await turn.ask("Which?")).replayed, bool)
+    assert_type(await turn.ask("When?", answer=Dates), Dates)
+    assert_type(await turn.ask("Which?", answer=list[str], key="which"), list[str])
+    assert_type(await turn.ask("Which?", answer=Literal["a", "b"]), Any)
     assert_type(await turn.update("n", one_more, 0), int)
     assert_type(await turn.step("double", double, 2), int)
     assert_type(await turn.step("slowly", slowly, 2), int)
@@ -54,9 +65,25 @@ async def bare(turn: Turn) -> str:
 assert_type(bare.__name__, str)
 
 
+@agent.skill(invalid_input="ask")
+async def typed(turn: Turn, amount: float, currency: Literal["EUR", "USD"] = "EUR") -> Dates:
+    assert_type(amount, float)
+    return Dates(currency, 1)
+
+
+@agent.skill
+def typed_whole(dates: Dates) -> float | None:
+    return float(dates.nights)
+
+
+assert_type(typed_whole(Dates("today", 1)), float | None)
+
+
 @agent.skill(tags=["x"], examples=("y",), replies="task", default=True)
 def blocking(turn: BlockingTurn) -> dict[str, int]:
     assert_type(turn.ask("Which?"), Answer)
+    assert_type(turn.ask("When?", answer=Dates), Dates)
+    assert_type(turn.ask("Sure?", answer=bool, key="sure"), bool)
     assert_type(turn.update("n", one_more, default=0), int)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)

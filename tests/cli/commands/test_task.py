@@ -131,6 +131,26 @@ def test_an_agent_that_is_away_for_a_while_is_waited_for(parley, agent):
     assert ran.error["a2aCode"] == 503
 
 
+@pytest.mark.parametrize(
+    ("properties", "reply"),
+    [
+        ({"start": {}, "nights": {}}, """'{"start": ..., "nights": ...}'"""),
+        ({f"p{n}": {} for n in range(9)}, None),
+        ({"$(rm -rf ~)": {}}, "'<reply as JSON>'"),
+        ({}, "'<reply>'"),
+    ],
+)
+def test_a_question_with_a_schema_is_answered_with_data(parley, agent, properties, reply):
+    waiting = task("INPUT_REQUIRED", "When?")
+    schema = {"data": {"schema": {"type": "object", "properties": properties}}}
+    waiting["status"]["message"]["parts"].append(schema)
+    agent.says("GetTask", Answer(result=waiting))
+    ran = parley("task", "get", TASK_ID, "-a", agent.url)
+    names = ", ".join(f'"p{n}": ...' for n in range(6))
+    reply = reply or f"'{{{names}, ...}}'"
+    assert ran.field("Next") == f"parley send -a {agent.url} --task-id {TASK_ID} {reply}"
+
+
 def test_tasks_are_listed_by_page_and_filtered(parley, agent):
     """A2ACLI_TASK_LIST_001"""
     page = {"tasks": [task(), task("WORKING")], "nextPageToken": "p2", "pageSize": 2}

@@ -227,6 +227,17 @@ def test_values_share_nothing_with_the_message() -> None:
     assert data == {"deep": {"list": [1]}}
 
 
+def test_a_dataclass_that_was_read_has_all_its_fields() -> None:
+    @dataclass(frozen=True)
+    class Frozen:
+        stop: Stop
+        size: int = 3
+
+    value = ValueType(list[Frozen]).read([{"stop": {"city": "Rome"}}])[0]
+    assert vars(value) == {"stop": Stop("Rome"), "size": 3}
+    assert msgspec.to_builtins(value) == {"stop": {"city": "Rome", "nights": 1}, "size": 3}
+
+
 def test_nan_is_no_result() -> None:
     with pytest.raises(Mismatch, match="JSON has no nan"):
         ValueType(dict[str, Any]).dump({"x": float("nan")})

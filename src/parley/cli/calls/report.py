@@ -15,9 +15,13 @@ from parley.cli.output.rendering import (
     write_task,
 )
 from parley.client.calls.diff import new_output
+from parley.extensions.typed_questions import Question, question
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
 from parley.model.tasks import Event, Task, TaskState, TaskStatus
+
+MAX_PROPERTIES = 6
+"""How many properties of an answer the next command shows."""
 
 _OUTCOMES = {
     TaskState.FAILED: "failed",
@@ -108,7 +112,9 @@ class Report:
             self._call.task_id = answer.id
             self._warn(answer.id, answer.status)
             if answer.state.is_interrupted:
-                self._write_next(command("send", "--task-id", answer.id, "<reply>"))
+                asked = question(answer)
+                reply = "<reply>" if asked is None else _data_reply(asked)
+                self._write_next(command("send", "--task-id", answer.id, reply))
                 return
             if not answer.state.is_terminal:
                 self._write_next(command("task get --wait"))
@@ -128,3 +134,19 @@ class Report:
             self._output.note(f"next: {command}")
         else:
             self._output.text.field("Next", self._output.redact(command))
+
+
+def _data_reply(asked: Question) -> str:
+    """Return what to send in answer to a question with a schema: JSON, with its properties.
+
+    Only plain names go into a command that people copy.
+    """
+    properties = asked.schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        return "<reply>"
+    if not all(name.isascii() and name.isidentifier() and len(name) < 50 for name in properties):
+        return "<reply as JSON>"
+    names = [f'"{name}": ...' for name in list(properties)[:MAX_PROPERTIES]]
+    if len(properties) > MAX_PROPERTIES:
+        names.append("...")
+    return "{" + ", ".join(names) + "}"

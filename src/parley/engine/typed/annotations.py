@@ -15,6 +15,8 @@ import msgspec
 
 UNION = (Union, types.UnionType)
 
+_QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final)
+
 
 class Unresolved(msgspec.Struct, frozen=True):
     """An annotation that names something that cannot be found."""
@@ -132,7 +134,7 @@ def _within(kind: Any) -> Any:
         return kind.__supertype__
     if type(kind).__name__ == "TypeAliasType":
         return kind.__value__
-    if typing.get_origin(kind) in (typing.Required, typing.NotRequired, typing.Final):
+    if typing.get_origin(kind) in _QUALIFIERS:
         return typing.get_args(kind)[0]
     return None
 
@@ -182,6 +184,8 @@ def fields_of(kind: Any) -> dict[str, Any]:
 
 
 def _substituted(kind: Any, given: Mapping[Any, Any]) -> Any:
+    while typing.get_origin(kind) in _QUALIFIERS:
+        kind = typing.get_args(kind)[0]
     if isinstance(kind, TypeVar):
         return given.get(kind, kind)
     parameters = getattr(kind, "__parameters__", ())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 
 from parley.engine.content import refuse_non_finite
-from parley.engine.typed.annotations import plain
+from parley.engine.typed.annotations import class_of, parts_of, plain
 from parley.engine.typed.mismatch import Mismatch, UnsupportedType, Violation
 from parley.engine.typed.schema import hoisted, standalone
 from parley.engine.typed.through_pydantic import PydanticType, hooked, uses_pydantic
@@ -69,6 +70,7 @@ class _MsgspecType:
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
+        self._has_dataclasses = any(dataclasses.is_dataclass(class_of(k)) for k in parts_of(kind))
         try:
             self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, dec_hook=_decode)
             self.schema(output=False)
@@ -102,13 +104,18 @@ class _MsgspecType:
     def read(self, data: Any) -> Any:
         """Return ``data`` as a value. Raises ``Mismatch``."""
         try:
-            return self._decoder.decode(msgspec.json.encode(data))
+            return self._whole(self._decoder.decode(msgspec.json.encode(data)))
         except msgspec.ValidationError:
             data = _with_integers(data)  # 1.0 is an integer in JSON Schema
         try:
-            return _convert(data, self.kind)
+            return self._whole(_convert(data, self.kind))
         except msgspec.ValidationError:
             raise Mismatch(violations_of(self.kind, data, _convert, _foreign)) from None
+
+    def _whole(self, value: Any) -> Any:
+        if self._has_dataclasses:
+            _fill_defaults(value)
+        return value
 
     def dump(self, value: Any) -> Any:
         """Return ``value`` as JSON data. Raises ``Mismatch``."""
@@ -124,6 +131,28 @@ class _MsgspecType:
 def _whole(schema: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in schema.items() if key != "$defs"}
     return standalone(rest, schema.get("$defs", {}))
+
+
+def _fill_defaults(value: Any) -> None:
+    """Give the dataclasses in a value the defaults that msgspec leaves to their classes.
+
+    Else ``vars`` and msgspec itself, when it writes them, would miss those fields.
+    """
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            pending.extend(each.values())
+        elif isinstance(each, list | tuple | set | frozenset):
+            pending.extend(each)
+        elif isinstance(each, msgspec.Struct):
+            pending.extend(getattr(each, name) for name in each.__struct_fields__)
+        elif dataclasses.is_dataclass(each) and hasattr(each, "__dict__"):
+            for field in dataclasses.fields(each):
+                held = getattr(each, field.name, None)
+                if field.name not in each.__dict__ and hasattr(type(each), field.name):
+                    object.__setattr__(each, field.name, held)
+                pending.append(held)
 
 
 def _convert(data: Any, kind: Any) -> Any:
