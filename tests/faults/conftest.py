@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +25,11 @@ SERVED = Path(__file__).with_name("served.py")
 class Served:
     """A server on a port and a store that stay the same over its deaths."""
 
-    def __init__(self, store: Path, *, grpc: bool = False) -> None:
+    def __init__(
+        self, store: Path, *, grpc: bool = False, script: Path = SERVED, args: Sequence[str] = ()
+    ) -> None:
+        self._script = script
+        self._args = args
         self.port = _free_port()
         self.grpc_port = _free_port() if grpc else None
         self.store = store
@@ -37,8 +41,8 @@ class Served:
         """Start the server and wait until it answers: a port is open before a signal is heard."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, SERVED, str(self.port), f"sqlite:///{self.store}",
-                *([str(self.grpc_port)] if self.grpc_port else []),
+                sys.executable, self._script, str(self.port), f"sqlite:///{self.store}",
+                *([str(self.grpc_port)] if self.grpc_port else []), *self._args,
                 stdout=log, stderr=log,
             )  # fmt: skip
         async with asyncio.timeout(20):

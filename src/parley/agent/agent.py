@@ -39,7 +39,7 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.extensions import Extension, collect_extensions
+from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
 from parley.model.parts import Part
 from parley.wire.versions import LATEST
 
@@ -106,6 +106,7 @@ class Agent:
         max_waiting_messages: int = 100,
         turn_timeout: timedelta | None = None,
         task_timeout: timedelta | None = None,
+        max_hops: int = 8,
         threads: int = 40,
         keep_history: bool = False,
         keep_claims: Iterable[str] = (),
@@ -149,6 +150,7 @@ class Agent:
             max_waiting_messages=max_waiting_messages,
             turn_timeout=turn_timeout,
             task_timeout=task_timeout,
+            max_hops=max_hops,
             keep_history=keep_history,
             keep_claims=strings_of(keep_claims, "keep_claims"),
         )
@@ -398,6 +400,7 @@ class Agent:
             retention=self.retention,
             input_timeout=self.input_timeout,
             threads=self.threads,
+            transfers_files=FILE_TRANSFER in self.default_extensions,
         )
         self._is_served = True
         return description

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SKILL_SCHEMAS
 from parley.extensions.typed_questions import TypedQuestions
-from parley.model.extensions import Extension
+from parley.model.extensions import FILE_TRANSFER, Extension
 
-BUILT_IN: tuple[Extension, ...] = (ResumableStreams(), IdempotentSend(), TypedQuestions())
+BUILT_IN: tuple[Extension, ...] = (
+    ResumableStreams(),
+    IdempotentSend(),
+    TypedQuestions(),
+    CallChain(),
+)
 """The extensions of every agent that leaves none out."""
 
-OF_SOME = (SKILL_SCHEMAS,)
-"""The URIs of those that an agent has where it has something to declare: typed skills."""
+OF_SOME = (SKILL_SCHEMAS, FILE_TRANSFER)
+"""The URIs of those that an agent has where it has typed skills, or its server keeps files."""
 
 
 def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:

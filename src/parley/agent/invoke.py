@@ -7,10 +7,12 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.large_files import referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
 from parley.agent.typed_questions import ask_inputs
@@ -47,12 +49,12 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
     else:
         value = function(*arguments)
     if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
-        await _stream(attempt, value)
+        await _stream(services, attempt, value)
         return None
     if inspect.isgenerator(value):
-        await _stream_from_thread(attempt, value)
+        await _stream_from_thread(services, attempt, value)
         return None
-    return value
+    return await referred(services, attempt, value)
 
 
 def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
@@ -79,20 +81,26 @@ async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> C
     return partial(skill.function, *by_position, **by_name)
 
 
-async def _stream(attempt: Attempt, values: Any) -> None:
+async def _stream(services: TurnServices, attempt: Attempt, values: Any) -> None:
     async with aclosing(values), ArtifactStream(attempt, name=attempt.request.skill.name) as out:
         async for value in values:
+            if isinstance(value, Path):
+                value = await referred(services, attempt, value)
             give(attempt, out, value)
             writer = attempt.runner.writer
             if writer is not None and writer.is_full:
                 await writer.drain()
 
 
-async def _stream_from_thread(attempt: Attempt, values: Iterator[object]) -> None:
+async def _stream_from_thread(
+    services: TurnServices, attempt: Attempt, values: Iterator[object]
+) -> None:
     loop = asyncio.get_running_loop()
     async with ArtifactStream(attempt, name=attempt.request.skill.name) as out:
 
         async def give_one(value: object) -> None:
+            if isinstance(value, Path):
+                value = await referred(services, attempt, value)
             give(attempt, out, value)
             writer = attempt.runner.writer
             if writer is not None and writer.is_full:

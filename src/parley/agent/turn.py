@@ -6,22 +6,31 @@ import asyncio
 import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
+from parley.agent.files import FileAccess, TurnFile
+from parley.agent.large_files import base_url, referred
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+from parley.agent.remote.connection import TurnConnection, delegate
+from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
+from parley.client.card.resolver import Reference
+from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
-from parley.model.parts import Artifact, Message
+from parley.engine.turn.waits import seconds_of
+from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
 
@@ -38,9 +47,20 @@ class Turn(TurnFacts):
     is the message of this turn.
     """
 
+    _calls: TurnCalls | None = None
+
     def __init__(self, attempt: Attempt, services: TurnServices) -> None:
         super().__init__(attempt)
         self._services = services
+
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash.
+
+        That is the ``url`` of the server; without one, the address that this turn's message was
+        sent to. Empty if neither is known: over gRPC, and in process.
+        """
+        return base_url(self._services, self._attempt)
 
     @property
     def _context(self) -> AgentContext:
@@ -59,6 +79,22 @@ class Turn(TurnFacts):
                 "give it one: Agent(..., lifespan=...)"
             )
         return lifespan.value
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> tuple[TurnFile, ...]:
+        """The file parts of the message that began the task: ``await turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> TurnFile:
+        """Return a file part of any message or artifact, with methods to read it.
+
+        The bytes of a file by reference come from this server if it keeps the file, else from the
+        part's address, through the egress guard. Raises ``ValueError`` for a part that is no file.
+        """
+        access = FileAccess(self._services, self._attempt.runner.scope)
+        return TurnFile.of(part, access.open)
 
     # -- other tasks ---------------------------------------------------------------------------
 
@@ -145,13 +181,16 @@ class Turn(TurnFacts):
         """Write a whole artifact and return its id.
 
         ``content`` is text, bytes, a path, data, a part or a list of parts. It replaces an artifact
-        with the same id.
+        with the same id. Bytes and a path above the server's ``inline_file_bytes`` become a file by
+        reference, which is kept as long as the task.
         """
         if isinstance(content, Artifact):
             artifact = checked(content)
         else:
+            artifact_id = artifact_id or self._attempt.next_artifact_id()
+            content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(
-                artifact_id=artifact_id or self._attempt.next_artifact_id(),
+                artifact_id=artifact_id,
                 name=name or filename,
                 description=description,
                 parts=to_parts(content, media_type=media_type, filename=filename),
@@ -178,6 +217,14 @@ class Turn(TurnFacts):
             artifact_id=artifact_id,
             media_type=media_type,
             metadata=check_metadata(metadata),
+            referred=self._referred,
+        )
+
+    async def _referred(
+        self, content: object, *, media_type: str = "", filename: str = ""
+    ) -> object:
+        return await referred(
+            self._services, self._attempt, content, media_type=media_type, filename=filename
         )
 
     @overload
@@ -222,6 +269,42 @@ class Turn(TurnFacts):
         self._attempt.writer().status(TaskState.WORKING)
         return result
 
+    # -- time ----------------------------------------------------------------------------------
+
+    async def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds.
+
+        The task stays WORKING, with ``message`` as its status, and costs a row: the function ends
+        here, and runs again from the top when the time has come, on any replica. The end of the
+        sleep is logged when it begins, so a further attempt, for an answer or after a crash, sleeps
+        no longer and not again. ``key`` identifies a sleep, else its order does.
+
+        Branches that wait at the same time (``asyncio.gather``) sleep together; what other branches
+        do without a ``step`` is cancelled and begins again. A sleep of a second or less keeps the
+        function waiting. Time asleep counts for ``turn_timeout`` and ``task_timeout``.
+
+        Raises ``ValueError`` for a key that this turn has used, and for a negative duration.
+        """
+        await self._attempt.waits.sleep(seconds_of(duration, "a sleep"), key, message)
+
+    async def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value.
+
+        The task waits as it does in ``sleep``. ``key`` names the event among those of this agent,
+        for all its tasks and callers: put the id of what it is about into it. An event is completed
+        once, from any process, before or after a task waits for it. The value is logged, so further
+        attempts replay it.
+
+        Raises ``TimeoutError`` after ``timeout`` (a ``timedelta``, or seconds), in further attempts
+        too; the turn may wait for the same event again then.
+        """
+        seconds = None if timeout is None else seconds_of(timeout, "timeout")
+        return await self._attempt.waits.event(key, seconds, message)
+
     @overload
     async def step(
         self, key: str, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
@@ -251,17 +334,36 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            if inspect.iscoroutinefunction(function):
-                result = await function(*args, **kwargs)
-            else:
-                result = await self._attempt.runner.in_thread(function, *args, **kwargs)
-                if isinstance(result, Awaitable):
-                    result = await result
-            what = f"step {key!r} returned a {type(result).__qualname__}"
-            data = kept(result, kind, what=what, hint=", or declare what the function returns")
-            await self._attempt.keep_result(key, data)
+            with self._attempt.waits.busy():
+                if inspect.iscoroutinefunction(function):
+                    result = await function(*args, **kwargs)
+                else:
+                    result = await self._attempt.runner.in_thread(function, *args, **kwargs)
+                    if isinstance(result, Awaitable):
+                        result = await result
+                what = f"step {key!r} returned a {type(result).__qualname__}"
+                data = kept(result, kind, what=what, hint=", or declare what the function returns")
+                await self._attempt.keep_result(key, data)
             return read(data, kind)
         return read(recalled, kind)
+
+    async def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once.
+
+        Give it to who calls back: a payment provider, a build server, a person. A POST with a JSON
+        body completes the event with that value, without one with ``None``; ``wait_event`` returns
+        it. The address is signed, and needs no other authentication; whoever has it can complete
+        this event, and nothing else, until it ``expires``. It can be read, so a key is no secret.
+
+        It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
+        caller could name another host, to which the address would then lead.
+
+        Raises ``ValueError`` when the server's address is not known, and for a key or a time that
+        cannot be one.
+        """
+        return await self._services.callbacks.address(
+            self.base_url, key, tenant=self.tenant, expires=expires
+        )
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield messages to this task as they arrive while the turn runs.
@@ -271,6 +373,65 @@ class Turn(TurnFacts):
         """
         while True:
             yield await self._attempt.next_message()
+
+    # -- other agents --------------------------------------------------------------------------
+
+    @property
+    def _remote_calls(self) -> TurnCalls:
+        if self._calls is None:
+            self._calls = TurnCalls(self._attempt, self._services.connections)
+        return self._calls
+
+    def connect(self, agent: Reference, **options: Any) -> TurnConnection:
+        """Connect to another agent: ``async with turn.connect(url) as remote``.
+
+        ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
+        this turn: each message is sent once in the life of the task, as far as the agent can tell
+        repeats; a further attempt gets the answer that the log has, or asks for it. The deadline of
+        the turn, the number of agents that called each other, and the trace travel with it; the
+        caller does not. See ``BoundAgent``.
+
+        It can be awaited too. Turns share connections; this one is given back when the block, or
+        the turn, ends. Raises as ``parley.connect`` does when it is opened.
+        """
+        return TurnConnection(self._remote_calls, agent, options)
+
+    async def delegate(
+        self,
+        agent: Reference | BoundAgent,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        pass_questions: bool = True,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Have another agent do something, and return its answer: a task, or a direct message.
+
+        ``agent`` is its address, or what ``turn.connect`` returned. The caller is asked what the
+        agent asks, unless ``pass_questions`` is false; ``progress`` and ``artifacts`` pass those of
+        the agent on to this task. ``key`` identifies the call, else its order among those to the
+        agent. ``cancel_remote=False`` lets the agent go on when this task is canceled or fails.
+        The other options are those of ``RemoteAgent.send``.
+
+        Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
+        ``ClientError`` as ``RemoteAgent.send`` does.
+        """
+        return await delegate(
+            self._remote_calls,
+            agent,
+            message,
+            key=key,
+            pass_questions=pass_questions,
+            progress=progress,
+            artifacts=artifacts,
+            cancel_remote=cancel_remote,
+            timeout=timeout,
+            **options,
+        )
 
     # -- the state of the context --------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from parley.client.calls.service import RemoteService
+from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
@@ -29,6 +30,7 @@ from parley.model.service import CallContext
 SUPPORTED: tuple[Extension, ...] = (
     ResumableStreams(),
     IdempotentSend(),
+    CallChain(),
     TaskSearch(),
     MessageTimestamps(),
     SkillSchemas(),

@@ -87,8 +87,11 @@ def checked(value: V) -> V:
         check_metadata(part.metadata)
         if part.data is not msgspec.UNSET:
             refuse_non_finite(part.data)
+    # A file of a turn is a part with methods; what is sent is the part.
+    kind: type[Any] = Part if isinstance(value, Part) else type(value)
     try:
-        return decode(encode(value), type(value))
+        sendable: V = decode(encode(value), kind)
+        return sendable
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
         raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
 

@@ -1,7 +1,8 @@
 """Runs the turns of one agent in this process.
 
 ``AgentService`` submits messages and cancellations; ``Maintenance`` reports unclaimed tasks. How an
-author's function is called is handed in (``invoke``): the engine imports nothing of ``agent/``.
+author's function is called is handed in (``invoke``), and how the tasks of other agents are
+canceled (``cancel_calls``): the engine imports nothing of ``agent/``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from parley.engine.thread_pool import ThreadPool
 from parley.engine.turn.attempt import Attempt, Request
 from parley.engine.turn.deadlines import Deadlines
 from parley.engine.turn.output_filter import OutputFilters
+from parley.engine.turn.remote_calls import RemoteCall
 from parley.engine.turn.replay import first_events, first_turn_receipts
 from parley.engine.turn.task_runner import TaskRunner
 from parley.model.errors import A2AError, OverloadedError
@@ -86,6 +88,7 @@ class AgentExecutor:
         default_skill: Skill,
         options: Options,
         invoke: Callable[[Attempt], Awaitable[object]],
+        cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]],
         threads: ThreadPool,
         push: PushDispatcher,
         notify: Callable[[str], None],
@@ -99,6 +102,7 @@ class AgentExecutor:
         self.default_skill = default_skill
         self.options = options
         self.invoke = invoke
+        self.cancel_calls = cancel_calls
         self.in_thread: Callable[..., Awaitable[Any]] = threads.call
         self.notify_work: Callable[[], None] = partial(notify, agent)
         self.push = push
@@ -126,6 +130,11 @@ class AgentExecutor:
         self._abandoned: set[TaskRunner] = set()
         self._queued_deadlines: list[tuple[int, str]] = []
         self._idle: asyncio.Event | None = None
+
+    @property
+    def is_in_threads(self) -> bool:
+        """Whether a plain function runs."""
+        return self._threads.is_busy
 
     # -- new messages --------------------------------------------------------------------------
 
@@ -155,23 +164,25 @@ class AgentExecutor:
         logged: bool,
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
+        task_id: str = "",
     ) -> ReplyHandle:
         """Start the turn of a message that has no task yet, or enqueue it.
 
         ``logged`` makes its task durable before its function runs. ``push`` is a webhook for the
-        task's events, or for the direct reply. Raises ``OverloadedError`` without capacity.
+        task's events, or for the direct reply. ``task_id`` is the task's id, if it was needed
+        before. Raises ``OverloadedError`` without capacity.
         """
         self._check_open()
         is_direct = request.skill.replies == "message"
         if not self._may_start:
             if not is_direct:
                 self._check_queue()
-                return self._enqueue(request, scope, context_id, receipts, push)
+                return self._enqueue(request, scope, context_id, receipts, push, task_id)
             if not self.has_capacity:
                 raise OverloadedError(
                     f"the agent runs {self.options.max_running} turns already", retry_after=1
                 )
-        runner = TaskRunner(self, context_id=context_id, scope=scope)
+        runner = TaskRunner(self, context_id=context_id, scope=scope, task_id=task_id)
         runner.receipts = receipts
         if push is not None:
             runner.push = push
@@ -191,10 +202,11 @@ class AgentExecutor:
         context_id: str,
         receipts: Sequence[Receipt],
         push: PushRecord | None,
+        task_id: str,
     ) -> ReplyHandle:
         """Append the task of a message without a lease, for any replica to claim."""
         at, skills = self.store.now(), len(self.skills)
-        task_id = new_id(at)
+        task_id = task_id or new_id(at)
         append = Append(
             task_id=task_id,
             events=first_events(request, task_id, context_id, skills=skills, at=at, queued=True),
@@ -275,6 +287,10 @@ class AgentExecutor:
         if self.arriving.pop(handle.entry, None) is None:
             return  # a turn has taken it already
         runner = self._runners.get(handle.task_id)
+        if runner is None and handle.found is not None and handle.found.wakes_at is not None:
+            handle.delegate(self.remote_replies)  # it waits until the turn has woken up and ended
+            self.notify_work()  # unless that has happened just now
+            return
         if runner is None and self._may_start:
             runner = self._start(handle.task_id)
         if runner is not None:
@@ -322,6 +338,21 @@ class AgentExecutor:
         if self.closing:
             runner.release()
         return runner
+
+    async def wake_due(self, now: int, limit: int) -> int:
+        """Enqueue up to ``limit`` sleeping tasks that are due. Return how many.
+
+        Raises ``StoreError``.
+        """
+        due = await self.store.due_tasks(self.agent, now, limit)
+        if not due:
+            return 0
+        keys = {task.task_id: self.queue.next_key(task.scope) for task in due}
+        woken = await self.store.wake(keys, now)
+        if woken:
+            self.queue.backlog += woken
+            self.notify_work()
+        return woken
 
     def is_running(self, task_id: str) -> bool:
         """Whether a runner has the task."""

@@ -41,6 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     - ``max_waiting_messages``: the limit of messages that wait on one task.
     - ``turn_timeout``: the age at which a turn fails, from its first attempt on.
     - ``task_timeout``: the age at which a task fails, in whichever state it is.
+    - ``max_hops``: the limit of agents that called each other before this one is called.
     - ``keep_history``: store the conversation of each context.
     - ``keep_claims``: the names of the caller's claims that the log stores, for ``turn.caller``.
     """
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_messages: int = 100
     turn_timeout: timedelta | None = None
     task_timeout: timedelta | None = None
+    max_hops: int = 8
     keep_history: bool = False
     keep_claims: tuple[str, ...] = ()
 
@@ -65,7 +67,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is a number of seconds, 0 or more")
         if self.blocking_timeout <= 0:
             raise ValueError("blocking_timeout is a number of seconds above 0")
-        for name in ("max_attempts", "max_running", "max_waiting_messages"):
+        for name in ("max_attempts", "max_running", "max_waiting_messages", "max_hops"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is 1 or more")
         if self.max_queued < 0:

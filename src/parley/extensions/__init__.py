@@ -3,6 +3,8 @@
 from parley.extensions import Extension, TaskSearch, method
 """
 
+from parley.extensions.call_chain import CallChain, Chain
+from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
@@ -20,8 +22,11 @@ from parley.model.struct import A2AStruct
 __all__ = [
     "SEARCH",
     "A2AStruct",
+    "CallChain",
+    "Chain",
     "Extension",
     "ExtensionMethod",
+    "FileTransfer",
     "IdempotentSend",
     "MessageTimestamps",
     "Question",

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError, InternalError
-from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
+from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND, RESUMABLE_STREAMS, Extension
 from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message
 from parley.model.requests import SendMessageRequest
@@ -38,8 +38,8 @@ _UNCHANGEABLE: dict[type, tuple[str, ...]] = {
 }
 _MAX_PROFILES = 64
 
-# Logs and streams implement these; messages carry nothing of them.
-_WITHOUT_HOOKS = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND})
+# Logs, streams and admission implement these; what an agent sends carries nothing of them.
+_WITHOUT_HOOKS = frozenset({RESUMABLE_STREAMS, IDEMPOTENT_SEND, CALL_CHAIN})
 
 
 class Profile:

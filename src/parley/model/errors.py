@@ -51,6 +51,8 @@ class A2AError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL_ERROR"
+    is_remote = False
+    """Whether another agent answered with it: then it says nothing about a request to this one."""
 
     def __init__(
         self,

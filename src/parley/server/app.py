@@ -37,7 +37,11 @@ _REQUEST_HEADERS = (
     "Authorization",
     "Content-Type",
     "If-None-Match",
+    "If-Range",
     "Last-Event-ID",
+    "Range",
+    "Upload-Complete",
+    "Upload-Offset",
     "traceparent",
     "tracestate",
 )
@@ -45,8 +49,14 @@ _RESPONSE_HEADERS = (
     "A2A-Version",
     "A2A-Extensions",
     "X-A2A-Extensions",
+    "Accept-Ranges",
+    "Content-Disposition",
+    "Content-Range",
     "ETag",
+    "Location",
     "Retry-After",
+    "Upload-Complete",
+    "Upload-Offset",
     "WWW-Authenticate",
 )
 _log = logging.getLogger("parley.server")
@@ -117,6 +127,7 @@ class App:
         self.lifecycle = lifecycle
         self.settings = settings
         self.is_open = identify is None
+        self.url = url
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
         self.hosts = AllowedHosts(settings.allowed_hosts, url=url, trust_proxy=settings.trust_proxy)
@@ -142,7 +153,7 @@ class App:
             self._cors = CORSMiddleware(
                 self._dispatch,
                 allow_origins=settings.cors_origins,
-                allow_methods=("GET", "POST", "DELETE", "HEAD"),
+                allow_methods=("GET", "POST", "PATCH", "DELETE", "HEAD"),
                 allow_headers=_REQUEST_HEADERS,
                 expose_headers=_RESPONSE_HEADERS,
             )

@@ -22,6 +22,7 @@ from parley.store.protocols.errors import (
 )
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import Append, LogPosition
+from parley.store.protocols.timers import MAX_WAITS, check_key
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,7 +34,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     form has the artifacts. Times are in milliseconds since 1970:
     ``ended_at`` by the store's clock, ``status_at`` as the status says. ``lease_owner`` is the
     replica that may write to the task, and ``epoch`` its fencing token. ``queue_key`` orders tasks
-    without an owner: the virtual start time of a fair queue.
+    without an owner: the virtual start time of a fair queue. ``wakes_at`` is set while the task
+    sleeps: its turn is open, it has no owner and no cancellation is requested.
     """
 
     key: int = 0
@@ -55,6 +57,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     messages: int = 0
     has_status_message: bool = False
     folded: int = 0
+    wakes_at: int | None = None
 
     @property
     def is_unfinished(self) -> bool:
@@ -65,8 +68,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether the task has work left and no lease owner."""
-        return not self.lease_owner and self.is_unfinished
+        """Whether the task has work left and no lease owner, and does not sleep."""
+        return not self.lease_owner and self.wakes_at is None and self.is_unfinished
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False):
@@ -99,6 +102,8 @@ def payload_of(append: Append) -> Payload:
         raise ValueError("an append of public events names the head that it expects")
     if append.expected_seq == 0 and append.scope is None:
         raise ValueError("an append that creates a task says whose it is: scope is missing")
+    if append.wakes_at is not None or append.waits_for:
+        _check_sleep(append)
     payloads = [encode(event) for event in append.events]
     for n, payload in enumerate(payloads):
         if b"\n" in payload:  # from a value that was JSON already
@@ -122,6 +127,17 @@ def payload_of(append: Append) -> Payload:
                 artifacts = pieces_of(event.artifacts)
     exchange = [encode(message) for message in append.exchange]
     return Payload(payloads, messages, artifacts, exchange, metadata)
+
+
+def _check_sleep(append: Append) -> None:
+    if append.wakes_at is None:
+        raise ValueError("an append that waits for events says when it wakes up: wakes_at")
+    if not append.release or append.turn_open is False or append.expected_seq is None:
+        raise ValueError("a task sleeps within a turn, which its lease owner releases")
+    if len(append.waits_for) > MAX_WAITS:
+        raise ValueError(f"a task waits for {MAX_WAITS} events at most")
+    for key in append.waits_for:
+        check_key(key)
 
 
 def advance(
@@ -203,6 +219,7 @@ def advance(
         messages=messages + len(payload.messages),
         has_status_message=has_status_message,
         folded=folded if append.artifacts is None else seq,
+        wakes_at=_next_wake(head, append, is_awake=is_over or canceling or not turn_open),
     )
     if after.is_unclaimed and not (head and head.is_unclaimed):
         after = replace(after, queue_key=append.queue_key)
@@ -221,6 +238,15 @@ def _next_owner(
     if append.turn_open is False:
         return ""
     return replica if turn_open else owner
+
+
+def _next_wake(head: Head | None, append: Append, *, is_awake: bool) -> int | None:
+    """Return when the task wakes up after ``append``; ``None`` for an awake one."""
+    if is_awake:
+        return None
+    if append.expected_seq is None:
+        return head.wakes_at if head else None
+    return append.wakes_at
 
 
 def _check_append(head: Head, append: Append) -> None:
@@ -253,12 +279,24 @@ def with_claim(head: Head | None, task_id: str, replica: str) -> Head:
         raise ended(head)
     if head.lease_owner not in ("", replica):
         raise LeaseHeld(f"task {task_id} is held by the replica {head.lease_owner}")
+    if head.wakes_at is not None:
+        raise LeaseHeld(f"task {task_id} sleeps")
     return replace(head, epoch=head.epoch + 1, lease_owner=replica)
 
 
 def with_lease_expired(head: Head) -> Head:
     """Return the head without a lease owner, in a new epoch that fences it, first in the queue."""
     return replace(head, epoch=head.epoch + 1, lease_owner="", queue_key=0)
+
+
+def with_wake(head: Head, queue_key: int) -> Head:
+    """Return the head of a sleeping task awake, in the queue."""
+    return replace(head, wakes_at=None, queue_key=queue_key)
+
+
+def with_event(head: Head) -> Head:
+    """Return the head of a sleeping task that is due, as an event is complete."""
+    return replace(head, wakes_at=0)
 
 
 def position_of(head: Head) -> LogPosition:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +31,19 @@ from parley.store.head import (
     position_of,
     unknown,
     with_claim,
+    with_event,
     with_lease_expired,
+    with_wake,
 )
 from parley.store.lease import Lease, LivenessGate
 from parley.store.protocols.claims import MAX_COUNTED, Claimed, Replica
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.errors import DuplicateReceipt, StoreError, StoreUnavailable
 from parley.store.protocols.scope import Scope
+from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import PAGE_BYTES, Append, Committed, LogPosition, TaskRecord
+from parley.store.protocols.timers import DueTask, EventCompleted, TimersChanged, checked_event
 from parley.store.protocols.webhooks import ActivePushes, PushRecord, PushState
 from parley.store.pushes import active_of, merge
 from parley.store.snapshot import StoredTask
@@ -58,6 +63,7 @@ class _Log(msgspec.Struct):
     metadata: bytes = b""
     artifacts: dict[int, list[tuple[bytes, bytes]]] = msgspec.field(default_factory=dict)
     pushes: dict[str, PushRecord] = msgspec.field(default_factory=dict)
+    waits_for: Sequence[str] = ()
 
     def stored(self, history: int | None, artifacts: bool) -> StoredTask:
         """Return the task with its last ``history`` messages, and with its artifacts or without."""
@@ -133,6 +139,8 @@ class MemoryLogs:
         self.logs: dict[str, _Log] = {}
         self.receipts: dict[tuple[Scope, str], tuple[Receipt, int]] = {}
         self.contexts: dict[tuple[Scope, str], _Context] = {}
+        self.events: dict[tuple[str, str], tuple[bytes, int]] = {}
+        self.secrets: dict[str, bytes] = {}
         self.heartbeats: dict[str, int] = {}
 
 
@@ -163,6 +171,8 @@ class MemoryTaskStore:
         self._logs = self._shared.logs
         self._receipts = self._shared.receipts
         self._contexts = self._shared.contexts
+        self._events = self._shared.events
+        self._timers_changed: TimersChanged = lambda _: None
 
     @property
     def replica(self) -> str:
@@ -244,6 +254,8 @@ class MemoryTaskStore:
         else:
             future.set_result(self._logs[append.task_id].head.seq)
             self._publish(records)
+            if append.wakes_at is not None:
+                self._timers_changed(0 if append.waits_for else append.wakes_at)
         return future
 
     def _append(self, append: Append, payload: Payload) -> list[LoggedEvent]:
@@ -255,8 +267,14 @@ class MemoryTaskStore:
             after = head.seq if log else 0
             pushes = merge(append.pushes, pushes, head, after=after, replica=self._replica)
         self._keep(head.scope, head.context_id, append.receipts, payload.exchange, at)
+        if append.waits_for and head.wakes_at is not None:
+            agent = head.scope.agent
+            if any([(agent, key) in self._events for key in append.waits_for]):
+                head = with_event(head)
         if log is None:
             log = self._logs[append.task_id] = _Log(head)
+        if append.wakes_at is not None:
+            log.waits_for = append.waits_for
         log.update(head, payload)
         log.pushes = pushes
         for record in records:
@@ -302,6 +320,7 @@ class MemoryTaskStore:
             epoch=head.epoch,
             cancel_requested=head.cancel_requested,
             lease_owner=head.lease_owner,
+            wakes_at=head.wakes_at,
             unsaved=stored.unsaved,
         )
 
@@ -414,6 +433,62 @@ class MemoryTaskStore:
         self._opened()
         heads = [log.head for log in self._logs.values()]
         return [h.task_id for h in heads if h.lease_owner == self._replica and h.is_unfinished]
+
+    def listen_timers(self, changed: TimersChanged) -> None:
+        """Call ``changed`` whenever this process makes a task sleep, or completes an event."""
+        self._timers_changed = changed
+
+    async def next_wake(self, agents: Sequence[str]) -> int | None:
+        """Return the earliest time (ms) at which a task of these agents is due."""
+        self._opened()
+        heads = [log.head for log in self._logs.values() if log.head.scope.agent in agents]
+        return min([head.wakes_at for head in heads if head.wakes_at is not None], default=None)
+
+    async def due_tasks(self, agent: str, now: int, limit: int) -> Sequence[DueTask]:
+        """Return sleeping tasks that are due, the earliest first."""
+        self._opened()
+        heads = [log.head for log in self._logs.values() if log.head.scope.agent == agent]
+        due = [(h.wakes_at, h) for h in heads if h.wakes_at is not None and h.wakes_at <= now]
+        first = nsmallest(limit, due, key=lambda each: each[0])
+        return [DueTask(head.task_id, head.scope) for _, head in first]
+
+    async def wake(self, tasks: Mapping[str, int], now: int) -> int:
+        """Make sleeping tasks that are due claimable, each with its queue key."""
+        self._opened()
+        count = 0
+        for task_id, queue_key in tasks.items():
+            log = self._logs.get(task_id)
+            if log and log.head.wakes_at is not None and log.head.wakes_at <= now:
+                log.head = with_wake(log.head, queue_key)
+                count += 1
+        return count
+
+    async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; the tasks that wait for it are due at once."""
+        self._opened()
+        value = checked_event(key, value)
+        if (agent, key) in self._events:
+            if self._events[agent, key][0] != value:
+                raise EventCompleted(agent, key)
+            return False
+        self._events[agent, key] = (value, self._clock())
+        for log in self._logs.values():
+            head = log.head
+            if head.scope.agent == agent and head.wakes_at is not None and key in log.waits_for:
+                log.head = with_event(head)
+        self._timers_changed(0)
+        return True
+
+    async def event(self, agent: str, key: str) -> bytes | None:
+        """Return the value of an event, ``None`` until it is complete."""
+        self._opened()
+        found = self._events.get((agent, key))
+        return found[0] if found else None
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        self._opened()
+        return self._shared.secrets.setdefault(name, os.urandom(SECRET_BYTES))
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return the ends of tasks' logs, without those that the store does not have."""
@@ -596,6 +671,10 @@ class MemoryTaskStore:
             if receipt[0].agent == agent and at < ended_before:
                 del self._receipts[receipt]
         used = {(log.head.scope, log.head.context_id) for log in self._logs.values()}
+        waited = {(log.head.scope.agent, k) for log in self._logs.values() for k in log.waits_for}
+        for event, (_, at) in list(self._events.items()):
+            if event[0] == agent and at < ended_before and event not in waited:
+                del self._events[event]
         for name, context in list(self._contexts.items()):
             if name[0].agent == agent and context.touched_at < ended_before and name not in used:
                 del self._contexts[name]

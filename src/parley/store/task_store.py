@@ -9,12 +9,14 @@ from typing import Protocol
 
 from parley.store.protocols.claims import Claims
 from parley.store.protocols.contexts import Contexts
+from parley.store.protocols.secrets import Secrets
 from parley.store.protocols.task_lists import TaskLists
 from parley.store.protocols.task_log import Committed, TaskLog
+from parley.store.protocols.timers import Timers
 from parley.store.protocols.webhooks import Webhooks
 
 
-class TaskStore(TaskLog, Claims, Webhooks, Contexts, TaskLists, Protocol):
+class TaskStore(TaskLog, Claims, Timers, Webhooks, Contexts, TaskLists, Secrets, Protocol):
     """Stores task logs. All methods raise ``StoreUnavailable`` when the store cannot work.
 
     Guarantees L1-L7 of the architecture; each protocol states its part.
@@ -51,8 +53,9 @@ class TaskStore(TaskLog, Claims, Webhooks, Contexts, TaskLists, Protocol):
     async def prune(self, agent: str, ended_before: int, limit: int) -> int:
         """Remove up to ``limit`` tasks that ended before a time (ms), with all that is theirs.
 
-        Contexts without tasks and receipts that were last touched before it go too. Returns how
-        many tasks went. Works in pieces, and never blocks writers. One replica prunes at a time:
-        raises ``PrunedElsewhere`` when another does, and then removes nothing.
+        Contexts without tasks and receipts that were last touched before it go too, and events
+        that were completed before it and that no task waits for. Returns how many tasks went.
+        Works in pieces, and never blocks writers. One replica prunes at a time: raises
+        ``PrunedElsewhere`` when another does, and then removes nothing.
         """
         ...

@@ -85,6 +85,7 @@ plans = st.lists(
             ),
             "ends": st.sampled_from(["", "", "completed", "failed", "canceled"]),
             "released": st.booleans(),
+            "asleep": st.sampled_from([(), ("k",), ("k", "ünï\n")]),
             "webhooks": st.integers(0, 2),
             "receipt": st.booleans(),
             "queue_key": st.integers(0, 1 << 40),
@@ -152,6 +153,8 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
         await store.append(addition(task_id, head, event, turn=turn, turn_open=False))
     elif plan["released"]:
         more = {"turn": turn, "release": True, "queue_key": plan["queue_key"]}
+        if plan.get("asleep"):
+            more |= {"wakes_at": plan["queue_key"], "waits_for": plan["asleep"]}
         await store.append(addition(task_id, head, turn_started(turn), **more))
     for push in await store.pushes(task_id):
         if plan["queue_key"] % 2:
@@ -198,7 +201,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
                 assert record is not None
                 found[task.id] = (
                     *(record.scope, record.task, record.seq, record.turn, record.turn_open),
-                    *(record.waiting, record.cancel_requested),
+                    *(record.waiting, record.cancel_requested, record.wakes_at),
                     [(e.seq, e.at, e.payload) for e in await store.events(task.id, 0, 1000)],
                     await private_records(store, task.id),
                     [(p.config, p.cursor, p.state, p.note) for p in await store.pushes(task.id)],

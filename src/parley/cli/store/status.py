@@ -11,8 +11,9 @@ from parley.cli.output.streams import Output
 from parley.cli.store.checks import require_agent, require_store
 from parley.cli.store.owners import NOTHING, format_owned
 from parley.model.tasks import TaskState
-from parley.store.admin.admin import SchemaStatus, StoreAdmin, Survey, Work
+from parley.store.admin.admin import Asleep, SchemaStatus, StoreAdmin, Survey, Work
 from parley.store.admin.owners import OwnerAssignment
+from parley.store.protocols.timers import NEVER
 from parley.store.sql import Migration
 
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -40,10 +41,12 @@ def show(output: Output, admin: StoreAdmin) -> None:
     for label, is_held in work.items():
         found = [each for each in survey.work if each.is_held is is_held]
         text.field(label, _format_work(found, survey.now))
+    text.field("Asleep", _format_asleep(survey.asleep, survey.now))
     webhooks = [f"{n} {state.value}" for state, n in survey.webhooks]
     text.field("Webhooks", ", ".join(webhooks) or "none")
     text.field("Contexts", survey.contexts)
     text.field("Receipts", survey.receipts)
+    text.field("Events", survey.events)
     if survey.replicas is not None:
         text.field("Replicas", len(survey.replicas) or "none")
         for replica in survey.replicas:
@@ -129,6 +132,15 @@ def _format_work(work: Sequence[Work], now: int) -> str:
     return "; ".join(words) or "none"
 
 
+def _format_asleep(asleep: Sequence[Asleep], now: int) -> str:
+    words = []
+    for each in asleep:
+        next_in = format_age(each.wakes_at - now)
+        wakes = "for events" if each.wakes_at == NEVER else f"next in {next_in}"
+        words.append(f"{each.tasks} of {each.agent}, {wakes}")
+    return "; ".join(words) or "none"
+
+
 def _document(name: str, schema: SchemaStatus, survey: Survey | None) -> dict[str, Any]:
     document: dict[str, Any] = {
         "store": name,
@@ -154,9 +166,20 @@ def _document(name: str, schema: SchemaStatus, survey: Survey | None) -> dict[st
             }
             for each in survey.work
         ],
+        "asleep": [
+            {
+                "agent": each.agent,
+                "tasks": each.tasks,
+                "nextSeconds": None
+                if each.wakes_at == NEVER
+                else max(0, each.wakes_at - survey.now) / 1000,
+            }
+            for each in survey.asleep
+        ],
         "webhooks": {state.value: n for state, n in survey.webhooks},
         "contexts": survey.contexts,
         "receipts": survey.receipts,
+        "events": survey.events,
     }
     if survey.replicas is not None:
         document["replicas"] = [

@@ -17,6 +17,7 @@ from parley.client.card.interface import declares
 from parley.client.retry import Retry, repeat
 from parley.model.cards import AgentCard
 from parley.model.errors import (
+    A2AError,
     ExtensionSupportRequiredError,
     PushNotificationNotSupportedError,
     UnsupportedOperationError,
@@ -45,7 +46,8 @@ class RemoteService:
     change nothing are retried after transient errors, and so are messages if ``context`` asks for
     idempotent sends and the agent supports them. Streams are not resumed here; ``follow`` does.
 
-    Methods raise ``A2AError`` for the agent's answer, ``ClientError`` for a failed call.
+    Methods raise ``A2AError`` for the agent's answer (``is_remote``), ``ClientError`` for a failed
+    call.
     """
 
     def __init__(self, binding: Binding, card: AgentCard, retry: Retry) -> None:
@@ -61,13 +63,17 @@ class RemoteService:
             and isinstance(request, SendMessageRequest)
             and declares(self.card, IDEMPOTENT_SEND)
         )
-        answer = await repeat(
-            lambda: self._binding.call(operation, request, context),
-            self._retry,
-            safe=operation.safe or idempotent,
-            await_restart=idempotent,
-            name=operation.name,
-        )
+        try:
+            answer = await repeat(
+                lambda: self._binding.call(operation, request, context),
+                self._retry,
+                safe=operation.safe or idempotent,
+                await_restart=idempotent,
+                name=operation.name,
+            )
+        except A2AError as error:
+            error.is_remote = True
+            raise
         return with_ids(answer, *ids_in(request))
 
     async def stream(
@@ -81,20 +87,24 @@ class RemoteService:
         task_id, context_id = ids_in(request)
         is_over = False
         items = self._binding.stream(operation, request, context)
-        async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
-            async for item in open_items:
-                if is_over:
-                    logger.warning("task %.100r: what follows its end is passed over", task_id)
-                    return
-                event = with_ids(item.event, task_id, context_id)
-                if isinstance(event, Message):
-                    is_over = True
-                elif isinstance(event, TaskArtifactUpdateEvent):
-                    task_id, context_id = event.task_id, event.context_id
-                else:
-                    task_id = event.id if isinstance(event, Task) else event.task_id
-                    context_id, is_over = event.context_id, event.status.state.is_terminal
-                yield item if event is item.event else item._replace(event=event)
+        try:
+            async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
+                async for item in open_items:
+                    if is_over:
+                        logger.warning("task %.100r: what follows its end is passed over", task_id)
+                        return
+                    event = with_ids(item.event, task_id, context_id)
+                    if isinstance(event, Message):
+                        is_over = True
+                    elif isinstance(event, TaskArtifactUpdateEvent):
+                        task_id, context_id = event.task_id, event.context_id
+                    else:
+                        task_id = event.id if isinstance(event, Task) else event.task_id
+                        context_id, is_over = event.context_id, event.status.state.is_terminal
+                    yield item if event is item.event else item._replace(event=event)
+        except A2AError as error:
+            error.is_remote = True
+            raise
 
     def _check(self, operation: Operation, request: A2AStruct, context: CallContext) -> None:
         """Raise the error that the agent would answer with, according to its card (§3.3.4)."""

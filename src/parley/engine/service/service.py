@@ -17,6 +17,7 @@ from parley.engine.service.checks import check_history, invalid, not_found, owne
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
+from parley.files.turn_files import TurnFiles
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     OverloadedError,
@@ -57,7 +58,9 @@ class AgentService:
     """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
     Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
-    identifies callers, and the extended card is for authenticated ones.
+    identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
+    are told the address that their message was sent to, because none is configured. ``files`` keeps
+    what messages name by reference.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class AgentService:
         store: TaskStore,
         hints: LocalHints,
         authenticates: bool = False,
+        keeps_addresses: bool = True,
+        files: TurnFiles | None = None,
     ) -> None:
         self.agent = agent
         self._executor = executor
@@ -75,7 +80,7 @@ class AgentService:
         self._hints = hints
         self._authenticates = authenticates
         self._numbers_events = RESUMABLE_STREAMS in (e.uri for e in agent.extensions)
-        admission = Admission(agent, executor, store)
+        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses, files=files)
         self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 

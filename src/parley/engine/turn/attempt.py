@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,7 +16,11 @@ from parley.engine.answer import Answer
 from parley.engine.content import checked, to_parts
 from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.remote_calls import PREFIX, RemoteCall
 from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.waits import Waits
+from parley.extensions.call_chain import Chain
+from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import NO_TRACE, Caller, TraceContext
@@ -43,7 +47,9 @@ class Failed(Exception):
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The request of a turn: the message that began the task, and what came beside it.
 
-    ``inputs`` are the values of typed parameters; ``None`` if they were not read yet.
+    ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
+    server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
+    they were not read yet.
     """
 
     message: Message
@@ -53,8 +59,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
+    base_url: str = ""
     trace: TraceContext = NO_TRACE
     inputs: dict[str, Any] | None = None
+    chain: Chain | None = None
 
 
 class AttemptRunner(Protocol):
@@ -76,12 +84,21 @@ class AttemptRunner(Protocol):
         """The task's id; for a message without a task, the id it would get."""
         ...
 
+    @property
+    def deadline_at(self) -> int | None:
+        """When the turn times out, in ms by the store's clock."""
+        ...
+
     def create_task(self) -> TaskWriter:
         """Write the task's first event, and return the writer."""
         ...
 
     async def receive(self) -> MessageReceived:
         """Wait for the next message that no turn has taken; the current turn takes it."""
+        ...
+
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
         ...
 
     async def park(self, question: Message | None) -> None:
@@ -128,13 +145,16 @@ class Attempt:
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
     parked = False
+    asleep = False
     question_count = 0
     artifact_count = 0
     reference_count = 0
     artifact_ids: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
+    on_end: tuple[Callable[[], None], ...] = ()
     _journal: Journal | None = None
+    _waits: Waits | None = None
 
     def __init__(
         self,
@@ -173,6 +193,13 @@ class Attempt:
             remembered = record.event
             assert isinstance(remembered, StepResult)
             journal.results[remembered.key] = remembered.value
+
+    @property
+    def waits(self) -> Waits:
+        """The sleeps and events that branches of the function wait for."""
+        if self._waits is None:
+            self._waits = Waits(self)
+        return self._waits
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -247,7 +274,7 @@ class Attempt:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
             key = self.next_question_key()
-        self._use(f"ask:{key}", "question")
+        self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
@@ -263,7 +290,8 @@ class Attempt:
         self.question_count += 1
         return str(self.question_count)
 
-    def _use(self, key: str, what: str) -> None:
+    def use(self, key: str, what: str) -> None:
+        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
         if key in self.journal.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
@@ -275,7 +303,7 @@ class Attempt:
 
     def step_result(self, key: str) -> msgspec.Raw | None:
         """Return the JSON result of a step that an earlier attempt or turn completed."""
-        self._use(f"step:{key}", "step")
+        self.use(f"step:{key}", "step")
         return self.journal.results.get(f"step:{key}")
 
     async def keep_result(self, key: str, value: bytes) -> None:
@@ -283,6 +311,31 @@ class Attempt:
         writer = self.working()
         writer.write(StepResult(key=f"step:{key}", value=msgspec.Raw(value)))
         await writer.flush()
+
+    # -- calls of other agents -----------------------------------------------------------------
+
+    @property
+    def results(self) -> Mapping[str, msgspec.Raw] | None:
+        """What the task remembers, as far as this attempt knows; ``None`` for nothing."""
+        return None if self._journal is None else self._journal.results
+
+    def begin_call(self, key: str) -> None:
+        """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
+        self.use(f"{PREFIX}{key}", "call")
+
+    def logged_call(self, key: str) -> RemoteCall | None:
+        """Return what the log has of a call."""
+        value = self.journal.results.get(f"{PREFIX}{key}")
+        return None if value is None else decode(value, RemoteCall)
+
+    async def log_call(self, key: str, call: RemoteCall, *, durable: bool = True) -> None:
+        """Log a call, and wait until that is durable, if asked to."""
+        writer = self.working()
+        value = msgspec.Raw(encode(call))
+        writer.write(StepResult(key=f"{PREFIX}{key}", value=value))
+        self.journal.results[f"{PREFIX}{key}"] = value
+        if durable:
+            await writer.flush()
 
     # -- live messages -------------------------------------------------------------------------
 

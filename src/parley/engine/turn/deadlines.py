@@ -8,6 +8,7 @@ from typing import NamedTuple
 from parley.engine.options import Options
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.replay import turns_in
+from parley.extensions.call_chain import Chain
 from parley.model.uuid7 import milliseconds_of
 from parley.store.events import TurnStarted
 from parley.store.protocols.task_log import TaskRecord
@@ -30,10 +31,12 @@ class Deadlines:
         self._task = options.task_timeout
         self.are_set = not (self._turn is None and self._task is None)
 
-    def for_new_task(self) -> Deadline | None:
+    def for_new_task(self, chain: Chain | None) -> Deadline | None:
         """Return the deadline of a first turn that starts now."""
         now = self._store.now()
-        return _earliest(_deadline(now, self._task, "task"), _deadline(now, self._turn, "turn"))
+        return earliest(
+            _deadline(now, self._task, "task"), _deadline(now, self._turn, "turn"), of_chain(chain)
+        )
 
     async def for_turn(
         self, record: TaskRecord, records: PrivateRecords, turn: int
@@ -43,7 +46,7 @@ class Deadlines:
         if self._task is not None or turn == 1:
             created = (await self._store.events(record.task.id, 0, 1))[0].at
         started = _started(records, turn, created, now)
-        return _earliest(
+        return earliest(
             _deadline(created, self._task, "task"),
             _deadline(started, self._turn, "turn") if turn else None,
         )
@@ -78,5 +81,14 @@ def _milliseconds(span: timedelta) -> int:
     return span // timedelta(milliseconds=1)
 
 
-def _earliest(*deadlines: Deadline | None) -> Deadline | None:
+def of_chain(chain: Chain | None) -> Deadline | None:
+    """Return the deadline that the caller of a turn gave."""
+    if chain is None or chain.deadline is None:
+        return None
+    reason = f"The turn was not finished by the deadline of its caller ({chain.deadline})."
+    return Deadline(chain.deadline.milliseconds, reason)
+
+
+def earliest(*deadlines: Deadline | None) -> Deadline | None:
+    """Return the first of these deadlines."""
     return min([one for one in deadlines if one is not None], default=None)

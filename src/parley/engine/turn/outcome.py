@@ -83,17 +83,18 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     """Return the outcome of an exception.
 
     The text of ``reject``, ``fail`` and of an ``A2AError`` reaches the caller; of any other
-    exception only a reference does, and the server's log has the rest.
+    exception only a reference does, and the server's log has the rest. The error of another agent
+    is such an exception: the caller knows nothing of that agent.
     """
     reason = _reason(failure)
     is_rejected = isinstance(reason, Rejected)
-    if isinstance(reason, Rejected | Failed | A2AError):
+    if isinstance(reason, Rejected | Failed) or _is_own(reason):
         text = str(reason)
     else:
         reference = log_incident(log, f"the skill {attempt.request.skill.id!r}", failure)
         text = f"The agent failed while it worked on this. Reference: {reference}"
     if not has_task:
-        if isinstance(reason, A2AError):
+        if isinstance(reason, A2AError) and _is_own(reason):
             return reason
         if attempt.request.skill.replies == "message":
             return UnsupportedOperationError(text) if is_rejected else InternalError(text)
@@ -116,9 +117,14 @@ def _reason(failure: BaseException) -> BaseException:
         return failure
     for error in failure.exceptions:
         reason = _reason(error)
-        if isinstance(reason, Rejected | Failed | A2AError):
+        if isinstance(reason, Rejected | Failed) or _is_own(reason):
             return reason
     return failure
+
+
+def _is_own(error: BaseException) -> bool:
+    """Return whether this is an error of A2A that is meant for the caller."""
+    return isinstance(error, A2AError) and not error.is_remote
 
 
 def exchange_of(attempt: Attempt, task: Task, closing: Message | None) -> Sequence[Message]:

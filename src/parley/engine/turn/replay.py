@@ -6,7 +6,9 @@ Functions of values only: nothing here reads or writes the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.caller import caller_in, record_of
@@ -14,6 +16,8 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.task_writer import timestamp
+from parley.extensions.call_chain import CallChain, Chain
+from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Role
 from parley.model.service import NO_TRACE
 from parley.model.tasks import Task, TaskState, TaskStatus
@@ -52,6 +56,7 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        base_url=request.base_url,
         trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
@@ -67,13 +72,22 @@ def turns_in(records: PrivateRecords) -> list[TurnStarted]:
     return [record.event for record in records.turns if isinstance(record.event, TurnStarted)]
 
 
+def results_in(records: PrivateRecords) -> dict[str, Raw]:
+    """Return what the task remembers, by its keys: of several values the last."""
+    return {
+        record.event.key: record.event.value
+        for record in records.remembered
+        if isinstance(record.event, StepResult)
+    }
+
+
 def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
     """Return the record of the request that began a task, from records of its first turns."""
     for record in records:
         started = record.event
         assert isinstance(started, TurnStarted)
         is_first = started.turn == 1 and started.attempt <= 1
-        if is_first and not (started.live or started.released):
+        if is_first and not (started.live or started.released or started.asleep):
             return started
     return TurnStarted(turn=1)
 
@@ -91,7 +105,7 @@ def request_of(
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
     is the message's sender; extensions and the trace are those of one message. Accepted output
-    modes stay until another message names others.
+    modes and the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -102,6 +116,8 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        base_url=first.base_url,
+        chain=_chain_in(first.extensions, first.metadata),
         trace=first.trace or NO_TRACE,
     )
     taken: MessageReceived | TurnStarted | None = received
@@ -115,8 +131,18 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        base_url=taken.base_url or request.base_url,
+        chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
         trace=taken.trace or NO_TRACE,
     )
+
+
+def _chain_in(extensions: Iterable[str], metadata: dict[str, Any] | None) -> Chain | None:
+    """Return the chain in the metadata of a request that was admitted with the extension."""
+    if metadata is None or CALL_CHAIN not in metadata or CALL_CHAIN not in extensions:
+        return None
+    value = metadata[CALL_CHAIN]
+    return CallChain.read(value)
 
 
 def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnStarted:
@@ -129,6 +155,8 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        base_url=received.base_url,
+        chain=received.chain,
         trace=received.trace,
     )
 
@@ -139,13 +167,22 @@ def latest_message(records: PrivateRecords) -> Message | None:
     return taken[-1] if taken else None
 
 
-def attempts_of(record: TaskRecord, records: PrivateRecords) -> tuple[int, int]:
-    """Return how many attempts the open turn has had, and how many of them were released.
+class Attempts(NamedTuple):
+    """How many attempts a turn has had, and how many of them were released.
 
-    A queued turn has had none.
+    ``asleep``: the last one fell asleep, and is to go on.
     """
+
+    made: int
+    released: int
+    asleep: bool
+
+
+def attempts_of(record: TaskRecord, records: PrivateRecords) -> Attempts:
+    """Return the attempts at the open turn. A queued turn has had none."""
     same = [turn for turn in turns_in(records) if turn.turn == record.turn]
-    return max((t.attempt for t in same), default=1), sum(t.released for t in same)
+    count = max((t.attempt for t in same), default=1)
+    return Attempts(count, sum(t.released for t in same), bool(same) and same[-1].asleep)
 
 
 def pending_question(records: PrivateRecords) -> str:

@@ -12,6 +12,7 @@ from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.deadlines import Deadlines
 from parley.engine.turn.output_filter import OutputFilters
+from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.errors import A2AError
 from parley.push.dispatcher import PushDispatcher
 from parley.store.bus.subscriptions import LocalHints
@@ -24,10 +25,11 @@ R = TypeVar("R", contravariant=True)
 class RunnerOwner(Protocol[R]):
     """Owns the runners ``R`` of one agent. ``AgentExecutor`` implements it.
 
-    ``invoke`` calls the author's function, ``in_thread`` a plain function in one of the agent's
-    threads, and ``notify_work`` wakes the claimers, here and on other replicas. ``arriving`` has
-    the handles of messages that are being appended to a log. ``may_have_orphans``: the replica may
-    hold tasks that no runner runs.
+    ``invoke`` calls the author's function, ``cancel_calls`` cancels what a task began at other
+    agents (it raises nothing and takes a bounded time), ``in_thread`` calls a plain function in one
+    of the agent's threads, and ``notify_work`` wakes the claimers, here and on other replicas.
+    ``arriving`` has the handles of messages that are being appended to a log.
+    ``may_have_orphans``: the replica may hold tasks that no runner runs.
     """
 
     store: TaskStore
@@ -37,6 +39,7 @@ class RunnerOwner(Protocol[R]):
     default_skill: Skill
     runs_turns: bool
     invoke: Callable[[Attempt], Awaitable[object]]
+    cancel_calls: Callable[[str, Mapping[str, RemoteCall]], Awaitable[None]]
     in_thread: Callable[..., Awaitable[Any]]
     notify_work: Callable[[], None]
     push: PushDispatcher

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.answer import Answer
 from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
 from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
-from parley.engine.turn.deadlines import Deadline
+from parley.engine.turn.deadlines import Deadline, earliest, of_chain
 from parley.engine.turn.outcome import TaskOutcome, exchange_of, outcome_of, store_failure
 from parley.engine.turn.output_filter import OutputFilter
 from parley.engine.turn.private_records import PrivateRecords
+from parley.engine.turn.remote_calls import calls_to_cancel
 from parley.engine.turn.replay import (
     attempts_of,
     first_events,
@@ -26,6 +28,7 @@ from parley.engine.turn.replay import (
     latest_message,
     pending_question,
     request_of,
+    results_in,
     turn_taking,
 )
 from parley.engine.turn.runner_owner import RunnerOwner
@@ -73,6 +76,7 @@ class TaskRunner:
     cancel_requested = False
     releasing = False
     abandoned = False
+    asleep = False
     timeout_reason = ""
     abort_error: A2AError | None = None
     deadline: Deadline | None = None
@@ -111,6 +115,11 @@ class TaskRunner:
         if not self._task_id:
             self._task_id = new_id(self.store.now())
         return self._task_id
+
+    @property
+    def deadline_at(self) -> int | None:
+        """When the turn times out, in ms by the store's clock."""
+        return None if self.deadline is None else self.deadline.at
 
     @property
     def has_id(self) -> bool:
@@ -154,8 +163,8 @@ class TaskRunner:
                 self.waiters.delegate(self.executor.remote_replies)
 
     async def _run_first_turn(self, attempt: Attempt, timer: SharedTimer | None) -> None:
-        if self.executor.deadlines.are_set:
-            self.deadline = self.executor.deadlines.for_new_task()
+        if self.executor.deadlines.are_set or attempt.request.chain is not None:
+            self.deadline = self.executor.deadlines.for_new_task(attempt.request.chain)
         if self.writer is not None:
             await self.writer.flush()
         elif timer is not None:
@@ -173,6 +182,10 @@ class TaskRunner:
         if not self.epoch:
             self.epoch = await self.store.claim(self.task_id)
         while not self.abandoned:
+            if self.asleep:
+                if self.releasing or not self.cancel_requested:
+                    return
+                await self._claim_again()
             if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
@@ -194,6 +207,13 @@ class TaskRunner:
                 if self.releasing or not self.woken:
                     return
 
+    async def _claim_again(self) -> None:
+        """Claim the task of a sleeping turn, which a cancellation woke while it fell asleep."""
+        if self.writer is not None:
+            self.writer.detach()
+        self.asleep, self.writer = False, None
+        self.epoch = await self.store.claim(self.task_id)
+
     # -- the next attempt ----------------------------------------------------------------------
 
     async def _next_attempt(self, record: TaskRecord) -> Attempt | None:
@@ -212,6 +232,7 @@ class TaskRunner:
         if self._records is None:
             self._records = PrivateRecords()
         await self._records.update(store, self.task_id)
+        self.deadline = None
         if deadlines.are_set:
             turn = record.turn if record.turn_open else record.turn + 1 if record.waiting else 0
             self.deadline = await deadlines.for_turn(record, self._records, turn)
@@ -223,6 +244,11 @@ class TaskRunner:
         prepare = self._retry if record.turn_open else self._new_turn
         attempt = await prepare(record, self._records, self.writer)
         if attempt is not None:
+            if (given := of_chain(attempt.request.chain)) is not None:
+                self.deadline = earliest(self.deadline, given)
+                if given.at <= store.now():
+                    await self._end_task(TaskState.FAILED, given.reason)
+                    return None
             # Durable before the function runs: the attempt counts even if it kills the process.
             await self.writer.flush()
         return attempt
@@ -249,9 +275,14 @@ class TaskRunner:
     async def _retry(
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
     ) -> Attempt | None:
-        """Return another attempt at an open turn (E3): its process died, or it was queued."""
-        attempts, released = attempts_of(record, records)
+        """Return another attempt at an open turn (E3): its process died, or it was queued.
+
+        An attempt that fell asleep continues.
+        """
+        attempts, released, is_woken = attempts_of(record, records)
         options = self.executor.options
+        if is_woken:
+            return self._wake_up(record, records, writer, attempts)
         if attempts > released and options.on_crash == "fail":
             reason = "The server stopped while it worked on this task."
             await self._end_task(TaskState.FAILED, reason)
@@ -268,6 +299,19 @@ class TaskRunner:
         )
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number))
         self._write_working(attempt, writer, {ATTEMPT_KEY: attempt.number} if attempts else None)
+        writer.open_turn()
+        return attempt
+
+    def _wake_up(
+        self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter, number: int
+    ) -> Attempt:
+        """Return the attempt that fell asleep, to go on with."""
+        latest = latest_message(records)
+        attempt = self._attempt_at(record, records, record.turn, latest=latest, number=number)
+        writer.write(TurnStarted(turn=attempt.turn, attempt=number))
+        writer.output_filter = self._filter_of(attempt.request)
+        if record.task.status.message is not None:  # it said what the turn waited for
+            self._write_working(attempt, writer)
         writer.open_turn()
         return attempt
 
@@ -311,6 +355,10 @@ class TaskRunner:
             raise writer.error
         if self.abandoned:
             attempt.finished = True
+        elif attempt.asleep:
+            assert writer is not None
+            await writer.flush()
+            self.asleep = True
         elif attempt.parked:
             await self._reply_when_durable()  # again: the function may have been cancelled there
         elif self.cancel_requested:  # perhaps while the turn was prepared
@@ -344,6 +392,8 @@ class TaskRunner:
             self._in_function = False
             for task in attempt.calls:
                 task.cancel()
+            for close in attempt.on_end:
+                close()
             if self._grace_timer is not None:
                 self._grace_timer.cancel()
                 self._grace_timer = None
@@ -414,6 +464,8 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
+        if state is not TaskState.COMPLETED:
+            await self._cancel_calls(attempt)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -434,6 +486,22 @@ class TaskRunner:
         await writer.flush()
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
+
+    async def _cancel_calls(self, attempt: Attempt | None) -> None:
+        """Cancel what the task started at other agents, before it ends without success.
+
+        Only an end without a running function reads the log for it.
+        """
+        results: Mapping[str, Raw] | None
+        if attempt is not None:
+            results = attempt.results
+        else:
+            if self._records is None:
+                self._records = PrivateRecords()
+            await self._records.update(self.store, self.task_id)
+            results = results_in(self._records)
+        if results and (calls := calls_to_cancel(results)):
+            await self.executor.cancel_calls(self.task_id, calls)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:
@@ -611,6 +679,23 @@ class TaskRunner:
         """Reply to the turn's waiters with the task as it is; the turn continues."""
         assert self.writer is not None
         self.waiters.resolve(self.writer.fold.task)
+
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function.
+
+        It wakes up at its deadline at the latest, and fails then.
+        """
+        attempt, writer = self.attempt, self.writer
+        assert attempt is not None
+        assert writer is not None
+        if self.cancel_requested or self.releasing or self.timeout_reason:
+            return  # the function is being cancelled for that
+        if self.deadline is not None:
+            wakes_at = min(wakes_at, self.deadline.at)
+        writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, asleep=True))
+        writer.sleep(wakes_at, events)
+        attempt.finished = attempt.asleep = True
+        self._stop_function()
 
     async def park(self, question: Message | None) -> None:
         """End the turn with a question: make it durable, reply, and cancel the function."""

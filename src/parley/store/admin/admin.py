@@ -6,7 +6,7 @@ Nothing here runs on an event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from parley.store.admin.export_format import (
     ContextMessage,
     ContextValue,
     ExportedContext,
+    ExportedEvent,
     ExportedPush,
     ExportedReceipt,
     ExportedRecord,
@@ -30,6 +31,7 @@ from parley.store.events import RecordKind
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.webhooks import PushState, SuspendedWebhook, WebhookFilter
 from parley.store.sql import Migration
+from parley.store.sql_engine.batch import ASLEEP
 
 Rows = Callable[[str], Iterable[Sequence[Any]]]
 """Returns the rows of a query of ``sql/shared/admin.sql``, a piece at a time."""
@@ -51,11 +53,22 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     since: int
 
 
+class Asleep(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of an agent's sleeping tasks, and the time (ms) at which the next wakes up.
+
+    ``wakes_at`` is ``timers.NEVER`` if all of them wait for events only.
+    """
+
+    agent: str
+    tasks: int
+    wakes_at: int
+
+
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a store. ``now`` and other times are in ms, ``size`` in bytes.
 
-    ``tasks`` counts tasks by agent and state. ``replicas`` is ``None`` where only one process can
-    use the store.
+    ``tasks`` counts tasks by agent and state, ``work`` those with work left that are awake.
+    ``replicas`` is ``None`` where only one process can use the store.
     """
 
     now: int
@@ -63,9 +76,11 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Sequence[Replica] | None
     tasks: Sequence[tuple[str, TaskState, int]]
     work: Sequence[Work]
+    asleep: Sequence[Asleep]
     webhooks: Sequence[tuple[PushState, int]]
     contexts: int
     receipts: int
+    events: int
 
 
 class Prunable(msgspec.Struct, frozen=True):
@@ -127,6 +142,14 @@ class StoreAdmin(Protocol):
         """
         ...
 
+    def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; return whether it was not complete before (see ``timers``).
+
+        The servers that use the store wake the tasks that wait for it. The schema must be current.
+        Raises ``EventCompleted``, ``ValueError``.
+        """
+        ...
+
     def reading(self) -> AbstractContextManager[ExportSource]:
         """Read the store as of the moment when this begins. The schema must be current."""
         ...
@@ -173,9 +196,12 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
             reply=bytes(reply),
             at=at,
         )
+    for agent, name, at, value in rows("events"):
+        yield ExportedEvent(agent=agent, key=name, at=at, value=msgspec.Raw(value))
     records, pushes = _Groups(rows("records")), _Groups(rows("pushes"))
+    waits = _Groups(rows("event_waits"))
     for key, *head in rows("tasks"):
-        yield _task(head)
+        yield _task(head, tuple([name for (name,) in waits.of(key)]))
         for seq, sub, turn, kind, at, payload in records.of(key):
             raw = msgspec.Raw(payload)
             yield ExportedRecord(
@@ -192,9 +218,9 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
             )
 
 
-def _task(row: Sequence[Any]) -> ExportedTask:
+def _task(row: Sequence[Any], waits_for: tuple[str, ...]) -> ExportedTask:
     task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, queue_key = rest
+    turn_open, waiting, cancel_requested, epoch, ended_at, queue_key, wakes_at = rest
     return ExportedTask(
         task_id=task_id,
         agent=agent,
@@ -212,12 +238,15 @@ def _task(row: Sequence[Any]) -> ExportedTask:
         epoch=epoch,
         ended_at=ended_at,
         queue_key=queue_key,
+        wakes_at=wakes_at,
+        waits_for=waits_for,
     )
 
 
 def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | None) -> Survey:
     """Return the status of a store from its tables."""
     [[contexts]], [[receipts]] = rows("count_contexts"), rows("count_receipts")
+    [[events]] = rows("count_events")
     return Survey(
         now=now,
         size=size,
@@ -227,19 +256,32 @@ def survey_of(rows: Rows, *, now: int, size: int, replicas: Sequence[Replica] | 
             Work(agent=agent, is_held=bool(is_held), tasks=n, since=since)
             for agent, is_held, n, since in rows("under_way")
         ],
+        asleep=[Asleep(agent=agent, tasks=n, wakes_at=at) for agent, n, at in rows("asleep")],
         webhooks=[(PushState(state), n) for state, n in rows("count_pushes")],
         contexts=contexts,
         receipts=receipts,
+        events=events,
     )
 
 
 def head_row(key: int, task: ExportedTask) -> tuple[Any, ...]:
-    """Return the row of a task's head, from ``key`` to ``queue_key``."""
+    """Return the row of a task's head, from ``key`` to the lease owner's column."""
     return (
         *(key, task.task_id, task.agent, task.tenant, task.owner, task.context_id),
         *(task.state.value, task.status_at, task.seq, task.sub, task.turn, task.turn_open),
         *(task.waiting, task.cancel_requested, task.epoch, task.ended_at, task.queue_key),
+        *(task.wakes_at, "" if task.wakes_at is None else ASLEEP),
     )
+
+
+def wait_rows(keys: Mapping[str, int], tasks: Sequence[ExportedTask]) -> list[tuple[Any, ...]]:
+    """Return the rows of the events that tasks wait for."""
+    return [(keys[task.task_id], task.agent, name) for task in tasks for name in task.waits_for]
+
+
+def event_row(event: ExportedEvent) -> tuple[Any, ...]:
+    """Return the row of an event."""
+    return event.agent, event.key, event.at, bytes(event.value)
 
 
 def context_rows(

@@ -2,9 +2,10 @@
 
 A file begins with a header and ends with a trailer, which counts the lines between them and has
 their hash, so that a truncated or changed file is refused. Between them are, in this order:
-contexts, each followed by its messages and values; receipts; tasks, the oldest first, each followed
-by its whole log and its webhooks. The stored form of tasks is not exported: an import builds it
-from the log. Leases are not exported either.
+contexts, each followed by its messages and values; receipts; events; tasks, the oldest first, each
+followed by its whole log and its webhooks. The stored form of tasks is not exported: an import
+builds it from the log. Leases are not exported either, nor are secrets: another store has its own.
+Sleeping tasks sleep on where they are imported.
 """
 
 from __future__ import annotations
@@ -87,8 +88,25 @@ class ExportedReceipt(ExportLine, frozen=True, kw_only=True, tag="receipt"):
         return self.agent, self.tenant, self.owner, self.message_id
 
 
-class ExportedTask(ExportLine, frozen=True, kw_only=True, tag="task"):
-    """A task's head, as in ``head.Head``; its log and its webhooks follow it."""
+class ExportedEvent(ExportLine, frozen=True, kw_only=True, tag="event"):
+    """A complete event of an agent (see ``protocols.timers``)."""
+
+    agent: str
+    key: str
+    at: int
+    value: msgspec.Raw
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """The key of the event among those of all agents."""
+        return self.agent, self.key
+
+
+class ExportedTask(ExportLine, frozen=True, kw_only=True, tag="task", omit_defaults=True):
+    """A task's head, as in ``head.Head``; its log and its webhooks follow it.
+
+    ``waits_for`` are the events that wake it while it sleeps.
+    """
 
     task_id: str
     agent: str
@@ -106,6 +124,8 @@ class ExportedTask(ExportLine, frozen=True, kw_only=True, tag="task"):
     epoch: int
     ended_at: int | None
     queue_key: int = msgspec.field(name="place")
+    wakes_at: int | None = None
+    waits_for: tuple[str, ...] = ()
 
 
 class ExportedRecord(ExportLine, frozen=True, kw_only=True, tag="record"):
@@ -137,6 +157,7 @@ class Counts(msgspec.Struct, kw_only=True):
     messages: int = 0
     values: int = 0
     receipts: int = 0
+    events: int = 0
     tasks: int = 0
     records: int = 0
     webhooks: int = 0
@@ -159,6 +180,7 @@ _COUNTED: dict[type, str] = {
     ContextMessage: "messages",
     ContextValue: "values",
     ExportedReceipt: "receipts",
+    ExportedEvent: "events",
     ExportedTask: "tasks",
     ExportedRecord: "records",
     ExportedPush: "webhooks",
@@ -169,6 +191,7 @@ _Any = (
     | ContextMessage
     | ContextValue
     | ExportedReceipt
+    | ExportedEvent
     | ExportedTask
     | ExportedRecord
     | ExportedPush
@@ -203,6 +226,10 @@ class ImportTarget(Protocol):
         """Return the keys of those that the store has."""
         ...
 
+    def events_there(self, events: Sequence[ExportedEvent]) -> set[tuple[str, str]]:
+        """Return the keys of those that the store has."""
+        ...
+
     def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         ...
@@ -220,8 +247,15 @@ class ImportTarget(Protocol):
         """Add new receipts."""
         ...
 
+    def add_events(self, events: Sequence[ExportedEvent]) -> None:
+        """Add new events."""
+        ...
+
     def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
-        """Add new tasks, in this order, without lease owners."""
+        """Add new tasks, in this order, without lease owners.
+
+        One that sleeps is due at once if an event that it waits for is complete in the store.
+        """
         ...
 
     def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
@@ -277,5 +311,7 @@ def only(lines: Iterable[ExportLine], *, agent: str = "", tenant: str = "") -> I
             is_wanted = line.agent == (agent or line.agent) and line.tenant == (
                 tenant or line.tenant
             )
+        elif isinstance(line, ExportedEvent):  # it is the agent's, and no tenant's
+            is_wanted = line.agent == (agent or line.agent) and not tenant
         if is_wanted:  # the lines after it belong to it
             yield line

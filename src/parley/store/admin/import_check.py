@@ -9,6 +9,7 @@ from typing import IO, Any
 import msgspec
 
 from parley.model.encoding import decode
+from parley.model.ids import may_be_id
 from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
 from parley.store.admin.export_format import (
@@ -17,6 +18,7 @@ from parley.store.admin.export_format import (
     ContextValue,
     Counts,
     ExportedContext,
+    ExportedEvent,
     ExportedPush,
     ExportedReceipt,
     ExportedRecord,
@@ -30,6 +32,7 @@ from parley.store.admin.export_format import (
 from parley.store.events import MessageReceived, RecordKind, logged
 from parley.store.fold import Fold, IllegalEvent
 from parley.store.protocols.contexts import HISTORY_KEPT
+from parley.store.protocols.timers import MAX_WAITS, checked_event
 from parley.store.protocols.webhooks import MAX_PUSHES
 from parley.store.snapshot import StoredForm
 
@@ -104,6 +107,9 @@ def _read(text: bytes, number: int) -> Any:
     raise ValueError("the file ends within this line: it was cut; take a whole copy of it")
 
 
+_STAGES = (ExportedContext, ExportedReceipt, ExportedEvent, ExportedTask)
+
+
 class _FileCheck:
     """Checks each line against those before it."""
 
@@ -121,6 +127,7 @@ class _FileCheck:
         self._left = 0
         self._keys: set[str] = set()
         self._receipt: ExportedReceipt | None = None
+        self._event: ExportedEvent | None = None
         self._task: _TaskCheck | None = None
         # Hashes, as there may be millions of names.
         self._named: set[int] = set()
@@ -153,9 +160,9 @@ class _FileCheck:
             self._task.add(line)
             return
         yield from self._close()
-        stage = (ExportedContext, ExportedReceipt, ExportedTask).index(type(line))
+        stage = _STAGES.index(type(line))
         if stage < self._stage:
-            raise ValueError("contexts come before receipts, and these before tasks")
+            raise ValueError("contexts come before receipts, then events, then tasks")
         self._stage = stage
         if isinstance(line, ExportedContext):
             if not 0 <= line.messages <= HISTORY_KEPT:
@@ -171,6 +178,13 @@ class _FileCheck:
                     "order of receipts"
                 )
             self._receipt = line
+        elif isinstance(line, ExportedEvent):
+            checked_event(line.key, bytes(line.value))
+            if self._event is not None and line.name <= self._event.name:
+                raise ValueError(
+                    f"the event {line.key} is there twice, or is not in the order of events"
+                )
+            self._event = line
         elif isinstance(line, ExportedTask):
             self._once((line.task_id,), f"task {line.task_id}")
             self._task = _TaskCheck(line)
@@ -259,6 +273,12 @@ class _TaskCheck:
             "it ended, and work is left": not is_over or not (head.turn_open or head.waiting),
             "more messages wait than came": 0 <= head.waiting <= self._received,
             "it was canceled, or not": self._canceled == head.cancel_requested,
+            "it sleeps, and no turn is open": head.wakes_at is None
+            or (head.turn_open and not (is_over or head.cancel_requested)),
+            "it waits for events, and is awake": head.wakes_at is not None or not head.waits_for,
+            "it waits for events that cannot be": len(head.waits_for) <= MAX_WAITS
+            and all([key and may_be_id(key) for key in head.waits_for])
+            and len(set(head.waits_for)) == len(head.waits_for),
             "its context is another": task.context_id == head.context_id,
             "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.queue_key >= 0,
         }

@@ -13,6 +13,7 @@ from parley.store.admin.export_format import (
     ContextValue,
     Counts,
     ExportedContext,
+    ExportedEvent,
     ExportedPush,
     ExportedReceipt,
     ExportedRecord,
@@ -71,6 +72,7 @@ class _Writing:
         self._is_there = False
         self._contexts: list[tuple[ExportedContext, list[ContextMessage], list[ContextValue]]] = []
         self._receipts: list[ExportedReceipt] = []
+        self._events: list[ExportedEvent] = []
         self._tasks: list[ExportedTask] = []
         self._records: list[tuple[str, ExportedRecord]] = []
         self._pushes: list[tuple[str, str, ExportedPush]] = []
@@ -97,6 +99,9 @@ class _Writing:
             case ExportedReceipt():
                 self._receipts.append(line)
                 self._size += len(line.reply)
+            case ExportedEvent():
+                self._events.append(line)
+                self._size += len(bytes(line.value))
             case ExportedTask():
                 self._tasks.append(line)
                 self._unit = line
@@ -117,10 +122,12 @@ class _Writing:
         The last context stays until it is complete. A task's log may be written in several pieces,
         within one transaction.
         """
-        last = [] if is_last or self._receipts or self._tasks else self._contexts[-1:]
+        is_past = is_last or self._receipts or self._events or self._tasks
+        last = [] if is_past else self._contexts[-1:]
         self._write_contexts(self._contexts[: len(self._contexts) - len(last)])
         self._contexts = last
         self._write_receipts()
+        self._write_events()
         self._write_tasks()
         self._size = self._count = 0
         if self._unit is not None:
@@ -149,6 +156,14 @@ class _Writing:
             self._target.add_receipts(new)
         self.done.added.receipts += len(new)
         self.done.skipped.receipts += len(receipts) - len(new)
+
+    def _write_events(self) -> None:
+        events, self._events = self._events, []
+        there = self._target.events_there(events) if events else set()
+        if new := [line for line in events if line.name not in there]:
+            self._target.add_events(new)
+        self.done.added.events += len(new)
+        self.done.skipped.events += len(events) - len(new)
 
     def _write_tasks(self) -> None:
         tasks, records, pushes = self._tasks, self._records, self._pushes

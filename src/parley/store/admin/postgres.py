@@ -15,17 +15,20 @@ from parley.store.admin.admin import (
     SchemaStatus,
     Survey,
     context_rows,
+    event_row,
     head_row,
     lines_of,
     push_row,
     receipt_row,
     record_row,
     survey_of,
+    wait_rows,
 )
 from parley.store.admin.export_format import (
     ContextMessage,
     ContextValue,
     ExportedContext,
+    ExportedEvent,
     ExportedPush,
     ExportedReceipt,
     ExportedRecord,
@@ -38,6 +41,7 @@ from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.timers import EventCompleted, checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.pushes import suspended_of
 from parley.store.snapshot import StoredForm
@@ -50,7 +54,7 @@ ROWS_AT_ONCE = 200
 
 _CURSOR = queries("postgres", "cursor.sql")
 _READ = queries("shared", "admin.sql")
-_WRITE = queries("postgres", "admin.sql")
+_WRITE = queries("postgres", "pieces.sql", "admin.sql", "timers.sql")
 
 
 class PostgresAdmin:
@@ -195,6 +199,20 @@ class PostgresAdmin:
 
         return suspended_of(find, which)
 
+    def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; return whether it was not complete before."""
+        value = checked_event(key, value)
+        with self._connected() as connection:
+            connection.execute(self._write_sql["lock_events"], (agent, [key]))
+            values = {"agent": agent, "name": key, "value": value}
+            values["at"] = _one(connection, self._write_sql["now"])
+            cursor = connection.execute(self._write_sql["complete_event_outside"], values)
+            [(found,)] = cursor.fetchall()
+            connection.commit()
+        if found is not None and bytes(found) != value:
+            raise EventCompleted(agent, key)
+        return found is None
+
     @contextmanager
     def reading(self) -> Iterator[PostgresExportSource]:
         """Read the store as of the moment when this begins."""
@@ -277,6 +295,11 @@ class PostgresImportTarget:
         """Return the keys of those that the store has."""
         return self._named("receipts_there", [receipt.name for receipt in receipts])
 
+    def events_there(self, events: Sequence[ExportedEvent]) -> set[tuple[str, str]]:
+        """Return the keys of those that the store has."""
+        columns = [list(column) for column in zip(*[e.name for e in events], strict=True)]
+        return {(agent, name) for agent, name in self._find("events_there", columns)}
+
     def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         ids = [task.task_id for task in tasks]
@@ -299,14 +322,26 @@ class PostgresImportTarget:
         """Add receipts."""
         self._copy("add_receipts", [receipt_row(receipt) for receipt in receipts])
 
+    def add_events(self, events: Sequence[ExportedEvent]) -> None:
+        """Add events."""
+        self._copy("add_events", [event_row(event) for event in events])
+
     def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
         """Add tasks, in this order."""
         for task in tasks:
             self._keys[task.task_id] = next(self._new_keys)
             self._agents[task.task_id] = task.agent
             self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
-        rows = [(*head_row(self._keys[task.task_id], task), "", 1) for task in tasks]
+        rows = [(*head_row(self._keys[task.task_id], task), 1) for task in tasks]
         self._copy("add_tasks", rows)
+        if waits := wait_rows(self._keys, tasks):
+            # Nobody completes one of these events between this look and the commit.
+            for agent in sorted({row[1] for row in waits}):
+                names = sorted({row[2] for row in waits if row[1] == agent})
+                self._connection.execute(self._sql["lock_events"], (agent, names))
+            self._copy("add_waits", waits)
+            keys = sorted({row[0] for row in waits})
+            self._connection.execute(self._sql["wake_for_events"], (keys,))
 
     def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
         """Add records to logs."""

@@ -17,17 +17,20 @@ from parley.store.admin.admin import (
     SchemaStatus,
     Survey,
     context_rows,
+    event_row,
     head_row,
     lines_of,
     push_row,
     receipt_row,
     record_row,
     survey_of,
+    wait_rows,
 )
 from parley.store.admin.export_format import (
     ContextMessage,
     ContextValue,
     ExportedContext,
+    ExportedEvent,
     ExportedPush,
     ExportedReceipt,
     ExportedRecord,
@@ -37,11 +40,13 @@ from parley.store.admin.export_format import (
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.timers import checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, migrations, queries
 from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, SqliteFile, explain
-from parley.store.sqlite.operator import ask_to_resume, suspended_in
+from parley.store.sqlite.operator import ask_to_complete, ask_to_resume, suspended_in
+from parley.store.sqlite.timers import complete_in
 
 T = TypeVar("T")
 
@@ -161,6 +166,21 @@ class SqliteAdmin:
                 raise explain(error, self._path) from error
         return found
 
+    def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; return whether it was not complete before.
+
+        Asks the process that has the file open; without one, changes the file.
+        """
+        value = checked_event(key, value)
+        completed = ask_to_complete(self._path, agent, key, value)
+        if completed is not None:
+            return completed
+        with self._open() as file:
+            try:
+                return complete_in(file.writer, agent, key, value, now_ms())
+            except sqlite3.Error as error:
+                raise explain(error, self._path) from error
+
     @contextmanager
     def reading(self) -> Iterator[SqliteExportSource]:
         """Read the store as of the moment when this begins."""
@@ -252,6 +272,11 @@ class SqliteImportTarget:
         """Return the keys of those that the store has."""
         return set(self._find("receipts_there", [receipt.name for receipt in receipts]))
 
+    def events_there(self, events: Sequence[ExportedEvent]) -> set[tuple[str, str]]:
+        """Return the keys of those that the store has."""
+        found = self._find("events_there", [event.name for event in events])
+        return {(agent, name) for agent, name in found}
+
     def tasks_there(self, tasks: Sequence[ExportedTask]) -> set[str]:
         """Return the ids of those that the store has."""
         return {task_id for (task_id,) in self._find("tasks_there", [t.task_id for t in tasks])}
@@ -275,6 +300,10 @@ class SqliteImportTarget:
         """Add receipts."""
         self._add("add_receipt", [receipt_row(receipt) for receipt in receipts])
 
+    def add_events(self, events: Sequence[ExportedEvent]) -> None:
+        """Add events."""
+        self._add("add_event", [event_row(event) for event in events])
+
     def add_tasks(self, tasks: Sequence[ExportedTask]) -> None:
         """Add tasks, in this order."""
         for task in tasks:
@@ -283,6 +312,9 @@ class SqliteImportTarget:
             self._agents[task.task_id] = task.agent
             self._counts[task.agent, task.tenant, task.owner, task.state.value] += 1
         self._add("add_task", [head_row(self._keys[task.task_id], task) for task in tasks])
+        if waits := wait_rows(self._keys, tasks):
+            self._add("add_wait", waits)
+            self._add("wake_for_events", [(key,) for key in {row[0] for row in waits}])
 
     def add_records(self, records: Sequence[tuple[str, ExportedRecord]]) -> None:
         """Add records to logs."""

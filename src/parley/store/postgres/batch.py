@@ -17,7 +17,14 @@ from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.sql import filled, pieces, queries
-from parley.store.sql_engine.batch import Batch, Job, head_from_row, pushes_from_rows, scope_columns
+from parley.store.sql_engine.batch import (
+    Batch,
+    Job,
+    head_from_row,
+    owner_column,
+    pushes_from_rows,
+    scope_columns,
+)
 
 Columns = dict[str, Callable[[Any], bytes]]
 """Columns of rows, each with the function that makes an array of it."""
@@ -32,7 +39,7 @@ _HEAD: Columns = {
     **{"key": ints, "seq": ints, "sub": ints, "turn": ints, "epoch": ints, "turn_open": flags},
     **{"waiting": ints, "cancel_requested": flags, "holder": texts, "place": ints, "state": texts},
     **{"status_at": ints, "ended_at": ints, "messages": ints, "folded": ints},
-    **{"has_status_message": flags},
+    **{"has_status_message": flags, "wakes_at": ints},
 }
 _PUSH: Columns = {"id": texts, "revision": texts, "cursor": ints, "state": texts, "note": texts}
 _RECORD: Columns = {"turn": ints, "kind": texts, "at": ints, "payload": blobs}
@@ -57,6 +64,7 @@ _COLUMNS: dict[str, tuple[str, Columns]] = {
         "p",
         {"task": ints, "agent": texts, "config": blobs, "version": texts, "holder": texts, **_PUSH},
     ),
+    "waits": ("v", {"task": ints, "agent": texts, "name": texts}),
     "cursors": ("w", {"n": ints, "task_id": texts, **_PUSH}),
 }
 """The prefix of the parameters of each piece, and the columns of its rows."""
@@ -109,6 +117,7 @@ class PostgresBatch(Batch):
         self._exchanges: list[tuple[Any, ...]] = []
         self._put: dict[tuple[int, str, str], PushRecord] = {}
         self._cursors: dict[MovedPush, PushRecord] = {}
+        self._waits: list[tuple[int, str, str]] = []
 
     def load_heads(self, jobs: Sequence[Job]) -> None:
         """Load the heads that ``jobs`` need, and lock them if the batch is pessimistic."""
@@ -139,6 +148,22 @@ class PostgresBatch(Batch):
         self._exchanges += [
             (key, *scope_columns(scope), context_id, message) for message in messages
         ]
+
+    def is_complete(self, agent: str, keys: Sequence[str]) -> bool:
+        """Return whether one of some events is complete.
+
+        Nobody completes one of them before the batch, which is pessimistic, is written.
+        """
+        if not keys:
+            return False
+        assert self.pessimistic, "an append that waits for events is locked"
+        names = texts(sorted(keys))
+        self._connection.execute(self._sql["lock_events"], (agent, names))
+        return bool(self._connection.rows(self._sql["complete_events"], (agent, names))[0][0])
+
+    def set_waits(self, head: Head, keys: Sequence[str]) -> None:
+        """Set the events that a task waits for."""
+        self._waits += [(head.key, head.scope.agent, key) for key in keys or ("",)]
 
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations from the database."""
@@ -175,6 +200,7 @@ class PostgresBatch(Batch):
                 (key, agent, encode(push.config), push.version, push.lease_owner, *_push(push))
                 for (key, agent, _), push in self._put.items()
             ],
+            "waits": self._waits,
             "cursors": [
                 (n, moved.task_id, *_push(push))
                 for n, (moved, push) in enumerate(self._cursors.items())
@@ -223,8 +249,8 @@ def _head(h: Head) -> tuple[Any, ...]:
     # fmt: off
     return (
         h.key, h.seq, h.sub, h.turn, h.epoch, h.turn_open, h.waiting, h.cancel_requested,
-        h.lease_owner, h.queue_key, h.state.value, h.status_at, h.ended_at, h.messages, h.folded,
-        h.has_status_message,
+        owner_column(h), h.queue_key, h.state.value, h.status_at, h.ended_at, h.messages, h.folded,
+        h.has_status_message, h.wakes_at,
     )
     # fmt: on
 

@@ -1,4 +1,4 @@
-"""Removes old tasks, receipts and contexts from PostgreSQL, while others write.
+"""Removes old tasks, receipts, events and contexts from PostgreSQL, while others write.
 
 It has a connection of its own while there is something to remove. One replica at a time does it,
 under a lock that each piece asks for and never waits for. A piece locks only tasks that ended, and
@@ -95,6 +95,11 @@ def prune(pruner: Pruner, values: Mapping[str, Any], limit: int) -> int:
 def prune_receipts(pruner: Pruner, values: Mapping[str, Any]) -> int:
     """Remove a few old receipts; return how many."""
     return pruner.remove("prune_receipts", {**values, "limit": PRUNED_AT_ONCE})
+
+
+def prune_events(pruner: Pruner, values: Mapping[str, Any]) -> int:
+    """Remove a few old events that no task waits for; return how many."""
+    return pruner.remove("prune_events", {**values, "limit": PRUNED_AT_ONCE})
 
 
 def prune_contexts(pruner: Pruner, values: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,7 @@ import psycopg
 
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
+from parley.store.postgres import timers
 from parley.store.postgres.batch import PostgresBatch
 from parley.store.postgres.connection import Address, BoundedConnection, Texts, explain, texts
 from parley.store.postgres.heartbeat import Heartbeat
@@ -22,6 +24,7 @@ from parley.store.postgres.prune import (
     Pruner,
     prune,
     prune_contexts,
+    prune_events,
     prune_receipts,
 )
 from parley.store.postgres.reader import PostgresReadConnection
@@ -29,8 +32,10 @@ from parley.store.postgres.writer import BackgroundOperation, PostgresBatchWrite
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.errors import PrunedElsewhere, StoreUnavailable
 from parley.store.protocols.scope import Scope
+from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import Committed, LogPosition
+from parley.store.protocols.timers import EventCompleted, checked_event
 from parley.store.protocols.webhooks import PushRecord
 from parley.store.sql import queries
 from parley.store.sql_engine.batch import head_from_row, scope_columns
@@ -58,7 +63,7 @@ TIMEOUT_SECONDS = 15.0
 CLOSE_SECONDS = 1.0
 """How long ``close`` waits for pruning to stop."""
 
-_SQL = queries("postgres", "pieces.sql", "queries.sql", "replicas.sql", "prune.sql")
+_SQL = queries("postgres", "pieces.sql", "queries.sql", "replicas.sql", "timers.sql", "prune.sql")
 
 
 class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
@@ -226,6 +231,33 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
         )
         return is_set
 
+    async def wake(self, tasks: Mapping[str, int], now: int) -> int:
+        """Make sleeping tasks that are due claimable, each with its queue key."""
+        count: int = await self._run_in_background(partial(timers.wake, tasks=tasks, now=now))
+        return count
+
+    async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; the tasks that wait for it are due at once."""
+        value = checked_event(key, value)
+        values = {"agent": agent, "name": key, "value": value, "at": self.now()}
+        is_first, found = await self._run_in_background(
+            partial(timers.complete_event, values=values),
+            partial(timers.recover_completion, values=values),
+        )
+        if found is not None and bytes(found) != value:
+            raise EventCompleted(agent, key)
+        self._timers_changed(0)
+        completed: bool = is_first
+        return completed
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        if rows := await self._rows("secret", (name,)):
+            return bytes(rows[0][0])
+        fresh = os.urandom(SECRET_BYTES)
+        found: bytes = await self._run_in_background(partial(timers.secret, name=name, fresh=fresh))
+        return found
+
     async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""
         is_moved: bool = await self._submit(partial(_save_delivery, task_id=task_id, push=push))
@@ -261,7 +293,7 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
                 removed += count
                 if not count:
                     break
-            for prune_more in (prune_receipts, prune_contexts):
+            for prune_more in (prune_receipts, prune_events, prune_contexts):
                 while await self._pruning.run(partial(prune_more, values=values)):
                     pass
         except PrunedElsewhere:

@@ -39,6 +39,10 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``release`` gives up the lease: a later claim finishes what is left, in the order of
     ``queue_key`` (see ``Claims.claim_batch``). Without it the appending replica holds the lease
     while a turn is open.
+    ``wakes_at`` makes the task sleep until that time (ms; ``timers.NEVER``: for ever), with its
+    turn open: it needs ``release``. ``waits_for`` are the keys of the events that wake it earlier.
+    A task whose cancellation was requested stays awake, and one of whose events is complete is due
+    at once.
     ``exchange`` is added to the context's history, ``receipts`` are stored. ``pushes`` are stored
     too; their webhooks begin with the first event when the append creates the task, else after the
     last.
@@ -57,6 +61,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int | None = None
     release: bool = False
     queue_key: int = 0
+    wakes_at: int | None = None
+    waits_for: Sequence[str] = ()
     exchange: Sequence[Message] = ()
     receipts: Sequence[Receipt] = ()
     pushes: Sequence[PushRecord] = ()
@@ -66,8 +72,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A task as the store has it. ``task`` is the fold of its log up to ``seq``, with as much of
     its history and artifacts as was asked for.
 
-    ``lease_owner`` is the replica that may write to the task, empty for none. ``unsaved`` names the
-    artifacts whose stored form lacks something that the log has (see ``Fold``).
+    ``lease_owner`` is the replica that may write to the task, empty for none. ``wakes_at`` is set
+    while it sleeps. ``unsaved`` names the artifacts whose stored form lacks something that the log
+    has (see ``Fold``).
     """
 
     scope: Scope
@@ -79,6 +86,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     cancel_requested: bool
     lease_owner: str = ""
+    wakes_at: int | None = None
     unsaved: frozenset[str] = frozenset()
 
 

@@ -30,6 +30,11 @@ from parley.store.pushes import merge
 WriterId = tuple[str, int]
 """Who writes to a log: the task's id, and the epoch of its executor."""
 
+ASLEEP = "~"
+"""The lease owner of a sleeping task as a column: no replica, and none that a claim looks for. It
+sorts after the id of every replica.
+"""
+
 Operation = Callable[[Any], tuple[Any, Sequence[LoggedEvent]]]
 """Adds a change to a batch; returns its result, and the records to publish."""
 
@@ -142,6 +147,14 @@ class Batch(ABC):
             (key, r.seq, r.sub, r.turn, r.kind.value, r.at, r.payload) for r in records
         ]
 
+    @abstractmethod
+    def is_complete(self, agent: str, keys: Sequence[str]) -> bool:
+        """Return whether one of some events is complete; none is completed before the write."""
+
+    @abstractmethod
+    def set_waits(self, head: Head, keys: Sequence[str]) -> None:
+        """Set the events that a task waits for."""
+
     def add_stored_form(self, head: Head, payload: Payload) -> None:
         """Add what the append that led to ``head`` adds to the task's stored form."""
         first = head.messages - len(payload.messages) + 1
@@ -221,7 +234,7 @@ def head_from_row(row: Sequence[Any]) -> Head:
     """Return the head in a row with the columns of the query ``heads``."""
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
     turn_open, waiting, cancel_requested, epoch, ended_at, lease_owner, queue_key, *stored = rest
-    messages, has_status_message, folded = stored
+    messages, has_status_message, folded, wakes_at = stored
     return Head(
         key=key,
         task_id=task_id,
@@ -237,12 +250,23 @@ def head_from_row(row: Sequence[Any]) -> Head:
         cancel_requested=bool(cancel_requested),
         epoch=epoch,
         ended_at=ended_at,
-        lease_owner=lease_owner,
+        lease_owner=owner_in(lease_owner),
         queue_key=queue_key,
         messages=messages,
         has_status_message=bool(has_status_message),
         folded=folded,
+        wakes_at=wakes_at,
     )
+
+
+def owner_column(head: Head) -> str:
+    """Return a head's lease owner as a column."""
+    return head.lease_owner if head.wakes_at is None else ASLEEP
+
+
+def owner_in(column: str) -> str:
+    """Return the lease owner that a column has."""
+    return "" if column == ASLEEP else column
 
 
 def pushes_from_rows(rows: Sequence[Sequence[Any]]) -> list[PushRecord]:

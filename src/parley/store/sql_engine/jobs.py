@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from parley.store.events import LoggedEvent
-from parley.store.head import Payload, advance, unknown, with_claim
+from parley.store.head import Payload, advance, unknown, with_claim, with_event
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import Conflict
 from parley.store.protocols.scope import Scope
@@ -28,7 +28,11 @@ def append(batch: Batch, append: Append, payload: Payload) -> Applied:
     if append.pushes:
         pushes = batch.pushes_with(head, append.pushes, after=head.seq if before else 0)
     batch.check_receipts(head.scope, append.receipts)
+    if head.wakes_at is not None and batch.is_complete(head.scope.agent, append.waits_for):
+        head = with_event(head)
     head = batch.put_head(head)
+    if append.wakes_at is not None:
+        batch.set_waits(head, append.waits_for)
     batch.add_records(head.key, records)
     batch.add_stored_form(head, payload)
     if append.receipts:

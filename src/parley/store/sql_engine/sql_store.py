@@ -19,11 +19,19 @@ from parley.store.protocols.errors import StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import PAGE_BYTES, Append, LogPosition, TaskRecord
+from parley.store.protocols.timers import DueTask, TimersChanged
 from parley.store.protocols.webhooks import ActivePushes, PushRecord
 from parley.store.pushes import active_of
 from parley.store.snapshot import StoredTask, artifact_rows
 from parley.store.sql_engine import jobs
-from parley.store.sql_engine.batch import Job, Operation, WriterId, pushes_from_rows, scope_columns
+from parley.store.sql_engine.batch import (
+    Job,
+    Operation,
+    WriterId,
+    owner_in,
+    pushes_from_rows,
+    scope_columns,
+)
 from parley.store.sql_engine.group_commit import GroupWriter
 from parley.store.sql_engine.reader_pool import ReaderPool
 
@@ -51,6 +59,7 @@ class SqlTaskStore(ABC, Generic[C]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writing: GroupWriter | None = None
         self._reading: ReaderPool[C] | None = None
+        self._timers_changed: TimersChanged = _ignore
 
     @abstractmethod
     async def _rows(
@@ -67,18 +76,50 @@ class SqlTaskStore(ABC, Generic[C]):
         """The id of this user of the store; another at each ``open``."""
         return self._replica
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether reads or writes are under way."""
+        return self._writing is not None and self._writing.is_busy
+
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
         payload = payload_of(append)
         creates = append.expected_seq == 0
-        return self._submit(
+        future = self._submit(
             partial(jobs.append, append=append, payload=payload),
             task_id=append.task_id,
             creates=creates,
             writer=None if append.expected_seq is None else (append.task_id, append.epoch),
             size=payload.size,
-            is_locked=bool(append.pushes) and not creates,
+            is_locked=bool(append.waits_for) or (bool(append.pushes) and not creates),
         )
+        if append.wakes_at is not None:
+            future.add_done_callback(partial(self._asleep, append))
+        return future
+
+    def _asleep(self, append: Append, done: asyncio.Future[int]) -> None:
+        if append.wakes_at is not None and not done.cancelled() and done.exception() is None:
+            # One of its events may be complete.
+            self._timers_changed(0 if append.waits_for else append.wakes_at)
+
+    def listen_timers(self, changed: TimersChanged) -> None:
+        """Call ``changed`` whenever this process makes a task sleep, or completes an event."""
+        self._timers_changed = changed
+
+    async def next_wake(self, agents: Sequence[str]) -> int | None:
+        """Return the earliest time (ms) at which a task of these agents is due."""
+        at: int | None = (await self._rows("next_wake", (self._texts(agents),)))[0][0]
+        return at
+
+    async def due_tasks(self, agent: str, now: int, limit: int) -> Sequence[DueTask]:
+        """Return sleeping tasks that are due, the earliest first."""
+        rows = await self._rows("due_tasks", (agent, now, limit))
+        return [DueTask(task_id, Scope(*scope)) for task_id, *scope in rows]
+
+    async def event(self, agent: str, key: str) -> bytes | None:
+        """Return the value of an event, ``None`` until it is complete."""
+        rows = await self._rows("event", (agent, key))
+        return bytes(rows[0][0]) if rows else None
 
     async def load(
         self,
@@ -103,7 +144,7 @@ class SqlTaskStore(ABC, Generic[C]):
         if not rows:
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
-        canceling, lease_owner, *form = rest
+        canceling, lease_owner, wakes_at, *form = rest
         stored = stored_task_from_row(task_id, form)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
@@ -114,7 +155,8 @@ class SqlTaskStore(ABC, Generic[C]):
             waiting=waiting,
             epoch=epoch,
             cancel_requested=bool(canceling),
-            lease_owner=lease_owner,
+            lease_owner=owner_in(lease_owner),
+            wakes_at=wakes_at,
             unsaved=stored.unsaved,
         )
 
@@ -257,6 +299,10 @@ class SqlTaskStore(ABC, Generic[C]):
         return StoreUnavailable(f"{self._name}: the store is closed")
 
 
+def _ignore(at: int) -> None:
+    pass
+
+
 def list_values(query: TaskQuery) -> dict[str, Any]:
     """Return the values of the queries that list tasks; an empty ``state`` stands for all."""
     before_at, before_id = query.before or (LAST, "")
@@ -285,7 +331,7 @@ def positions_from_rows(rows: Sequence[Sequence[Any]]) -> list[LogPosition]:
             seq=seq,
             sub=sub,
             epoch=epoch,
-            lease_owner=lease_owner,
+            lease_owner=owner_in(lease_owner),
             waiting=waiting,
             cancel_requested=bool(canceling),
             ended=bool(has_ended),

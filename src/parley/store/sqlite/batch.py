@@ -16,7 +16,14 @@ from parley.store.head import Head
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord, PushState
-from parley.store.sql_engine.batch import Batch, Job, head_from_row, pushes_from_rows, scope_columns
+from parley.store.sql_engine.batch import (
+    Batch,
+    Job,
+    head_from_row,
+    owner_column,
+    pushes_from_rows,
+    scope_columns,
+)
 from parley.store.sqlite.file import SQL
 
 ROWS_AT_ONCE = 256
@@ -31,6 +38,9 @@ class SqliteBatch(Batch):
         self._receipts: list[tuple[Any, ...]] = []
         self._statements: list[tuple[str, Sequence[Any] | Mapping[str, Any]]] = []
         self._values: dict[tuple[str, ...], bytes | None] = {}
+        self._events: dict[tuple[str, str], bytes | None] = {}
+        self._waits: dict[tuple[str, str], list[str]] = {}
+        self._secrets: dict[str, bytes] = {}
         self.has_prune = False
 
     def load_heads(self, jobs: Sequence[Job]) -> None:
@@ -96,6 +106,47 @@ class SqliteBatch(Batch):
             self.add("remove_value", (*context, key))
         else:
             self.add("put_value", (*context, key, value))
+
+    def event(self, agent: str, key: str) -> bytes | None:
+        """Return the value of an event after what is in the batch so far."""
+        if (agent, key) not in self._events:
+            rows = self.read("event", (agent, key))
+            self._events[agent, key] = rows[0][0] if rows else None
+        return self._events[agent, key]
+
+    def is_complete(self, agent: str, keys: Sequence[str]) -> bool:
+        """Return whether one of some events is complete."""
+        return any([self.event(agent, key) is not None for key in keys])
+
+    def complete_event(self, agent: str, key: str, value: bytes) -> None:
+        """Complete an event."""
+        self._events[agent, key] = value
+        self.add("complete_event", (agent, key, self.at, value))
+
+    def set_waits(self, head: Head, keys: Sequence[str]) -> None:
+        """Set the events that a task waits for."""
+        self.add("remove_waits", (head.key,))
+        for key in keys:
+            self._waits.setdefault((head.scope.agent, key), []).append(head.task_id)
+            self.add("add_wait", (head.scope.agent, key, head.key))
+
+    def waiting_for(self, agent: str, key: str) -> list[Head]:
+        """Return the heads of the tasks that wait for an event, after the batch so far."""
+        found = read_heads(self.read("waiting_for_event", (agent, key))[0][0])
+        heads = {head.task_id: self.current_head(head) for head in found}
+        for task_id in self._waits.get((agent, key), ()):
+            if (head := self.head(task_id)) is not None:
+                heads[task_id] = head
+        return list(heads.values())
+
+    def secret(self, name: str, fresh: bytes) -> bytes:
+        """Return the secret of a name; ``fresh`` if there is none."""
+        if name not in self._secrets:
+            rows = self.read("secret", (name,))
+            self._secrets[name] = rows[0][0] if rows else fresh
+            if not rows:
+                self.add("add_secret", (name, fresh))
+        return self._secrets[name]
 
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations from the database."""
@@ -173,8 +224,8 @@ class SqliteBatch(Batch):
             if before is None:
                 counts[*scope_columns(head.scope), state] += 1
                 name = (head.key, task_id, *scope_columns(head.scope), head.context_id, *status)
-                position = (head.seq, head.sub, head.turn, *_work_columns(head)[:3], head.epoch)
-                lease = (head.ended_at, head.lease_owner, head.queue_key)
+                left, lease = _work_columns(head)[:3], _work_columns(head)[3:]
+                position = (head.seq, head.sub, head.turn, *left, head.epoch, head.ended_at)
                 added.append((*name, *position, *lease, *_stored_columns(head)))
                 continue
             has_new_state = head.state is not before.state
@@ -208,8 +259,9 @@ def read_heads(array: str) -> list[Head]:
 
 
 def _work_columns(head: Head) -> tuple[Any, ...]:
-    """Return the lease and the work left."""
-    return head.turn_open, head.waiting, head.cancel_requested, head.lease_owner, head.queue_key
+    """Return the work left and the lease, or when the task wakes up."""
+    work = (head.turn_open, head.waiting, head.cancel_requested)
+    return *work, owner_column(head), head.queue_key, head.wakes_at
 
 
 def _stored_columns(head: Head) -> tuple[Any, ...]:

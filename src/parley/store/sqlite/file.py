@@ -34,7 +34,7 @@ QUICK_CHECK_SECONDS = 2.0
 WAL_BYTES = 64 << 20
 
 SQL = filled(
-    queries("sqlite", "connection.sql", "queries.sql", "prune.sql"),
+    queries("sqlite", "connection.sql", "queries.sql", "prune.sql", "timers.sql"),
     {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
 )
 ADMIN_SQL = filled(

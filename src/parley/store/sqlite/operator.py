@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from parley.store.protocols.errors import StoreError, StoreUnavailable
+from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.pushes import suspended_of
 from parley.store.sqlite.file import ADMIN_SQL
@@ -28,12 +29,28 @@ logger = logging.getLogger(__name__)
 ASK_SECONDS = 60.0
 READ_SECONDS = 5.0
 
+_COMPLETES = b'{"completes":'
+
 Resume = Callable[[WebhookFilter], Awaitable[Sequence[SuspendedWebhook]]]
+Complete = Callable[[str, str, bytes], Awaitable[bool]]
+
+LONGEST_LINE = 2 * MAX_EVENT_BYTES
+"""The longest line of an operator: the value of an event as base64, and its names."""
+
+
+class EventCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Asks the process that has a store open to complete an event."""
+
+    completes: str
+    agent: str
+    value: bytes
 
 
 class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: Sequence[SuspendedWebhook] = ()
     error: str = ""
+    is_completed: bool = False
+    has_other_value: bool = False
 
 
 def socket_of(path: Path) -> Path:
@@ -47,9 +64,10 @@ class OperatorSocket:
     Where there can be no socket (Windows, a path too long), it does nothing.
     """
 
-    def __init__(self, path: Path, resume: Resume) -> None:
+    def __init__(self, path: Path, resume: Resume, complete: Complete) -> None:
         self._path = socket_of(path)
         self._resume = resume
+        self._complete = complete
         self._server: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
 
@@ -65,7 +83,9 @@ class OperatorSocket:
             os.fchmod(listening.fileno(), 0o600)
             listening.bind(str(self._path))
             self._path.chmod(0o600)
-            self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listening, limit=LONGEST_LINE
+            )
         except OSError as error:
             listening.close()
             logger.info("%s cannot be listened at (%s)", self._path, error)
@@ -100,12 +120,18 @@ class OperatorSocket:
 
     async def _answer(self, line: bytes) -> _Answer:
         try:
+            if line.startswith(_COMPLETES):
+                event = msgspec.json.decode(line, type=EventCompletion)
+                completed = await self._complete(event.agent, event.completes, event.value)
+                return _Answer(is_completed=completed)
             return _Answer(
                 resumed=await self._resume(msgspec.json.decode(line, type=WebhookFilter))
             )
+        except EventCompleted as error:
+            return _Answer(error=str(error), has_other_value=True)
         except msgspec.DecodeError:
             return _Answer(error="this process runs another version of Parley")
-        except StoreError as error:
+        except (StoreError, ValueError) as error:
             return _Answer(error=str(error))
 
 
@@ -121,6 +147,28 @@ def ask_to_resume(path: Path, which: WebhookFilter) -> Sequence[SuspendedWebhook
 
     Return ``None`` when no process listens. Raises ``StoreUnavailable``.
     """
+    answer = _ask(path, which, "look whether it is done with parley store webhooks list")
+    if answer is not None and answer.error:
+        raise StoreUnavailable(answer.error)
+    return None if answer is None else answer.resumed
+
+
+def ask_to_complete(path: Path, agent: str, key: str, value: bytes) -> bool | None:
+    """Ask the process that has a database open to complete an event; return whether that did it.
+
+    Return ``None`` when no process listens. Raises ``EventCompleted``, ``StoreUnavailable``.
+    """
+    answer = _ask(path, EventCompletion(key, agent, value), "do it again, which changes nothing")
+    if answer is None:
+        return None
+    if answer.has_other_value:
+        raise EventCompleted(agent, key)
+    if answer.error:
+        raise StoreUnavailable(answer.error)
+    return answer.is_completed
+
+
+def _ask(path: Path, question: msgspec.Struct, remedy: str) -> _Answer | None:
     if not hasattr(socket, "AF_UNIX"):
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -130,14 +178,10 @@ def ask_to_resume(path: Path, which: WebhookFilter) -> Sequence[SuspendedWebhook
         except OSError:
             return None
         try:
-            client.sendall(msgspec.json.encode(which) + b"\n")
+            client.sendall(msgspec.json.encode(question) + b"\n")
             with client.makefile("rb") as file:
-                answer = msgspec.json.decode(file.readline(), type=_Answer)
+                return msgspec.json.decode(file.readline(), type=_Answer)
         except (OSError, msgspec.DecodeError):
             raise StoreUnavailable(
-                f"{path}: the process that has it open gave no answer; look whether it is done "
-                "with parley store webhooks list"
+                f"{path}: the process that has it open gave no answer; {remedy}"
             ) from None
-    if answer.error:
-        raise StoreUnavailable(answer.error)
-    return answer.resumed

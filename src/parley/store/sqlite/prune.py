@@ -1,4 +1,4 @@
-"""Removes old tasks, receipts and contexts from SQLite, a piece at a time.
+"""Removes old tasks, receipts, events and contexts from SQLite, a piece at a time.
 
 Each function adds a piece to a batch: the writer does other jobs between two pieces.
 """
@@ -25,6 +25,14 @@ RECEIPTS_AT_ONCE = 500
 
 _STEPS = (10, 100, 1000, PRUNED_AT_ONCE // 200)
 """How many records of a log are sized at first, and then while there are more."""
+
+_OF_TASKS = (
+    "remove_tasks",
+    "remove_messages",
+    "remove_artifacts",
+    "remove_pushes",
+    "remove_waits_of",
+)
 
 _LAST_MARK = 2**31 - 1
 
@@ -62,7 +70,7 @@ def prune(
     for _, *scope, state, _, _ in removed:
         batch.count(Scope(*scope), state, -1)
     keys = msgspec.json.encode([key for key, *_ in removed]).decode()
-    for name in ("remove_tasks", "remove_messages", "remove_artifacts", "remove_pushes"):
+    for name in _OF_TASKS:
         batch.add(name, (keys,))
     key = removed[0][0]
     if len(removed) > 1 or key > _LAST_MARK:
@@ -90,6 +98,16 @@ def prune_receipts(batch: SqliteBatch, agent: str, before: int) -> Applied:
         values = {"agent": agent, "before": before}
         values |= {"records": RECEIPTS_AT_ONCE, "bytes": PRUNED_AT_ONCE}
         batch.add("remove_receipts", values)
+    return exist, ()
+
+
+def prune_events(batch: SqliteBatch, agent: str, before: int) -> Applied:
+    """Remove old events that no task waits for. The result is whether there may be more."""
+    [(exist,)] = batch.read("old_events", (agent, before))
+    if exist:
+        values = {"agent": agent, "before": before}
+        values |= {"records": RECEIPTS_AT_ONCE, "bytes": PRUNED_AT_ONCE}
+        batch.add("remove_events", values)
     return exist, ()
 
 

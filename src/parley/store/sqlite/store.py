@@ -17,8 +17,10 @@ from parley.model.tasks import Task
 from parley.store.events import now_ms
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.scope import Scope
+from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.task_lists import TaskPage, TaskQuery
 from parley.store.protocols.task_log import Committed, LogPosition
+from parley.store.protocols.timers import checked_event
 from parley.store.protocols.webhooks import (
     WEBHOOKS_AT_ONCE,
     PushRecord,
@@ -36,7 +38,7 @@ from parley.store.sql_engine.sql_store import (
     positions_from_rows,
     stored_task_from_row,
 )
-from parley.store.sqlite import jobs, prune
+from parley.store.sqlite import jobs, prune, timers
 from parley.store.sqlite.file import SQL, SqliteFile
 from parley.store.sqlite.operator import OperatorSocket, suspended_in
 from parley.store.sqlite.reader import SqliteReadConnection
@@ -118,7 +120,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         readers = [SqliteReadConnection(connection, file) for connection in file.readers]
         self._reading = ReaderPool(readers, yielder=yielder)
         self._file, self._loop = file, loop
-        self._operator = OperatorSocket(file.path, self._resume)
+        self._operator = OperatorSocket(file.path, self._resume, self.complete_event)
         await self._operator.open()
 
     async def close(self) -> None:
@@ -176,6 +178,25 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         is_set: bool = await self._submit(job)
         return is_set
 
+    async def wake(self, tasks: Mapping[str, int], now: int) -> int:
+        """Make sleeping tasks that are due claimable, each with its queue key."""
+        count: int = await self._submit(partial(timers.wake, tasks=tasks, now=now))
+        return count
+
+    async def complete_event(self, agent: str, key: str, value: bytes) -> bool:
+        """Complete an event; the tasks that wait for it are due at once."""
+        value = checked_event(key, value)
+        job = partial(timers.complete_event, agent=agent, key=key, value=value)
+        is_first: bool = await self._submit(job)
+        self._timers_changed(0)
+        return is_first
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        fresh = os.urandom(SECRET_BYTES)
+        found: bytes = await self._submit(partial(timers.secret, name=name, fresh=fresh))
+        return found
+
     async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""
         job = partial(jobs.save_delivery, task_id=task_id, push=push)
@@ -205,7 +226,7 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
             )
             count, more = await self._submit(job)
             removed += count
-        for prune_more in (prune.prune_receipts, prune.prune_contexts):
+        for prune_more in (prune.prune_receipts, prune.prune_events, prune.prune_contexts):
             while await self._submit(partial(prune_more, agent=agent, before=ended_before)):
                 pass
         return removed

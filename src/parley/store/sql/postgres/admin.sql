@@ -34,7 +34,25 @@ FROM STDIN;
 -- name: add_tasks
 COPY {schema}.tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, place, holder, version) FROM STDIN;
+    waiting, cancel_requested, epoch, ended_at, place, wakes_at, holder, version) FROM STDIN;
+
+-- name: events_there
+SELECT e.agent, e.name FROM unnest(%s::text[], %s::text[]) AS j (agent, name)
+JOIN {schema}.events e ON e.agent = j.agent AND e.name = j.name;
+
+-- name: add_events
+COPY {schema}.events (agent, name, at, value) FROM STDIN;
+
+-- name: add_waits
+COPY {schema}.event_waits (task, agent, name) FROM STDIN;
+
+-- name: wake_for_events
+-- Tasks that wait for an event which is complete here.
+UPDATE {schema}.tasks t SET wakes_at = 0
+WHERE t.key = ANY(%s) AND t.wakes_at IS NOT NULL AND EXISTS (
+    SELECT 1 FROM {schema}.event_waits w
+    JOIN {schema}.events e ON e.agent = w.agent AND e.name = w.name
+    WHERE w.task = t.key);
 
 -- name: count_tasks
 INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
@@ -98,7 +116,7 @@ WHERE NOT freed;
 -- name: free_tasks
 UPDATE {schema}.tasks SET version = version + 1, epoch = epoch + 1, holder = '', place = 0
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR waiting > 0 OR cancel_requested)
-    AND holder <> '';
+    AND holder <> '' AND wakes_at IS NULL;
 
 -- name: free_pushes
 UPDATE {schema}.pushes SET holder = '' WHERE state = 'active' AND holder <> '';

@@ -45,14 +45,14 @@ moved AS (
         turn_open = m.turn_open, waiting = m.waiting, cancel_requested = m.cancel_requested,
         holder = m.holder, place = m.place, state = m.state, status_at = m.status_at,
         ended_at = m.ended_at, messages = m.messages, folded = m.folded,
-        has_status_message = m.has_status_message
+        has_status_message = m.has_status_message, wakes_at = m.wakes_at
     FROM me, unnest(
         %(m_key)s, %(m_version)s, %(m_seq)s, %(m_sub)s, %(m_turn)s, %(m_epoch)s,
         %(m_turn_open)s, %(m_waiting)s, %(m_cancel_requested)s, %(m_holder)s, %(m_place)s,
         %(m_state)s, %(m_status_at)s, %(m_ended_at)s, %(m_messages)s, %(m_folded)s,
-        %(m_has_status_message)s)
+        %(m_has_status_message)s, %(m_wakes_at)s)
         AS m (key, version, seq, sub, turn, epoch, turn_open, waiting, cancel_requested, holder,
-            place, state, status_at, ended_at, messages, folded, has_status_message)
+            place, state, status_at, ended_at, messages, folded, has_status_message, wakes_at)
     WHERE t.key = m.key AND t.version = m.version
     RETURNING t.key)
 
@@ -62,19 +62,20 @@ created AS (
     INSERT INTO {schema}.tasks (
         key, version, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
         waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
-        has_status_message)
+        has_status_message, wakes_at)
     SELECT
         c.key, 1, c.task_id, c.agent, c.tenant, c.owner, c.context_id, c.seq, c.sub, c.turn,
         c.epoch, c.turn_open, c.waiting, c.cancel_requested, c.holder, c.place, c.state,
-        c.status_at, c.ended_at, c.messages, c.folded, c.has_status_message
+        c.status_at, c.ended_at, c.messages, c.folded, c.has_status_message, c.wakes_at
     FROM me, unnest(
         %(c_key)s, %(c_task_id)s, %(c_agent)s, %(c_tenant)s, %(c_owner)s, %(c_context_id)s,
         %(c_seq)s, %(c_sub)s, %(c_turn)s, %(c_epoch)s, %(c_turn_open)s, %(c_waiting)s,
         %(c_cancel_requested)s, %(c_holder)s, %(c_place)s, %(c_state)s, %(c_status_at)s,
-        %(c_ended_at)s, %(c_messages)s, %(c_folded)s, %(c_has_status_message)s)
+        %(c_ended_at)s, %(c_messages)s, %(c_folded)s, %(c_has_status_message)s,
+        %(c_wakes_at)s)
         AS c (key, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
             waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
-            has_status_message)
+            has_status_message, wakes_at)
     ON CONFLICT (task_id) DO NOTHING
     RETURNING key)
 
@@ -175,6 +176,22 @@ pushes AS (
     ON CONFLICT (task, id) DO UPDATE SET
         revision = excluded.revision, config = excluded.config, version = excluded.version,
         state = excluded.state, note = excluded.note, holder = excluded.holder)
+
+-- piece: waits
+-- The events that tasks wait for, in the place of those that they waited for before. A row with no
+-- name stands for a task that waits for none.
+unwaited AS (
+    DELETE FROM {schema}.event_waits w
+    USING (SELECT DISTINCT task FROM unnest(%(v_task)s) AS v (task)) v
+    WHERE w.task = v.task AND v.task IN (SELECT key FROM done) AND NOT EXISTS (
+        SELECT 1 FROM unnest(%(v_task)s, %(v_name)s) AS n (task, name)
+        WHERE n.task = w.task AND n.name = w.name)),
+waits AS (
+    INSERT INTO {schema}.event_waits (agent, name, task)
+    SELECT v.agent, v.name, v.task
+    FROM unnest(%(v_task)s, %(v_agent)s, %(v_name)s) AS v (task, agent, name)
+    WHERE v.name <> '' AND v.task IN (SELECT key FROM done)
+    ON CONFLICT DO NOTHING)
 
 -- piece: cursors
 -- The delivery cursors of webhooks, each if this replica holds it.

@@ -20,6 +20,7 @@ records AS (DELETE FROM {schema}.log l USING gone WHERE l.task = gone.key),
 messages AS (DELETE FROM {schema}.task_messages m USING gone WHERE m.task = gone.key),
 artifacts AS (DELETE FROM {schema}.task_artifacts a USING gone WHERE a.task = gone.key),
 pushes AS (DELETE FROM {schema}.pushes p USING gone WHERE p.task = gone.key),
+waits AS (DELETE FROM {schema}.event_waits w USING gone WHERE w.task = gone.key),
 counted AS (
     INSERT INTO {schema}.task_counts (agent, tenant, owner, state, slot, n)
     SELECT agent, tenant, owner, state, %(slot)s, -count(*) FROM gone
@@ -33,6 +34,17 @@ WITH gone AS (
         SELECT agent, tenant, owner, message_id FROM {schema}.receipts
         WHERE agent = %(agent)s AND at < %(before)s ORDER BY at LIMIT %(limit)s)
         AND at < %(before)s
+    RETURNING 1)
+SELECT count(*) FROM gone;
+
+-- name: prune_events
+-- Remove old events that no task waits for.
+WITH gone AS (
+    DELETE FROM {schema}.events WHERE (agent, name) IN (
+        SELECT agent, name FROM {schema}.events e
+        WHERE agent = %(agent)s AND at < %(before)s AND NOT EXISTS (
+            SELECT 1 FROM {schema}.event_waits w WHERE w.agent = e.agent AND w.name = e.name)
+        ORDER BY at LIMIT %(limit)s)
     RETURNING 1)
 SELECT count(*) FROM gone;
 

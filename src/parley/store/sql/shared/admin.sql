@@ -20,8 +20,17 @@ ORDER BY agent {c}, tenant {c}, owner {c}, message_id {c};
 SELECT key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at,
     CASE WHEN holder = '' AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
-        THEN place ELSE 0 END
+        THEN place ELSE 0 END,
+    wakes_at
 FROM {schema}tasks ORDER BY key;
+
+-- name: events
+SELECT agent, name, at, value FROM {schema}events ORDER BY agent {c}, name {c};
+
+-- name: event_waits
+-- The events that sleeping tasks wait for.
+SELECT w.task, w.name FROM {schema}event_waits w JOIN {schema}tasks t ON t.key = w.task
+WHERE t.wakes_at IS NOT NULL ORDER BY w.task, w.name {c};
 
 -- name: records
 SELECT task, seq, sub, turn, kind, at, payload FROM {schema}log ORDER BY task, seq, sub;
@@ -35,13 +44,22 @@ SELECT agent, state, CAST(sum(n) AS bigint) FROM {schema}task_counts
 GROUP BY agent, state HAVING sum(n) <> 0 ORDER BY agent {c}, state {c};
 
 -- name: under_way
--- Tasks with work left, by agent and by whether they have a lease owner, and since when.
+-- Tasks with work left that are awake, by agent and by whether they have a lease owner, and since
+-- when.
 SELECT agent, CASE WHEN holder = '' THEN 0 ELSE 1 END AS is_held, count(*), min(status_at)
 FROM {schema}tasks
 WHERE ended_at IS NULL AND (holder <> '' OR turn_open OR {waiting} OR cancel_requested)
-    AND (turn_open OR {waiting} OR cancel_requested)
+    AND (turn_open OR {waiting} OR cancel_requested) AND wakes_at IS NULL
 GROUP BY agent, CASE WHEN holder = '' THEN 0 ELSE 1 END
 ORDER BY agent {c}, 2;
+
+-- name: asleep
+-- Sleeping tasks by agent, and when the next of them wakes up.
+SELECT agent, count(*), min(wakes_at) FROM {schema}tasks
+WHERE wakes_at IS NOT NULL GROUP BY agent ORDER BY agent {c};
+
+-- name: count_events
+SELECT count(*) FROM {schema}events;
 
 -- name: count_pushes
 SELECT state, count(*) FROM {schema}pushes GROUP BY state ORDER BY state {c};
@@ -54,7 +72,7 @@ SELECT count(*) FROM {schema}receipts;
 
 -- name: agents
 SELECT agent FROM {schema}task_counts UNION SELECT agent FROM {schema}receipts
-UNION SELECT agent FROM {schema}contexts ORDER BY 1;
+UNION SELECT agent FROM {schema}contexts UNION SELECT agent FROM {schema}events ORDER BY 1;
 
 -- name: old_tasks
 SELECT count(*), CAST(coalesce(sum(seq), 0) AS bigint) FROM {schema}tasks

@@ -35,8 +35,25 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: add_task
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, place, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '');
+    waiting, cancel_requested, epoch, ended_at, place, wakes_at, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: events_there
+SELECT e.agent, e.name
+FROM json_each(?) j JOIN events e ON
+    e.agent = json_extract(j.value, '$[0]') AND e.name = json_extract(j.value, '$[1]');
+
+-- name: add_event
+INSERT INTO events (agent, name, at, value) VALUES (?, ?, ?, ?);
+
+-- name: add_wait
+-- A task that waits for an event, which may be complete here.
+INSERT INTO event_waits (task, agent, name) VALUES (?, ?, ?);
+
+-- name: wake_for_events
+UPDATE tasks SET wakes_at = 0 WHERE key = ? AND EXISTS (
+    SELECT 1 FROM event_waits w JOIN events e ON e.agent = w.agent AND e.name = w.name
+    WHERE w.task = tasks.key);
 
 -- name: count_tasks
 INSERT INTO task_counts (agent, tenant, owner, state, n) VALUES (?, ?, ?, ?, ?)

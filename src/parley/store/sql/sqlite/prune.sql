@@ -31,6 +31,9 @@ DELETE FROM task_artifacts WHERE task IN (SELECT value FROM json_each(?));
 -- name: remove_pushes
 DELETE FROM pushes WHERE task IN (SELECT value FROM json_each(?));
 
+-- name: remove_waits_of
+DELETE FROM event_waits WHERE task IN (SELECT value FROM json_each(?));
+
 -- name: remove_logs
 DELETE FROM log WHERE task IN (SELECT value FROM json_each(?));
 
@@ -68,6 +71,25 @@ DELETE FROM receipts WHERE (agent, tenant, owner, message_id) IN (
             SELECT agent, tenant, owner, message_id, at, length(reply) + 200 AS size FROM receipts
             WHERE agent = :agent AND at < :before
             ORDER BY at, tenant, owner, message_id LIMIT :records))
+    WHERE bytes < :bytes);
+
+-- name: old_events
+-- True if there are events from before a time that no task waits for.
+SELECT EXISTS (
+    SELECT 1 FROM events e WHERE agent = ? AND at < ? AND NOT EXISTS (
+        SELECT 1 FROM event_waits w WHERE w.agent = e.agent AND w.name = e.name));
+
+-- name: remove_events
+-- Remove the oldest of these, up to about ``bytes`` bytes, one at least.
+DELETE FROM events WHERE (agent, name) IN (
+    SELECT agent, name FROM (
+        SELECT agent, name, sum(size) OVER (
+            ORDER BY at, name ROWS UNBOUNDED PRECEDING) - size AS bytes
+        FROM (
+            SELECT agent, name, at, length(value) + 200 AS size FROM events e
+            WHERE agent = :agent AND at < :before AND NOT EXISTS (
+                SELECT 1 FROM event_waits w WHERE w.agent = e.agent AND w.name = e.name)
+            ORDER BY at, name LIMIT :records))
     WHERE bytes < :bytes);
 
 -- name: idle_contexts

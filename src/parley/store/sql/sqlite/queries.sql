@@ -8,7 +8,7 @@
 json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
-    folded))
+    folded, wakes_at))
 
 -- piece: active
 -- A task t is claimed or has work left. The same words are the condition of an index.
@@ -22,8 +22,9 @@ FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 -- name: add_heads
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message, folded)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    waiting, cancel_requested, epoch, ended_at, holder, place, wakes_at, messages,
+    has_status_message, folded)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- Heads that moved. An update rewrites the entry in every index of one of its columns, changed or
 -- not; hence four of them, by what changed.
@@ -35,7 +36,8 @@ seq = moved.seq, sub = moved.sub, turn = moved.turn, epoch = moved.epoch,
 
 -- piece: work
 turn_open = moved.turn_open, waiting = moved.waiting,
-    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place
+    cancel_requested = moved.cancel_requested, holder = moved.holder, place = moved.place,
+    wakes_at = moved.wakes_at
 
 -- name: move_heads
 -- Only the log grew.
@@ -59,8 +61,8 @@ FROM moved WHERE tasks.key = moved.key;
 -- The lease changed, or the work left.
 WITH moved (
     key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
-    cancel_requested, holder, place) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    cancel_requested, holder, place, wakes_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
     {position},
     {work}
@@ -70,8 +72,8 @@ FROM moved WHERE tasks.key = moved.key;
 -- Both, or the task ended.
 WITH moved (
     key, seq, sub, turn, epoch, messages, has_status_message, folded, turn_open, waiting,
-    cancel_requested, holder, place, state, status_at, ended_at) AS (
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    cancel_requested, holder, place, wakes_at, state, status_at, ended_at) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 UPDATE tasks SET
     {position},
     {work},
@@ -149,7 +151,7 @@ WHERE :artifacts AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kin
 -- A task's head and its stored form, unless it is of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    t.holder, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
+    t.holder, t.wakes_at, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
     {artifacts}, {tail}
 FROM tasks t
 WHERE t.task_id = :task_id AND (:any_scope
@@ -300,9 +302,9 @@ SELECT json_group_array(json_array(
 FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 
 -- name: release_tasks
--- Release the leases of the process before, and fence its writer.
+-- Release the leases of the process before, and fence its writer. Sleeping tasks sleep on.
 UPDATE tasks AS t INDEXED BY tasks_under_way SET epoch = epoch + 1, holder = '', place = 0
-WHERE {active} AND holder > '';
+WHERE {active} AND holder > '' AND holder < '~';
 
 -- name: release_pushes
 UPDATE pushes INDEXED BY pushes_held SET holder = ''

@@ -1,0 +1,265 @@
+"""``BoundAgent``: the client of another agent, bound to a turn (``turn.connect``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, cast
+
+from msgspec import UnsetType
+from msgspec.structs import replace
+
+from parley.agent.remote.addresses import address_of, card_of
+from parley.agent.remote.connections import SharedConnection
+from parley.agent.remote.message_exchange import MessageExchange, RemoteLink
+from parley.agent.remote.passing import Passing
+from parley.agent.remote.turn_calls import TurnCalls
+from parley.client.calls.event_stream import EventStream
+from parley.client.calls.service import RemoteService
+from parley.client.card.interface import declares
+from parley.client.card.resolver import Reference
+from parley.client.errors import Timeout
+from parley.client.message import Push, Sendable, compose
+from parley.client.remote_agent import RemoteAgent
+from parley.extensions.call_chain import CallChain
+from parley.model.extensions import CALL_CHAIN
+from parley.model.parts import Message, Part
+from parley.model.requests import SendMessageRequest
+from parley.model.service import A2AService
+from parley.model.tasks import Task, TaskState
+
+
+class MessageOptions(TypedDict, total=False):
+    """The options of ``RemoteAgent.send`` that say what is sent."""
+
+    context_id: str | None
+    task_id: str | None
+    task: Task | None
+    files: Sequence[str | Path | bytes | Part]
+    data: Any | UnsetType
+    metadata: dict[str, Any] | None
+    message_metadata: dict[str, Any] | None
+    references: Sequence[str | Task]
+    accepted_output_modes: Sequence[str]
+    push: Push | None
+    history_length: int | None
+
+
+class BoundAgent(RemoteAgent):
+    """Another agent, called by a turn: the ordinary client, whose messages are in the task's log.
+
+    A message and its id are logged before they are sent, the remote task's id as soon as it is
+    known, and the answer before it is returned. A further attempt at the turn, for the answer to a
+    question or after a crash, gets the logged answer, or asks for it, instead of sending again. If
+    a crash leaves open whether a message arrived, it is sent again with the same id: an agent with
+    idempotent sends runs it once.
+
+    Calls are identified by ``key``, else by their order among those of one agent in the turn.
+    Deadline, hop count and trace travel with each message; the caller of the turn does not.
+    Messages without a context go into one that belongs to the turn's own context and the ``key``.
+
+    When the turn's task is canceled or fails, the tasks that it began elsewhere are canceled,
+    except those of calls with ``cancel_remote=False``.
+
+    Errors are those of ``RemoteAgent``. Unless the function catches them, they fail the task, with
+    a message that does not quote them.
+    """
+
+    def __init__(
+        self, agent: RemoteAgent, reference: Reference, calls: TurnCalls, shared: SharedConnection
+    ) -> None:
+        # It shares the connections of ``agent``, and has a card and a context of its own.
+        vars(self).update(vars(agent))
+        self._http = None
+        self._remote = RemoteService(self._interfaces, agent.card, self._retry)
+        self.service = cast("A2AService", self._remote)
+        self._calls = calls
+        self._address = address_of(reference)
+        self._link = RemoteLink(self, self._address, card_of(reference, agent), calls, shared)
+        self._chains = declares(agent.card, CALL_CHAIN)
+        trace = calls.trace()
+        extensions = agent.context.extensions
+        self.context = replace(
+            agent.context,
+            extensions=extensions | {CALL_CHAIN} if self._chains else extensions,
+            traceparent=trace.traceparent,
+            tracestate=trace.tracestate,
+        )
+
+    @property
+    def address(self) -> str:
+        """The name under which the log knows the agent."""
+        return self._address
+
+    async def aclose(self) -> None:
+        """Give the connection back. Idempotent; the turn's end does it too."""
+        self.release()
+
+    def release(self) -> None:
+        """Give the connection back. Idempotent."""
+        shared, self._link.shared = self._link.shared, None
+        if shared is not None:
+            self._calls.connections.release(shared)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        pass_questions: bool = False,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        return_immediately: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Send a message once in the life of the task, and return the answer.
+
+        ``pass_questions`` asks the caller what the remote task asks (INPUT_REQUIRED,
+        AUTH_REQUIRED), sends it the answer, and returns when it has ended. ``progress`` passes its
+        status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
+        ``cancel_remote=False`` lets it go on when this task is canceled or fails. The other options
+        are those of ``RemoteAgent.send``.
+        """
+        name = self._calls.begin(self._address, key)
+        return await self.answer(
+            name,
+            message,
+            context_key=key or "",
+            pass_questions=pass_questions,
+            progress=progress,
+            artifacts=artifacts,
+            cancel_remote=cancel_remote,
+            return_immediately=return_immediately,
+            timeout=timeout,
+            **options,
+        )
+
+    async def answer(
+        self,
+        name: str,
+        message: Sendable | None,
+        *,
+        context_key: str = "",
+        pass_questions: bool = False,
+        progress: bool = False,
+        artifacts: bool = False,
+        cancel_remote: bool = True,
+        return_immediately: bool = False,
+        timeout: float | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> Task | Message:
+        """Send the message of a call whose name is known, and return the answer."""
+        if pass_questions and return_immediately:
+            raise ValueError(
+                "pass_questions waits for the remote task, and return_immediately does not: "
+                "give one of them"
+            )
+
+        def exchange(
+            turn: str,
+            message: Sendable | None,
+            options: MessageOptions,
+            *,
+            follows: Task | None = None,
+        ) -> MessageExchange:
+            passing = Passing(self._calls.attempt, name, progress=progress, artifacts=artifacts)
+            return MessageExchange(
+                self._link,
+                turn,
+                lambda: self._request_for(message, context_key, options),
+                passing=passing if progress or artifacts else None,
+                cancel=cancel_remote,
+                context_key=context_key,
+                immediate=return_immediately,
+                history_length=options.get("history_length"),
+                replays=turn == name,
+                follows=follows,
+            )
+
+        turn, questions = name, 0
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await exchange(name, message, options).run()
+                while pass_questions and isinstance(answer, Task) and answer.state.is_interrupted:
+                    questions += 1
+                    turn = f"{name}/{questions}"
+                    said = await self._calls.ask(answer, turn)
+                    left = await self._has_gone_on(answer, turn)
+                    answer = await exchange(
+                        turn,
+                        list(said.parts),
+                        _joining(answer, options),
+                        follows=answer if left else None,
+                    ).run()
+                return answer
+        except TimeoutError:
+            if timeout is None:
+                raise
+            call = self._calls.logged(turn, self._address)
+            raise Timeout(
+                f"{self.card.name} did not answer within {timeout:g} s",
+                task_id="" if call is None else call.task_id,
+            ) from None
+
+    def stream(
+        self,
+        message: Sendable | None = None,
+        *,
+        key: str | None = None,
+        cancel_remote: bool = True,
+        **options: Unpack[MessageOptions],
+    ) -> EventStream:
+        """Send a message once in the life of the task, and iterate over the events of its turn.
+
+        A further attempt at the turn gets the events again if the agent numbers them, else the
+        task as it is; of a call that is finished, the task or the message that was its answer.
+        """
+        name = self._calls.begin(self._address, key)
+        exchange = MessageExchange(
+            self._link,
+            name,
+            lambda: self._request_for(message, key or "", options),
+            passing=None,
+            cancel=cancel_remote,
+            context_key=key or "",
+            immediate=False,
+            history_length=options.get("history_length"),
+            replays=True,
+        )
+        return EventStream(exchange.events(), exchange.reader)
+
+    # -- what an exchange needs ----------------------------------------------------------------
+
+    async def _has_gone_on(self, task: Task, turn: str) -> bool:
+        """Return whether a task was authorised out of band (§7.6), and needs no message."""
+        if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self._address):
+            return False
+        return (await self.get(task.id, history_length=0)).state is not TaskState.AUTH_REQUIRED
+
+    async def _request_for(
+        self, message: Sendable | None, context_key: str, options: MessageOptions
+    ) -> SendMessageRequest:
+        """Return the request to log and to send."""
+        if not (options.get("context_id") or options.get("task_id") or options.get("task")):
+            context_id = await self._calls.context_id(self._address, context_key)
+            if context_id:
+                options = {**options, "context_id": context_id}
+        if self._chains:
+            chain = CallChain.says(await self._calls.chain())
+            options = {**options, "metadata": {**(options.get("metadata") or {}), **chain}}
+        return self._activation.apply(await compose(message, **options))
+
+
+def _joining(task: Task, options: MessageOptions) -> MessageOptions:
+    """Return the options of the message that answers a remote task's question."""
+    kept: MessageOptions = {"task": task, "context_id": task.context_id or None}
+    if "accepted_output_modes" in options:
+        kept["accepted_output_modes"] = options["accepted_output_modes"]
+    if "history_length" in options:
+        kept["history_length"] = options["history_length"]
+    return kept

@@ -1,0 +1,140 @@
+"""The connections to other agents that the turns of a host share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from parley.client.card.resolver import Reference
+from parley.client.connection import connect
+from parley.client.errors import ClientError
+from parley.client.remote_agent import RemoteAgent
+
+log = logging.getLogger("parley.agent")
+
+Connect = Callable[..., Awaitable[RemoteAgent]]
+"""Opens a connection: ``parley.connect``, or what stands in for it."""
+
+MAX_IDLE = 64
+"""How many connections are kept that no turn uses."""
+
+MAX_AGE = 300.0
+"""After how many seconds a connection is opened anew, with the agent's current card."""
+
+
+class SharedConnection:
+    """A connection and the number of its users. It is closed when it is retired and unused."""
+
+    def __init__(self, agent: RemoteAgent, held: Sequence[object]) -> None:
+        self.agent = agent
+        self.users = 0
+        self.retired = False
+        self.opened = asyncio.get_running_loop().time()
+        self._held = held  # keeps objects alive whose identity is in the key
+
+
+class Connections:
+    """Opens each connection once, for all turns that ask for the same agent in the same way.
+
+    ``connect`` opens them. ``aclose`` closes all of them; the next turn opens new ones.
+    """
+
+    def __init__(self, connect: Connect = connect) -> None:
+        self.connect = connect
+        self._shared: dict[Hashable, SharedConnection] = {}
+        self._of_calls: WeakValueDictionary[tuple[str, str], SharedConnection] = (
+            WeakValueDictionary()
+        )
+        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
+        self._retired: set[SharedConnection] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def acquire(self, reference: Reference, options: Mapping[str, Any]) -> SharedConnection:
+        """Return a connection, to be given to ``release``. Raises as ``connect`` does."""
+        key = (_frozen(reference), _frozen(options))
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            found = self._shared.get(key)
+            now = asyncio.get_running_loop().time()
+            if found is not None and (found.retired or now - found.opened > MAX_AGE):
+                del self._shared[key]
+                self.retire(found)
+                found = None
+            if found is None:
+                agent = await self.connect(reference, **options)
+                found = SharedConnection(agent, (reference, dict(options)))
+                self._shared[key] = found
+            found.users += 1
+        self._drop_idle()
+        return found
+
+    def note(self, task_id: str, call: str, shared: SharedConnection) -> None:
+        """Note the connection of a call: its credentials are needed to cancel what it began."""
+        self._of_calls[task_id, call] = shared
+
+    async def acquire_for(self, task_id: str, call: str, reference: Reference) -> SharedConnection:
+        """Return the connection of a call, or a new one: the process that made it may be gone."""
+        found = self._of_calls.get((task_id, call))
+        if found is None or found.retired:
+            return await self.acquire(reference, {})
+        found.users += 1
+        return found
+
+    def release(self, shared: SharedConnection) -> None:
+        """Give a connection back."""
+        shared.users -= 1
+        if shared.retired and not shared.users:
+            self._close(shared)
+        self._drop_idle()
+
+    def retire(self, shared: SharedConnection) -> None:
+        """Have the next turn open a new connection: this one is old, or leads nowhere."""
+        if shared.retired:
+            return
+        shared.retired = True
+        self._retired.add(shared)
+        if not shared.users:
+            self._close(shared)
+
+    async def aclose(self) -> None:
+        """Close all connections, those in use too."""
+        for shared in (*self._shared.values(), *self._retired):
+            self._close(shared)
+        self._shared.clear()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _drop_idle(self) -> None:
+        idle = [key for key, shared in self._shared.items() if not shared.users]
+        for key in idle[: max(0, len(idle) - MAX_IDLE)]:
+            self.retire(self._shared.pop(key))
+
+    def _close(self, shared: SharedConnection) -> None:
+        shared.retired = True
+        self._retired.discard(shared)
+        closing = asyncio.create_task(_close(shared.agent))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+async def _close(agent: RemoteAgent) -> None:
+    try:
+        await agent.aclose()
+    except (ClientError, OSError) as error:
+        log.warning("a connection to %r was not closed cleanly: %s", agent.card.name, error)
+
+
+def _frozen(value: Any) -> Hashable:
+    """Return a key that equals that of an equal value; objects count by their identity."""
+    if isinstance(value, Mapping):
+        return ("map", frozenset((name, _frozen(each)) for name, each in value.items()))
+    if isinstance(value, list | tuple):
+        return ("list", tuple(_frozen(each) for each in value))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value).__name__, value)

@@ -1,0 +1,279 @@
+"""One message to another agent and its answer, once in the life of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from parley.agent.remote.connections import SharedConnection
+from parley.agent.remote.passing import Passing
+from parley.agent.remote.turn_calls import IDENTIFY_SECONDS, TurnCalls
+from parley.client.calls.final_text import with_final_text
+from parley.client.calls.stream_reader import StreamReader
+from parley.client.calls.turn_events import turn_events
+from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
+from parley.client.remote_agent import RemoteAgent
+from parley.engine.turn.remote_calls import RemoteCall
+from parley.model.encoding import encode
+from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.parts import Message
+from parley.model.requests import SendMessageConfiguration, SendMessageRequest
+from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+LOGGED_BYTES = 1024 * 1024
+"""How large an answer may be to be kept in the log; a larger task is fetched again."""
+
+
+@dataclass(slots=True)
+class RemoteLink:
+    """An agent as a turn calls it: its client, its name in the log, its card if that is needed to
+    find it again, the turn's calls, and the connection while it is open.
+    """
+
+    agent: RemoteAgent
+    address: str
+    card: dict[str, Any] | None
+    calls: TurnCalls
+    shared: SharedConnection | None
+
+
+class MessageExchange:
+    """One message to another agent and its answer, once in the life of the task."""
+
+    def __init__(
+        self,
+        link: RemoteLink,
+        name: str,
+        compose: Callable[[], Awaitable[SendMessageRequest]],
+        *,
+        passing: Passing | None,
+        cancel: bool,
+        context_key: str,
+        immediate: bool,
+        history_length: int | None,
+        replays: bool,
+        follows: Task | None = None,
+    ) -> None:
+        self.reader = StreamReader(numbered=link.agent._numbered)
+        self.answer: Task | Message | None = None
+        self._link = link
+        self._agent = link.agent
+        self._calls = link.calls
+        self._name = name
+        self._compose = compose
+        self._passing = passing
+        self._cancel = cancel
+        self._context_key = context_key
+        self._immediate = immediate
+        self._history_length = history_length
+        self._replays = replays
+        self._follows = follows
+        self._said: Message | None = None
+        self._known = asyncio.Event()
+
+    async def run(self) -> Task | Message:
+        """Return the answer. If that is cancelled, the remote task's id is still waited for."""
+        work = asyncio.create_task(self._consume())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if not (self._known.is_set() or self._calls.attempt.finished):
+                waits = {asyncio.ensure_future(self._known.wait()), work}
+                await asyncio.wait(
+                    waits, timeout=IDENTIFY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+            raise
+        finally:
+            self._known.set()
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+        assert self.answer is not None
+        return self.answer
+
+    async def _consume(self) -> None:
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of the answer, and log what has to be found again."""
+        agent, calls, link = self._agent, self._calls, self._link
+        if link.shared is None:
+            raise ConnectionClosed("this connection was closed; call turn.connect again")
+        call = calls.logged(self._name, link.address)
+        is_new = call is None
+        if call is None:
+            call = await self._begin()
+            await calls.log(self._name, call)
+        elif call.answered:
+            yield self.reader.deliver(await self._logged_answer(call))
+            return
+        calls.connections.note(calls.attempt.runner.task_id, self._name, link.shared)
+        sending = calls.sending()
+        event: Event | None = None
+        try:
+            async with aclosing(self._source(call, is_new=is_new)) as events:
+                async for event in events:
+                    call = await self._identify(call, event)
+                    calls.identified(sending)
+                    self._known.set()
+                    if self._passing is not None:
+                        await self._passing.pass_on(event)
+                    if isinstance(event, Message):
+                        self.answer = event
+                    elif isinstance(event, Task | TaskStatusUpdateEvent):
+                        self._said = event.status.message or self._said
+                    yield event
+                    if self.answer is not None or self._immediate or self.reader.is_settled:
+                        break
+        except (A2AError, Unreachable) as error:
+            if isinstance(error, Unreachable) and link.shared is not None:
+                calls.connections.retire(link.shared)
+            if not call.task_id:  # refused, or not sent: there is nothing to cancel
+                await calls.log(self._name, replace(call, ended=True), durable=False)
+            raise
+        finally:
+            calls.identified(sending)
+        if event is None:
+            raise Disconnected(f"{agent.card.name} ended the answer before its first event")
+        await self._finish(call, event)
+
+    async def _begin(self) -> RemoteCall:
+        """Return the record of a call that is about to be made."""
+        link, follows = self._link, self._follows
+        request = None if follows is not None else await self._compose()
+        return RemoteCall(
+            address=link.address,
+            card=link.card,
+            request=request,
+            task_id=follows.id if follows is not None else _sent_ids(request)[0],
+            context_id=follows.context_id if follows is not None else _sent_ids(request)[1],
+            cancel=self._cancel,
+        )
+
+    async def _finish(self, call: RemoteCall, last: Event) -> None:
+        """Log the answer."""
+        if self.answer is None and self._immediate and isinstance(last, Task):
+            self.answer = last
+        elif self.answer is None:
+            task = await self._agent.wait(call.task_id, history_length=self._history_length)
+            self.answer = with_final_text(task, self._said, self.reader.before)
+        answer = self.answer
+        is_message = isinstance(answer, Message)
+        fits = is_message or len(encode(answer)) <= LOGGED_BYTES
+        await self._calls.log(
+            self._name,
+            replace(
+                call,
+                request=None,
+                answered=True,
+                message=answer if isinstance(answer, Message) else None,
+                task=answer if isinstance(answer, Task) and fits else None,
+                ended=isinstance(answer, Message) or answer.state.is_terminal,
+            ),
+        )
+
+    async def _logged_answer(self, call: RemoteCall) -> Event:
+        """Return the answer that the log has, or that it left out for its size."""
+        answer = call.message or call.task
+        if answer is None:
+            answer = await self._agent.get(call.task_id, history_length=self._history_length)
+        self.answer = answer
+        return answer
+
+    async def _identify(self, call: RemoteCall, event: Event) -> RemoteCall:
+        """Log the remote task's id once it is known, and remember its context."""
+        before = call.context_id
+        task_id = call.task_id if isinstance(event, Message) else _task_id(event)
+        if task_id != call.task_id:
+            call = replace(call, request=None, task_id=task_id, context_id=event.context_id)
+            await self._calls.log(self._name, call, durable=False)
+        elif not isinstance(event, Message):
+            return call
+        if event.context_id and event.context_id != before:
+            await self._calls.keep_context(self._link.address, self._context_key, event.context_id)
+        return call
+
+    # -- where the events come from ------------------------------------------------------------
+
+    def _source(self, call: RemoteCall, *, is_new: bool) -> AsyncGenerator[Event, None]:
+        if call.request is not None and (is_new or not call.task_id):
+            return self._sent(call)
+        if call.request is None:
+            return self._followed(call.task_id, replays=self._replays)
+        return self._continued(call)
+
+    async def _sent(self, call: RemoteCall) -> AsyncGenerator[Event, None]:
+        """Send the message, and yield the events of its turn."""
+        agent, request = self._agent, call.request
+        assert request is not None
+        if self._immediate:
+            configuration = replace(
+                request.configuration or SendMessageConfiguration(), return_immediately=True
+            )
+            request = replace(request, configuration=configuration)
+            yield self.reader.deliver(await agent.service.send_message(request, agent.context))
+            return
+
+        async def composed() -> SendMessageRequest:
+            return request
+
+        events = turn_events(
+            agent.service,
+            agent.context,
+            composed,
+            self.reader,
+            streams=agent._streams,
+            repeatable=agent._repeatable,
+            retry=agent._retry,
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def _continued(self, call: RemoteCall) -> AsyncGenerator[Event, None]:
+        """Go on with a message to a remote task that may have got it, or not."""
+        assert call.request is not None
+        send = self._agent._repeatable
+        if not send:
+            task = await self._agent.get(call.task_id)
+            sent = call.request.message.message_id
+            has_message = any(message.message_id == sent for message in task.history)
+            send = task.state.is_interrupted and not has_message
+        async with aclosing(
+            self._sent(call) if send else self._followed(call.task_id, replays=False)
+        ) as events:
+            async for event in events:
+                yield event
+
+    async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
+        """Yield the events of a remote task from an earlier attempt: those that are left."""
+        agent = self._agent
+        if agent._streams and not self._immediate:
+            after = 0 if replays and agent._numbered else None
+            try:
+                async with agent.subscribe(task_id, after=after) as stream:
+                    async for event in stream:
+                        yield self.reader.deliver(event)
+                        if self.reader.is_settled:
+                            return
+            except UnsupportedOperationError:
+                pass  # it has ended, and is not streamed any more
+        if self._immediate:
+            yield self.reader.deliver(await agent.get(task_id))
+        else:
+            yield self.reader.deliver(await agent.wait(task_id))
+
+
+def _sent_ids(request: SendMessageRequest | None) -> tuple[str, str]:
+    return (request.message.task_id, request.message.context_id) if request else ("", "")
+
+
+def _task_id(event: Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> str:
+    return event.id if isinstance(event, Task) else event.task_id

@@ -1,0 +1,149 @@
+"""The calls of other agents in one attempt at a turn: their names, chain, contexts, questions."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import Counter
+
+from msgspec.structs import replace
+
+from parley.agent.remote.connections import Connections
+from parley.engine.answer import Answer
+from parley.engine.call_chain import chain_id
+from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.remote_calls import RemoteCall
+from parley.extensions.call_chain import MAX_PATH, Chain
+from parley.model.parts import Message, Part, Role
+from parley.model.service import TraceContext
+from parley.model.struct import Timestamp
+from parley.model.tasks import Task
+from parley.model.uuid7 import new_id
+
+IDENTIFY_SECONDS = 2.0
+"""How long a turn that ends waits for the ids of the tasks that it has just begun elsewhere."""
+
+
+class TurnCalls:
+    """What the calls of one attempt have in common. Made by the turn's first call."""
+
+    def __init__(self, attempt: Attempt, connections: Connections) -> None:
+        self.attempt = attempt
+        self.connections = connections
+        self._own_id = ""
+        self._counts: Counter[str] = Counter()
+        self._unidentified: set[asyncio.Event] = set()
+
+    # -- names and records ---------------------------------------------------------------------
+
+    def begin(self, address: str, key: str | None) -> str:
+        """Return the name of a call in the log: its key, or its number among those of the agent.
+
+        Raises ``ValueError`` for a key that this turn has used.
+        """
+        if key is None:
+            self._counts[address] += 1
+            key = f"{address}#{self._counts[address]}"
+        elif not key:
+            raise ValueError("the key of a call is text that names it; leave it out for its number")
+        self.attempt.begin_call(key)
+        return key
+
+    def logged(self, name: str, address: str) -> RemoteCall | None:
+        """Return what the log has of a call. Raises ``ValueError`` if it went to another agent."""
+        found = self.attempt.logged_call(name)
+        if found is not None and found.address != address:
+            raise ValueError(
+                f"the call {name!r} went to {found.address} in an earlier attempt, and now goes to "
+                f"{address}; a key names one call, so that its answer can be found again"
+            )
+        return found
+
+    async def log(self, name: str, call: RemoteCall, *, durable: bool = True) -> None:
+        """Log a call, and wait until that is durable, if asked to."""
+        await self.attempt.log_call(name, call, durable=durable)
+
+    # -- calls that the log cannot find again yet ----------------------------------------------
+
+    def sending(self) -> asyncio.Event:
+        """Return an event to be set when the task of a message that is sent now is known."""
+        event = asyncio.Event()
+        self._unidentified.add(event)
+        return event
+
+    def identified(self, event: asyncio.Event) -> None:
+        """The task of a message is known, or there will be none."""
+        event.set()
+        self._unidentified.discard(event)
+
+    # -- what travels with a message -----------------------------------------------------------
+
+    async def chain(self) -> Chain:
+        """Return the chain of calls that a message from this turn belongs to."""
+        runner, inbound = self.attempt.runner, self.attempt.request.chain or Chain()
+        if not self._own_id:
+            self._own_id = await chain_id(runner.store, runner.scope.agent)
+        at = runner.deadline_at
+        return Chain(
+            hops=inbound.hops + 1,
+            deadline=None if at is None else Timestamp.from_milliseconds(at),
+            path=(*inbound.path, self._own_id)[-MAX_PATH:],
+        )
+
+    def trace(self) -> TraceContext:
+        """Return the trace of a connection: a child of the turn's; none if the turn has none."""
+        trace = self.attempt.request.trace
+        if not trace:
+            return trace
+        version, trace_id, _, *rest = trace.traceparent.split("-")
+        return replace(
+            trace, traceparent="-".join([version, trace_id, secrets.token_hex(8), *rest])
+        )
+
+    # -- contexts ------------------------------------------------------------------------------
+
+    async def context_id(self, address: str, key: str) -> str:
+        """Return the remote context of this turn's context; empty if there is none yet."""
+        runner = self.attempt.runner
+        found = await runner.store.get_value(
+            runner.scope, runner.context_id, _context_key(address, key)
+        )
+        return "" if found is None else found.decode()
+
+    async def keep_context(self, address: str, key: str, context_id: str) -> None:
+        """Remember the remote context of this turn's context, unless another call was first."""
+        runner = self.attempt.runner
+        await runner.store.compare_and_set(
+            runner.scope, runner.context_id, _context_key(address, key), None, context_id.encode()
+        )
+
+    # -- questions -----------------------------------------------------------------------------
+
+    async def ask(self, task: Task, name: str) -> Answer:
+        """Ask the caller what a remote task asks, and return the answer, in this turn or a later.
+
+        The parts are passed on unchanged. Calls that are being sent first learn their tasks: the
+        function ends here, and its next run has to find them.
+        """
+        if self._unidentified:
+            waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
+            try:
+                await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+        question = task.status.message
+        active = self.attempt.request.extensions
+        content = Message(
+            message_id=new_id(),
+            role=Role.AGENT,
+            parts=question.parts if question is not None else (Part(text="What do you want?"),),
+            extensions=tuple(u for u in question.extensions if u in active) if question else (),
+        )
+        return await self.attempt.ask(task.state, content, f"call:{name}")
+
+
+def _context_key(address: str, key: str) -> str:
+    digest = hashlib.sha256(f"{address}\n{key}".encode()).hexdigest()
+    return f"urn:parley:remote-context:{digest[:32]}"

@@ -1,0 +1,100 @@
+"""The chain of calls that a message belongs to (``docs/extensions/call-chain.md``).
+
+This reads and writes the value: ``engine.call_chain`` checks it, and ``agent.remote`` extends it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parley.model.errors import FieldViolation, InvalidParamsError
+from parley.model.extensions import CALL_CHAIN, Carrier, Extension
+from parley.model.struct import A2AStruct, Timestamp
+
+MAX_PATH = 64
+"""How many agents a path may hold."""
+
+MAX_ID = 128
+"""How many characters the id of an agent in a path may have."""
+
+
+class Chain(A2AStruct, frozen=True, kw_only=True):
+    """The chain of calls that led to a message.
+
+    ``hops`` is the number of agents that called each other so far, ``path`` their opaque ids, the
+    first caller first. ``deadline`` is when the answer is of no more use.
+    """
+
+    hops: int = 0
+    deadline: Timestamp | None = None
+    path: tuple[str, ...] = ()
+
+
+class CallChain(Extension):
+    """A message says how many agents called each other before, which, and until when."""
+
+    uri = CALL_CHAIN
+    description = "Deadline and hop count of a chain of agents that call each other."
+
+    @classmethod
+    def of(cls, carrier: Carrier) -> Chain | None:
+        """Return the chain of a request, if it has one. Raises ``InvalidParamsError``."""
+        value = (carrier.metadata or {}).get(cls.uri)
+        return None if value is None else cls.read(value)
+
+    @classmethod
+    def read(cls, value: object) -> Chain:
+        """Return the chain that ``says`` wrote under the URI. Raises ``InvalidParamsError``."""
+        if not isinstance(value, dict):
+            raise _invalid("", "expected an object with hops, deadline and path")
+        return Chain(
+            hops=_hops(value.get("hops", 0)),
+            deadline=_deadline(value.get("deadline")),
+            path=_path(value.get("path", [])),
+        )
+
+    @classmethod
+    def says(cls, data: Chain) -> dict[str, Any]:
+        """Return a chain as metadata."""
+        value: dict[str, Any] = {"hops": data.hops}
+        if data.deadline is not None:
+            value["deadline"] = str(data.deadline)
+        if data.path:
+            value["path"] = list(data.path)
+        return {cls.uri: value}
+
+
+def _hops(value: object) -> int:
+    # A number in metadata may have gone through a double.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1_000_000:
+        raise _invalid(".hops", "expected a whole number, 0 or more")
+    return value
+
+
+def _deadline(value: object) -> Timestamp | None:
+    if value is None:
+        return None
+    try:
+        return Timestamp.parse(value if isinstance(value, str) else "")
+    except ValueError:
+        raise _invalid(
+            ".deadline", "expected a timestamp such as 2026-01-31T12:00:00.000Z"
+        ) from None
+
+
+def _path(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_PATH:
+        raise _invalid(".path", f"expected a list of at most {MAX_PATH} ids")
+    for each in value:
+        if not isinstance(each, str) or not 0 < len(each) <= MAX_ID:
+            raise _invalid(".path", f"expected ids of 1 to {MAX_ID} characters")
+    return tuple(value)
+
+
+def _invalid(member: str, description: str) -> InvalidParamsError:
+    path = f"metadata.{CALL_CHAIN}{member}"
+    return InvalidParamsError(
+        f"{path}: {description}", violations=(FieldViolation(path, description),)
+    )

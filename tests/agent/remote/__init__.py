@@ -1,0 +1,1 @@
+"""Turns that call other agents."""

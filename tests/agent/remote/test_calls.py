@@ -1,0 +1,553 @@
+"""Calls of other agents: once in the life of a task, with questions, progress and errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import parley
+from parley import (
+    A2AError,
+    Agent,
+    BlockingTurn,
+    Message,
+    Part,
+    RemoteTaskFailed,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+    Turn,
+)
+from parley.agent.remote import message_exchange
+from parley.client.errors import Timeout
+from parley.model.errors import UnsupportedOperationError
+from parley.store.events import RecordKind, StepResult
+from parley.store.memory import MemoryTaskStore
+from tests.polling import let_time_pass, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Counted:
+    """An agent that counts its runs. It asks for what its text names, and says what it was told."""
+
+    def __init__(self, name: str, *, streaming: bool = True) -> None:
+        self.runs: list[str] = []
+        self.contexts: list[str] = []
+        self.turns: list[str] = []
+        self.agent = Agent(name, streaming=streaming)
+
+        @self.agent.skill
+        async def work(turn: Turn) -> str:
+            """Does what its text says."""
+            self.turns.append(turn.text)
+            if turn.number == 1:
+                self.runs.append(turn.text)
+                self.contexts.append(turn.context_id)
+            match turn.text.split():
+                case ["ask", question]:
+                    return f"{name} was told {(await turn.ask(question)).text}"
+                case ["authorise", what]:
+                    return f"{name} got {(await turn.require_auth(what)).text}"
+                case ["fail", why]:
+                    turn.fail(why)
+                case ["wait"]:
+                    await turn.working("waiting")
+                    await asyncio.Event().wait()
+            return f"{name} did {turn.text}"
+
+
+async def test_two_agents_work_at_once_and_a_question_goes_up_and_its_answer_down(
+    serve: Any, talk_to: Any
+) -> None:
+    flights, hotels = Counted("Flights"), Counted("Hotels")
+    urls = [await serve(flights.agent), await serve(hotels.agent)]
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Plans a trip."""
+        flight, hotel = await asyncio.gather(
+            turn.delegate(urls[0], "ask When?"), turn.delegate(urls[1], "book")
+        )
+        return f"{flight.text}; {hotel.text}"
+
+    remote = await talk_to(planner)
+    task = await remote.send("Rome")
+    assert task.state is TaskState.INPUT_REQUIRED
+    assert task.status.message.text == "When?"
+    task = await remote.send("Monday", task=task)
+    assert task.state is TaskState.COMPLETED
+    assert task.text == "Flights was told Monday; Hotels did book"
+    assert flights.runs == ["ask When?"]
+    assert hotels.runs == ["book"]
+
+
+async def test_two_agents_that_both_ask_are_answered_one_after_the_other(
+    serve: Any, talk_to: Any
+) -> None:
+    first, second = Counted("First"), Counted("Second")
+    urls = [await serve(first.agent), await serve(second.agent)]
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Asks twice."""
+        answers = await asyncio.gather(
+            turn.delegate(urls[0], "ask One?"), turn.delegate(urls[1], "ask Two?")
+        )
+        return "; ".join(answer.text for answer in answers)
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    for _ in range(2):
+        assert task.state is TaskState.INPUT_REQUIRED
+        task = await remote.send(f"for {task.status.message.text}", task=task)
+    assert task.text == "First was told for One?; Second was told for Two?"
+    assert (first.runs, second.runs) == (["ask One?"], ["ask Two?"])
+
+
+async def test_a_typed_question_is_passed_up_unchanged_and_its_answer_down(
+    serve: Any, talk_to: Any
+) -> None:
+    form = Part(data={"schema": {"type": "object"}}, media_type="application/schema+json")
+    asking, planner = Agent("Asking"), Agent("Planner")
+
+    @asking.skill
+    async def ask(turn: Turn) -> str:
+        """Asks for data."""
+        return str((await turn.ask([Part(text="Which?"), form])).parts[0].data)
+
+    url = await serve(asking)
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Delegates."""
+        return (await turn.delegate(url, "go")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.status.message.parts == (Part(text="Which?"), form)
+    task = await remote.send(task=task, data={"from": "2026-05-01"})
+    assert task.text == "{'from': '2026-05-01'}"
+
+
+async def test_authorisation_is_passed_up_and_a_message_goes_down(serve: Any, talk_to: Any) -> None:
+    bank = Counted("Bank")
+    url = await serve(bank.agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Pays."""
+        return (await turn.delegate(url, "authorise payment")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.AUTH_REQUIRED
+    assert task.status.message.text == "payment"
+    task = await remote.send("code 1234", task=task)
+    assert task.text == "Bank got code 1234"
+
+
+async def test_authorisation_out_of_band_needs_no_message_to_the_remote_agent(
+    serve: Any, talk_to: Any
+) -> None:
+    allowed = asyncio.Event()
+    bank, planner = Agent("Bank"), Agent("Planner")
+
+    @bank.skill
+    async def pay(turn: Turn) -> str:
+        """Waits for authorisation."""
+        await turn.require_auth("Open https://bank.example", until=allowed.wait())
+        return "paid"
+
+    url = await serve(bank)
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Pays."""
+        return (await turn.delegate(url, "pay")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.AUTH_REQUIRED
+    allowed.set()
+    task = await remote.send("done", task=task)
+    assert (task.state, task.text) == (TaskState.COMPLETED, "paid")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_further_attempt_gets_the_logged_answers(
+    serve: Any, talk_to: Any, streaming: bool
+) -> None:
+    other = Counted("Other", streaming=streaming)
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+    seen: list[list[str]] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Calls in each of its ways, and asks in between."""
+        async with turn.connect(url) as remote:
+            answers = [await remote.send("one"), await remote.send("two", key="second")]
+            stream = remote.stream("three")
+            events = [event async for event in stream]
+            answers.append(await remote.get(stream.task_id) if stream.task_id else events[-1])
+        seen.append([answer.text for answer in answers])
+        return (await turn.ask("And?")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    await remote.send("done", task=task)
+    assert seen == [["Other did one", "Other did two", "Other did three"]] * 2
+    assert other.runs == ["one", "two", "three"]
+
+
+async def test_the_message_is_in_the_log_before_it_is_sent(serve: Any, talk_to: Any) -> None:
+    other, planner = Agent("Other"), Agent("Planner")
+    found: list[tuple[str, str]] = []
+
+    store = MemoryTaskStore()
+
+    async def logged(task_id: str) -> list[Any]:
+        records = await store.private_records(task_id, [RecordKind.REMEMBERED])
+        return [record.event for record in records]
+
+    async def in_log(task_id: str) -> str:
+        return "".join(bytes(e.value).decode() for e in await logged(task_id))
+
+    @other.skill
+    async def work(turn: Turn) -> str:
+        """Looks into the log of its caller."""
+        found.append((turn.message.message_id, await in_log(turn.text)))
+        return "done"
+
+    url = await serve(other)
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Tells which task calls."""
+        await turn.delegate(url, turn.task_id)
+        return turn.task_id
+
+    remote = await talk_to(planner, store=store)
+    task = await remote.send("go")
+    ((message_id, log),) = found
+    assert message_id in log
+    events = await logged(task.id)
+    assert next(e.key for e in events if isinstance(e, StepResult)) == f"call:{url}#1"
+    assert b'"answered":true' in bytes(events[-1].value)
+
+
+async def test_tasks_of_one_context_call_in_one_remote_context(serve: Any, talk_to: Any) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Calls three times."""
+        await turn.delegate(url, "one")
+        await turn.delegate(url, "two")
+        await turn.delegate(url, "three", key="aside")
+        return "done"
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    await remote.send("again", context_id=task.context_id)
+    await remote.send("elsewhere")
+    one, two, aside, *rest = other.contexts
+    assert one == two
+    assert aside != one
+    assert rest[:3] == [one, one, aside]
+    assert not {one, aside} & set(rest[3:])
+    assert rest[3] == rest[4] != rest[5]
+
+
+async def test_progress_and_artifacts_are_passed_on_as_they_come(serve: Any, talk_to: Any) -> None:
+    writer, planner = Agent("Writer"), Agent("Planner")
+
+    @writer.skill
+    async def write(turn: Turn) -> AsyncIterator[str]:
+        """Streams."""
+        await turn.working("thinking")
+        yield "once "
+        await let_time_pass(0.01)
+        yield "upon"
+
+    url = await serve(writer)
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Passes all on."""
+        await turn.delegate(url, "write", progress=True, artifacts=True)
+        return "done"
+
+    remote = await talk_to(planner)
+    events = [event async for event in remote.stream("go")]
+    said = [e.status.message for e in events if isinstance(e, TaskStatusUpdateEvent)]
+    assert [message.text for message in said if message] == ["thinking"]
+    chunks = [e for e in events if isinstance(e, TaskArtifactUpdateEvent)]
+    assert "".join(chunk.artifact.text for chunk in chunks) == "once upondone"
+    assert len({chunk.artifact.artifact_id for chunk in chunks}) == 2
+    task = await remote.get(events[0].id)
+    assert task.artifacts[0].text == "once upon"
+
+
+async def test_what_another_agent_refuses_can_be_caught_and_is_not_told_on(
+    serve: Any, talk_to: Any
+) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+    caught: list[Exception] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Is refused, and fails."""
+        async with turn.connect(url) as remote:
+            try:
+                await remote.send("hello", task_id="no-such-task")
+            except A2AError as error:
+                caught.append(error)
+            try:
+                await turn.delegate(remote, "fail internal-host-17")
+            except RemoteTaskFailed as error:
+                caught.append(error)
+            if turn.text == "refusal":
+                await remote.get("no-such-task")
+            await turn.delegate(remote, "fail internal-host-18")
+        return "unreachable"
+
+    remote = await talk_to(planner)
+    for text in ("refusal", "failure"):
+        task = await remote.send(text)
+        assert isinstance(task, Task)
+        assert task.state is TaskState.FAILED
+        assert "Reference" in task.text
+        assert "no-such-task" not in task.text
+        assert "internal-host" not in task.text
+    assert [type(error).__name__ for error in caught[:2]] == [
+        "TaskNotFoundError",
+        "RemoteTaskFailed",
+    ]
+    assert "internal-host-17" in str(caught[1])
+
+
+async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: Any) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Waits a little."""
+        try:
+            await turn.delegate(url, "wait", timeout=0.2)
+        except Timeout as error:
+            return "late" if error.task_id else "lost"
+        return "early"
+
+    remote = await talk_to(planner)
+    assert (await remote.send("go")).text == "late"
+
+
+async def test_a_large_answer_is_fetched_again_instead_of_logged(
+    serve: Any, talk_to: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_exchange, "LOGGED_BYTES", 10)
+    other, planner = Agent("Other"), Agent("Planner")
+
+    @other.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Answers with much."""
+        return "much " * 100
+
+    url = await serve(other)
+    seen: list[str] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Calls, and asks."""
+        seen.append((await turn.delegate(url, "go")).text)
+        return (await turn.ask("And?")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    await remote.send("done", task=task)
+    assert seen == ["much " * 100] * 2
+
+
+async def test_return_immediately_gives_the_task_that_goes_on(serve: Any, talk_to: Any) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+    seen: list[Any] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Begins something, and waits for it later."""
+        async with turn.connect(url) as remote:
+            begun = await remote.send("ask What?", return_immediately=True)
+            assert isinstance(begun, Task)
+            seen.append(begun.id)
+            await turn.ask("And?")
+            return str((await remote.wait(begun.id)).state)
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    task = await remote.send("done", task=task)
+    assert task.text == str(TaskState.INPUT_REQUIRED)
+    assert seen[0] == seen[1]
+    assert len(other.runs) == 1
+
+
+async def test_wrong_uses_are_refused_with_what_would_be_right(serve: Any, talk_to: Any) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+    errors: list[str] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Makes mistakes."""
+        async with turn.connect(url) as remote:
+            await remote.send("one", key="k")
+            for wrong in (
+                {"key": "k"},
+                {"key": ""},
+                {"pass_questions": True, "return_immediately": True},
+            ):
+                with pytest.raises(ValueError) as caught:
+                    await remote.send("two", **wrong)  # type: ignore[arg-type]
+                errors.append(str(caught.value))
+        return "done"
+
+    remote = await talk_to(planner)
+    assert (await remote.send("go")).text == "done"
+    assert "used twice" in errors[0]
+    assert "leave it out" in errors[1]
+    assert "give one of them" in errors[2]
+    assert other.runs == ["one"]
+
+
+async def test_a_call_that_goes_elsewhere_in_a_further_attempt_is_an_error(
+    serve: Any, talk_to: Any
+) -> None:
+    urls = [await serve(Counted("One").agent), await serve(Counted("Two").agent)]
+    planner = Agent("Planner")
+    seen: list[str] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Is not deterministic."""
+        try:
+            await turn.delegate(urls[turn.number - 1], "go", key="k")
+        except ValueError as error:
+            seen.append(str(error))
+        return (await turn.ask("And?")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    await remote.send("done", task=task)
+    assert len(seen) == 1
+    assert urls[0] in seen[0]
+    assert urls[1] in seen[0]
+
+
+async def test_a_skill_without_a_task_is_told_that_calls_need_one(serve: Any, talk_to: Any) -> None:
+    url = await serve(Counted("Other").agent)
+    planner = Agent("Planner")
+    seen: list[str] = []
+
+    @planner.skill(replies="message")
+    async def plan(turn: Turn) -> str:
+        """Has no log."""
+        try:
+            await turn.delegate(url, "go")
+        except RuntimeError as error:
+            seen.append(str(error))
+        return "done"
+
+    assert isinstance(await (await talk_to(planner)).send("go"), Message)
+    assert "replies='task'" in seen[0]
+
+
+async def test_a_plain_function_calls_in_its_thread(serve: Any, talk_to: Any) -> None:
+    other = Counted("Other")
+    url = await serve(other.agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    def plan(turn: BlockingTurn) -> str:
+        """Calls in each of its ways."""
+        with turn.connect(url) as remote:
+            answers = [remote.send("one").text, turn.delegate(remote, "two").text]
+            with remote.stream("three") as events:
+                answers += [event.text for event in events if isinstance(event, Message)]
+        return "; ".join([*answers, turn.delegate(url, "ask Four?").text])
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.status.message.text == "Four?"
+    task = await remote.send("4", task=task)
+    assert task.text == "Other did one; Other did two; Other did three; Other was told 4"
+    assert other.runs == ["one", "two", "three", "ask Four?"]
+
+
+async def test_turns_share_one_connection_and_the_card_is_fetched_once(
+    serve: Any, talk_to: Any
+) -> None:
+    fetched: list[str] = []
+
+    def count(scope: Any) -> parley.Caller:
+        fetched.append(scope["path"])
+        return parley.Caller()
+
+    other = Counted("Other")
+    url = await serve(other.agent, caller=count)
+    planner = Agent("Planner")
+    opened: list[Any] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Calls, and leaves the connection open."""
+        remote = await turn.connect(url)
+        opened.append(remote)
+        return (await remote.send("one")).text
+
+    remote = await talk_to(planner)
+    for _ in range(3):
+        assert (await remote.send("go")).text == "Other did one"
+    assert len({id(each._interfaces) for each in opened}) == 1
+    await until(lambda: all(each._link.shared is None for each in opened))
+    with pytest.raises(parley.ClientError, match=r"call turn.connect again"):
+        await opened[0].send("late", key="late")
+    assert len(other.runs) == 3
+
+
+async def test_an_agent_that_cannot_be_reached_is_an_error_of_the_client(talk_to: Any) -> None:
+    planner = Agent("Planner")
+    seen: list[str] = []
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Calls nobody."""
+        try:
+            await turn.delegate("http://127.0.0.1:9", "go")
+        except parley.ClientError as error:
+            seen.append(type(error).__name__)
+        return "done"
+
+    assert (await (await talk_to(planner)).send("go")).text == "done"
+    assert seen == ["Unreachable"]
+
+
+async def test_a_refusal_of_the_agent_itself_is_still_told() -> None:
+    """Errors that a function raises on purpose are for its caller."""
+    assert not UnsupportedOperationError("mine").is_remote
