@@ -11,7 +11,7 @@ import pytest
 import parley
 from parley import Agent, AgentExtension, Message, Part, Role, TaskState, Turn
 from parley.extensions import IdempotentSend, ResumableStreams
-from parley.model.errors import UnsupportedOperationError
+from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS
 from parley.model.requests import SubscribeToTaskRequest
 from parley.server.grpc.options import GrpcOptions
@@ -113,3 +113,24 @@ async def test_a_frame_has_no_id(address: str) -> None:
         frames = [frame async for frame in http.frames()]
     assert len(frames) > 2
     assert all(frame.startswith("data: ") and json.loads(frame[6:]) for frame in frames)
+
+
+async def test_schemas_and_files_are_left_out_too(tmp_path: Any) -> None:
+    """Typed skills check their inputs all the same, and large artifacts stay in the task."""
+    agent = Agent("Bare", default_extensions=False)
+
+    @agent.skill(replies="task")
+    async def add(a: int, b: int) -> bytes:
+        return b"x" * (2_000_000 + a + b)
+
+    assert uris(agent) == []
+    app = parley.asgi(agent, files=tmp_path / "files")
+    async with serving(app) as url, parley.connect(url) as remote:
+        assert remote.card.capabilities.extensions == ()
+        task = await remote.send(data={"a": 1, "b": 2})
+        assert task.artifacts[0].parts[0].raw == b"x" * 2_000_003
+        with pytest.raises(InvalidParamsError, match="b: required"):
+            await remote.send(data={"a": 1})
+        async with connection(url) as http:
+            made = await http.ask("POST", "/files", b'{"filename": "a"}', JSON)
+        assert made.status in (404, 405)

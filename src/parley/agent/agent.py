@@ -39,7 +39,7 @@ from parley.model.cards import (
     AgentInterface,
     AgentProvider,
 )
-from parley.model.extensions import Extension, collect_extensions
+from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
 from parley.model.parts import Part
 from parley.wire.versions import LATEST
 
@@ -374,7 +374,9 @@ class Agent:
             )
             if schema.input is not None or schema.output is not None:
                 schemas[skill.id] = schema
-        if not schemas or any(extension.uri == SKILL_SCHEMAS for extension in self.extensions):
+        is_left_out = SKILL_SCHEMAS not in self.default_extensions
+        is_given = any(extension.uri == SKILL_SCHEMAS for extension in self.extensions)
+        if not schemas or is_left_out or is_given:
             return self.extensions
         return (*self.extensions, SkillSchemas.of_skills(schemas))
 
@@ -398,6 +400,7 @@ class Agent:
             retention=self.retention,
             input_timeout=self.input_timeout,
             threads=self.threads,
+            transfers_files=FILE_TRANSFER in self.default_extensions,
         )
         self._is_served = True
         return description

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SKILL_SCHEMAS
 from parley.extensions.typed_questions import TypedQuestions
-from parley.model.extensions import Extension
+from parley.model.extensions import FILE_TRANSFER, Extension
 
 BUILT_IN: tuple[Extension, ...] = (
     ResumableStreams(),
@@ -18,13 +19,16 @@ BUILT_IN: tuple[Extension, ...] = (
 )
 """The extensions of every agent that leaves none out."""
 
+OF_SOME = (SKILL_SCHEMAS, FILE_TRANSFER)
+"""The URIs of those that an agent has where it has typed skills, or its server keeps files."""
+
 
 def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
     """Return the URIs of the default extensions that an agent has: all, none, or those ``chosen``.
 
     Raises ``TypeError`` and ``ValueError`` for what is no default extension.
     """
-    known = [extension.uri for extension in BUILT_IN]
+    known = [*(extension.uri for extension in BUILT_IN), *OF_SOME]
     if isinstance(chosen, bool):
         return frozenset(known if chosen else ())
     if isinstance(chosen, str):

@@ -20,6 +20,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The key, card, skills and options of one agent.
 
     ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
+    ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
     The default skill answers messages that name no skill, unless there is a ``router``.
     """
 
@@ -35,6 +36,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     retention: timedelta | None
     input_timeout: timedelta | None
     threads: int
+    transfers_files: bool = True
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
         """Return the card with the interfaces of a server."""

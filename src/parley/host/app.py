@@ -139,7 +139,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
 
     def endpoint(service: AgentService) -> Endpoint:
         agent = service.agent
-        if host.files is None:
+        if host.files is None or not agent.transfers_files:
             return Endpoint(
                 service,
                 agent.card_at,

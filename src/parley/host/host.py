@@ -240,7 +240,9 @@ class Host:
         )
 
     def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
-        return None if self.files is None else TurnFiles(self.files, agent.key, kept_for(agent))
+        if self.files is None or not agent.transfers_files:
+            return None
+        return TurnFiles(self.files, agent.key, kept_for(agent))
 
     # -- start ---------------------------------------------------------------------------------
 

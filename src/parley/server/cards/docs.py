@@ -33,6 +33,7 @@ DOCS_PATH = "/docs"
 _MAX_CACHED = 16
 
 _INLINE = re.compile(rb"<(style|script)>(.*?)</\1>", re.DOTALL)
+_SCRIPT = re.compile(rb'<script src="(\w+\.js)"></script>')
 
 
 class OpenApiPage:
@@ -125,14 +126,20 @@ async def _answer(
 
 @cache
 def _page() -> tuple[bytes, Headers]:
-    """Return the page and its headers, which allow no script but its own."""
-    body = files("parley.server").joinpath("docs.html").read_bytes()
-    hashes = {
-        kind.decode(): f"'sha256-{b64encode(hashlib.sha256(inline).digest()).decode()}'"
-        for kind, inline in _INLINE.findall(body)
-    }
+    """Return the page, its scripts in it, and its headers, which allow no script but its own."""
+    server = files("parley.server")
+    page = server.joinpath("docs.html").read_bytes()
+    body = _SCRIPT.sub(
+        lambda found: b"<script>" + server.joinpath(found[1].decode()).read_bytes() + b"</script>",
+        page,
+    )
+    hashes: dict[str, list[str]] = {"script": [], "style": []}
+    for kind, inline in _INLINE.findall(body):
+        digest = b64encode(hashlib.sha256(inline).digest()).decode()
+        hashes[kind.decode()].append(f"'sha256-{digest}'")
     policy = (
-        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; "
+        f"default-src 'none'; script-src {' '.join(hashes['script'])}; "
+        f"style-src {' '.join(hashes['style'])}; "
         "img-src data:; connect-src 'self'; require-trusted-types-for 'script'; trusted-types; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )

@@ -1,0 +1,425 @@
+"""Forms of JSON Schemas on the page of an agent: of what skills take, and of what questions ask."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+import parley
+from parley import Agent, AgentExtension, Message, Part, Turn
+from parley.model.parts import Role
+from parley.server.run import serving
+
+pytestmark = pytest.mark.anyio
+
+FORM = "#skills .input"
+ANSWER = f"{FORM} .answer"
+SAID = f"[...document.querySelectorAll('{ANSWER} .said')].at(-1)?.textContent"
+
+
+class Cabin(Enum):
+    ECONOMY = "economy"
+    FIRST = "first"
+
+
+@dataclass
+class Stop:
+    city: str
+    nights: int = 1
+
+
+@dataclass
+class Journey:
+    """Where to, and how."""
+
+    to: str
+    day: date
+    cabin: Cabin
+    travellers: int
+    insured: bool
+    budget: float | None = None
+    note: str | None = None
+    home: Stop | None = None
+    stops: list[Stop] = field(default_factory=list)
+    extras: dict[str, int] = field(default_factory=dict)
+    kind: Literal["trip"] = "trip"
+    anything: Any = None
+
+
+@dataclass
+class Dates:
+    first: date
+    nights: int
+
+
+def echoing(taken: list[Any]) -> Agent:
+    agent = Agent("Forms")
+
+    @agent.skill(replies="task")
+    async def book(journey: Journey) -> str:
+        """Books a journey."""
+        taken.append(journey)
+        return f"booked for {journey.to}"
+
+    return agent
+
+
+async def opened(page: Any, skill: int = 1) -> None:
+    await page.click(f"#skills li:nth-of-type({skill}) .input > summary")
+    await page.until(f"document.querySelector('#skills li:nth-of-type({skill}) .input').open")
+
+
+def labelled(label: str, within: str = FORM) -> str:
+    """Return an expression: the field with a label."""
+    return (
+        f"[...document.querySelectorAll({json.dumps(within + ' label')})]"
+        f".find((each) => [each.firstChild, ...each.querySelectorAll('span')]"
+        f".some((words) => words.textContent === {json.dumps(label)}))"
+        ".querySelector('input, select, textarea')"
+    )
+
+
+async def fill(page: Any, label: str, value: Any, within: str = FORM) -> None:
+    """Put a value into the field with a label, as a reader does."""
+    await page.until(labelled(label, within))
+    if isinstance(value, bool):
+        await page.run(
+            f"(() => {{ const f = {labelled(label, within)}; "
+            f"if (f.checked !== {json.dumps(value)}) f.click(); }})()"
+        )
+        return
+    await page.run(
+        f"""(() => {{
+          const field = {labelled(label, within)};
+          const wanted = {json.dumps(value)};
+          if (field.tagName === "SELECT") {{
+            field.value = [...field.options].find((each) => each.textContent === wanted).value;
+            field.dispatchEvent(new Event("change", {{ bubbles: true }}));
+          }} else field.value = wanted;
+          field.dispatchEvent(new Event("input", {{ bubbles: true }}));
+        }})()"""
+    )
+
+
+async def press(page: Any, words: str, within: str = FORM) -> None:
+    """Press the last button with these words."""
+    buttons = f"[...document.querySelectorAll({json.dumps(within + ' button')})]"
+    found = f"{buttons}.filter((each) => each.textContent === {json.dumps(words)}"
+    await page.run(f"{found} && each.offsetParent).at(-1).click()")
+
+
+async def groups(page: Any, *, is_open: bool) -> None:
+    """Open or close the boxes of fields that may be left out."""
+    found = f"document.querySelectorAll('{FORM} details.group')"
+    await page.run(f"{found}.forEach((each) => {{ each.open = {json.dumps(is_open)}; }})")
+
+
+async def ended(page: Any) -> None:
+    """Wait until the stream that answers the form has ended."""
+    await page.until(f"document.querySelector('{ANSWER} .status')?.textContent.includes('ended')")
+
+
+async def texts(page: Any, selector: str) -> list[str]:
+    found = f"[...document.querySelectorAll({json.dumps(selector)})]"
+    shown: list[str] = await page.run(
+        f"{found}.filter((each) => each.offsetParent).map((each) => each.textContent)"
+    )
+    return shown
+
+
+async def test_a_typed_skill_is_called_with_what_its_form_says(browser):
+    taken: list[Any] = []
+    app = parley.asgi(echoing(taken))
+    async with serving(app) as url, browser.page(f"{url}/docs") as page:
+        await opened(page)
+        await fill(page, "to", 'Lisboa "é"')
+        await fill(page, "day", "2027-03-14")
+        await fill(page, "cabin", "first")
+        await fill(page, "travellers", "2")
+        await fill(page, "insured", True)
+        await fill(page, "budget", "1500.50")
+        await fill(page, "anything", '{"deep": [1, 12345678901234567890]}')
+        await groups(page, is_open=True)
+        await page.until(labelled("city"))
+        await fill(page, "city", "Berlin")
+        await press(page, "Add item")
+        await page.until(f"document.querySelectorAll('{FORM} .item').length === 1")
+        await page.run(f"document.querySelector('{FORM} .item input').value = 'Porto'")
+        await press(page, "Add member")
+        await page.run(
+            f"(() => {{ const [name, value] = [...document.querySelectorAll('{FORM} .item')].at(-1)"
+            ".querySelectorAll('input'); name.value = 'bags'; value.value = '3'; })()"
+        )
+        await press(page, "Send")
+        await page.until(f"document.querySelector('{ANSWER} .status.good, {ANSWER} .error')")
+        await ended(page)
+        assert await texts(page, f"{ANSWER} .error") == []
+        assert page.complaints == []
+    assert taken == [
+        Journey(
+            to='Lisboa "é"',
+            day=date(2027, 3, 14),
+            cabin=Cabin.FIRST,
+            travellers=2,
+            insured=True,
+            budget=1500.5,
+            home=Stop("Berlin"),
+            stops=[Stop("Porto")],
+            extras={"bags": 3},
+            anything={"deep": [1, 12345678901234567890]},
+        )
+    ]
+
+
+async def test_what_is_left_empty_is_left_out(browser):
+    taken: list[Any] = []
+    async with serving(parley.asgi(echoing(taken))) as url, browser.page(f"{url}/docs") as page:
+        await opened(page)
+        for label, value in (("to", "x"), ("day", "2027-03-14"), ("travellers", "1")):
+            await fill(page, label, value)
+        await fill(page, "cabin", "economy")
+        await press(page, "Send")
+        await ended(page)
+    assert taken == [Journey("x", date(2027, 3, 14), Cabin.ECONOMY, 1, False)]
+
+
+async def test_what_is_wrong_is_said_beside_its_field(browser):
+    """Also of what is nested, and in the list; the first of them has the focus."""
+    taken: list[Any] = []
+    async with serving(parley.asgi(echoing(taken))) as url, browser.page(f"{url}/docs") as page:
+        await opened(page)
+        await fill(page, "to", "x")
+        await fill(page, "cabin", "first")
+        await groups(page, is_open=True)
+        await page.until(labelled("city"))
+        await press(page, "Add item")
+        await page.until(f"document.querySelectorAll('{FORM} .item').length === 1")
+        await press(page, "Send")
+        await page.until(f"document.querySelector('{FORM} [aria-invalid]')")
+        wrong = await page.run(
+            f"[...document.querySelectorAll('{FORM} .problem:not([hidden])')].map((each) => "
+            "[each.parentNode.querySelector('span').textContent, each.textContent])"
+        )
+        named = [name for name, _ in wrong]
+        assert named[:2] == ["day", "travellers"]
+        assert named.count("city") == 2
+        assert all("required" in words for _, words in wrong)
+        about = await page.run(
+            f"[...document.querySelectorAll('{FORM} [aria-invalid]')].every((each) => "
+            "each.matches('details') || document.getElementById("
+            "each.getAttribute('aria-describedby').split(' ').at(-1)).textContent)"
+        )
+        assert about is True
+        focused = "document.activeElement.closest('.entry')?.querySelector('span').textContent"
+        assert await page.run(focused) == "day"
+        await fill(page, "day", "2027-03-14")
+        await fill(page, "travellers", "1")
+        await groups(page, is_open=False)
+        await press(page, "Send")
+        await ended(page)
+        assert await page.run(f"document.querySelectorAll('{FORM} [aria-invalid]').length") == 0
+    assert len(taken) == 1
+
+
+async def test_json_that_is_none_is_said_before_anything_is_sent(browser):
+    async with serving(parley.asgi(echoing([]))) as url, browser.page(f"{url}/docs") as page:
+        await opened(page)
+        await fill(page, "anything", "{no")
+        await press(page, "Send")
+        [words] = await texts(page, f"{FORM} .problem")
+        assert words.startswith("expected JSON: ")
+        assert [each["url"] for each in page.requests if each["method"] == "POST"] == []
+
+
+SCHEMA = {
+    "$defs": {
+        "Node": {
+            "type": "object",
+            "title": "Node",
+            "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}},
+            "required": ["name"],
+        },
+        "Card": {
+            "type": "object",
+            "title": "Card",
+            "properties": {"kind": {"const": "card"}, "number": {"type": "string"}},
+            "required": ["kind", "number"],
+        },
+        "Cash": {"type": "object", "title": "Cash", "properties": {"kind": {"const": "cash"}}},
+    },
+    "type": "object",
+    "properties": {
+        "list": {"$ref": "#/$defs/Node", "description": "A <b>chain</b>"},
+        "pay": {"oneOf": [{"$ref": "#/$defs/Card"}, {"$ref": "#/$defs/Cash"}]},
+        "level": {"enum": [1, 2, None]},
+        "size": {"type": ["integer", "null"], "default": 7},
+        "both": {"allOf": [{"$ref": "#/$defs/Cash"}, {"properties": {"tip": {"type": "number"}}}]},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]},
+        "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        "odd": {"$ref": "#/$defs/Missing"},
+    },
+    "required": ["list", "level", "pair"],
+}
+
+
+def declared(taken: list[Any]) -> Agent:
+    """An agent that declares the schema of its skill by hand."""
+    params = {"skills": {"take": {"input": SCHEMA}}}
+    extension = AgentExtension(uri="urn:parley:skill-schemas:v1", params=params)
+    agent = Agent("Declared", extensions=[extension])
+
+    @agent.skill
+    async def take(turn: Turn) -> str:
+        """Takes what comes."""
+        taken.append((turn.data, turn.metadata["skill"]))
+        return "taken"
+
+    return agent
+
+
+async def test_schemas_of_every_kind_have_a_form(browser):
+    """References, also to themselves, alternatives, null, defaults, tuples, and what is unknown."""
+    taken: list[Any] = []
+    async with serving(parley.asgi(declared(taken))) as url, browser.page(f"{url}/docs") as page:
+        await opened(page)
+        await fill(page, "name", "first")
+        await page.run(f"document.querySelector('{FORM} fieldset details.group').open = true")
+        await page.until(f"document.querySelectorAll('{FORM} fieldset details.group').length === 2")
+        await page.run(
+            f"document.querySelector('{FORM} fieldset details.group input').value = 'second'"
+        )
+        await fill(page, "pay", "Card")
+        await fill(page, "number", "4242")
+        await fill(page, "level", "2")
+        await fill(page, "1", "a")
+        await fill(page, "2", "5")
+        await fill(page, "maybe", "no")
+        await fill(page, "odd", "[null]")
+        await press(page, "Send")
+        assert await page.until(SAID) == "taken"
+        assert page.complaints == []
+        assert "A <b>chain</b>" in await texts(page, f"{FORM} .hint")
+    [(data, skill)] = taken
+    assert skill == "take"
+    assert data == {
+        "list": {"name": "first", "next": {"name": "second"}},
+        "pay": {"kind": "card", "number": "4242"},
+        "level": 2,
+        "size": 7,
+        "pair": ["a", 5],
+        "maybe": False,
+        "odd": [None],
+    }
+
+
+def asking() -> Agent:
+    agent = Agent("Asking")
+
+    @agent.skill(replies="task", examples=["Go"])
+    async def plan(turn: Turn) -> str:
+        """Asks twice."""
+        dates = await turn.ask("When?", answer=Dates)
+        note = await turn.ask("Anything else?")
+        return f"{dates.first} {dates.nights} {note.text}"
+
+    return agent
+
+
+STREAM = "#SendStreamingMessage"
+
+
+async def test_a_question_with_a_schema_is_answered_in_its_form(browser):
+    """A wrong answer is asked for again, with what was wrong; other questions have a text box."""
+    async with serving(parley.asgi(asking())) as url, browser.page(f"{url}/docs") as page:
+        await page.click(".example")
+        await page.click("#SendMessage button[type=submit]")
+        reply = "#SendMessage .reply"
+        await page.until(f"document.querySelector('{reply}')")
+        await fill(page, "first", "2027-03-14", reply)
+        await press(page, "Send", reply)
+        await page.until(f"document.querySelectorAll('{reply}').length === 2")
+        again = f"{reply} {'.reply'}"
+        assert "required" in "".join(await texts(page, f"{again} .problem"))
+        kept = await page.run(f"{labelled('first', again)}.value")
+        assert kept == "2027-03-14"
+        await fill(page, "nights", "3", again)
+        await press(page, "Send", again)
+        await page.until(f"document.querySelectorAll('{reply}').length === 3")
+        last = f"{again} .reply"
+        await fill(page, "Your answer", "window seat", last)
+        await press(page, "Send", last)
+        await page.until(
+            f"document.querySelector('{last} .answer')?.textContent.includes('COMPLETED')"
+        )
+        shown = "".join(await texts(page, f"{last} .answer"))
+        assert "2027-03-14 3 window seat" in shown
+        assert page.complaints == []
+        forms = await texts(page, f"{reply} form")
+        assert len(forms) == 0 or all("Your answer" not in form for form in forms)
+
+
+async def test_a_question_by_hand_has_a_form_too(browser):
+    agent = Agent("By hand")
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}}
+
+    @agent.skill(replies="task", examples=["Go"])
+    async def paint(turn: Turn) -> str:
+        """Asks for a colour."""
+        data = {
+            "schema": schema,
+            "problems": [{"field": "colour", "description": "expected one of red, blue"}],
+        }
+        parts = (Part(text="Which?"), Part(data=data, media_type="application/schema+json"))
+        answer = await turn.ask(Message(message_id="q", role=Role.AGENT, parts=parts))
+        return json.dumps(answer.parts[0].data)
+
+    async with serving(parley.asgi(agent)) as url, browser.page(f"{url}/docs") as page:
+        await page.click(".example")
+        await page.click("#SendMessage button[type=submit]")
+        reply = "#SendMessage .reply"
+        await page.until(f"document.querySelector('{reply}')")
+        assert await texts(page, f"{reply} .problem") == ["expected one of red, blue"]
+        await fill(page, "colour", "blue", reply)
+        await press(page, "Send", reply)
+        await page.until(
+            f"document.querySelector('{reply} .answer')?.textContent.includes('COMPLETED')"
+        )
+        assert '{"colour": "blue"}' in "".join(await texts(page, f"{reply} .answer .said"))
+
+
+async def test_forms_fit_a_narrow_screen(browser):
+    wide = "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    app = parley.asgi(declared([]))
+    async with serving(app) as url, browser.page(f"{url}/docs", width=380) as page:
+        await opened(page)
+        await page.run(f"document.querySelectorAll('{FORM} details').forEach((e) => e.open = true)")
+        needed, there_is = await page.run(wide)
+        assert needed <= there_is <= 380
+
+
+async def test_the_keyboard_fills_and_sends_a_form(browser):
+    taken: list[Any] = []
+    agent = Agent("Adding")
+
+    @agent.skill
+    async def add(a: int, b: int) -> str:
+        """Adds two numbers."""
+        taken.append((a, b))
+        return str(a + b)
+
+    async with serving(parley.asgi(agent)) as url, browser.page(f"{url}/docs") as page:
+        await page.until(f"document.querySelector('{FORM} > summary')")
+        await page.run(f"document.querySelector('{FORM} > summary').focus()")
+        await page.press("Enter")
+        await page.press("Tab")
+        await page.call("Input.insertText", text="4")
+        await page.press("Tab")
+        await page.call("Input.insertText", text="5")
+        await page.press("Enter", ctrl=True)
+        assert await page.until(SAID) == "9"
+    assert taken == [(4, 5)]
