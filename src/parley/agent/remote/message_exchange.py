@@ -20,7 +20,12 @@ from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.encoding import encode
-from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.errors import (
+    A2AError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from parley.model.parts import Message
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -255,20 +260,23 @@ class MessageExchange:
     async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
         """Yield the events of a remote task from an earlier attempt: those that are left."""
         agent = self._agent
-        if agent._streams and not self._immediate:
-            after = 0 if replays and agent._numbered else None
+        if self._immediate:
+            yield self.reader.deliver(await agent.get(task_id))
+            return
+        after = 0 if replays and agent._numbered else None
+        if agent._streams and (after == 0 or not await self._has_ended(task_id)):
             try:
                 async with agent.subscribe(task_id, after=after) as stream:
                     async for event in stream:
                         yield self.reader.deliver(event)
                         if self.reader.is_settled:
                             return
-            except UnsupportedOperationError:
-                pass  # it has ended, and is not streamed any more
-        if self._immediate:
-            yield self.reader.deliver(await agent.get(task_id))
-        else:
-            yield self.reader.deliver(await agent.wait(task_id))
+            except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
+                pass  # it has ended meanwhile: agents differ in how they say so
+        yield self.reader.deliver(await agent.wait(task_id))
+
+    async def _has_ended(self, task_id: str) -> bool:
+        return (await self._agent.get(task_id, history_length=0)).state.is_terminal
 
 
 def _sent_ids(request: SendMessageRequest | None) -> tuple[str, str]:
