@@ -10,7 +10,7 @@
         "Returns the current time of the server."
         return datetime.now().isoformat()
 
-``parley serve FILE`` serves it; ``parley.connect(url)`` calls it.
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it; ``parley.testing`` tests it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.connection import connect
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
-    from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
+    from parley.host.complete import complete, complete_sync
+    from parley.host.connecting import connect, connect_sync
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
         TaskStatusUpdateEvent,
     )
     from parley.server.settings import Settings
+    from parley.store.protocols.errors import StoreError
+    from parley.store.protocols.timers import EventCompleted
 
 __version__ = VERSION
 
@@ -66,10 +69,13 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
+    "EventCompleted": "parley.store.protocols.timers",
     "Message": "parley.model.parts",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
@@ -77,6 +83,7 @@ _HOMES = {
     "Role": "parley.model.parts",
     "RoutedMessage": "parley.engine.routing",
     "Settings": "parley.server.settings",
+    "StoreError": "parley.store.protocols.errors",
     "Task": "parley.model.tasks",
     "TaskArtifactUpdateEvent": "parley.model.tasks",
     "TaskPushNotificationConfig": "parley.model.push",
@@ -86,8 +93,10 @@ _HOMES = {
     "TraceContext": "parley.model.service",
     "Turn": "parley.agent.turn",
     "asgi": "parley.host.app",
-    "connect": "parley.client.connection",
-    "connect_sync": "parley.client.sync",
+    "complete": "parley.host.complete",
+    "complete_sync": "parley.host.complete",
+    "connect": "parley.host.connecting",
+    "connect_sync": "parley.host.connecting",
     "serve": "parley.host.app",
 }
 
@@ -103,10 +112,13 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",
     "ClientError",
+    "EventCompleted",
     "Message",
     "Part",
     "RemoteAgent",
@@ -114,6 +126,7 @@ __all__ = [
     "Role",
     "RoutedMessage",
     "Settings",
+    "StoreError",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",
@@ -123,6 +136,8 @@ __all__ = [
     "TraceContext",
     "Turn",
     "asgi",
+    "complete",
+    "complete_sync",
     "connect",
     "connect_sync",
     "serve",
@@ -131,6 +146,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import parley`` costs little."""
+    if name == "testing":
+        return importlib.import_module("parley.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley' has no attribute {name!r}")

@@ -27,8 +27,11 @@ END_SECONDS = 30.0
 class Replica:
     """One server process; its port stays the same over its deaths."""
 
-    def __init__(self, name: str, options: dict[str, Any], home: Path) -> None:
+    def __init__(
+        self, name: str, options: dict[str, Any], home: Path, *, script: Path = SERVED
+    ) -> None:
         self.name = name
+        self.script = script
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.options = options
@@ -48,7 +51,7 @@ class Replica:
         options = json.dumps({**self.options, "port": self.port})
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, SERVED, options,
+                sys.executable, self.script, options,
                 stdout=log, stderr=log, env={**os.environ, "FLEET_ACTS": str(self.acts)},
             )  # fmt: skip
         async with asyncio.timeout(START_SECONDS):
@@ -116,9 +119,11 @@ async def fleet_of(
     roles: Sequence[str] = (),
     seed: int = 0,
     lease: float = 1.0,
+    script: Path = SERVED,
     **options: Any,
 ) -> AsyncIterator[Fleet]:
-    """A fleet that lives as long as the context. The options are those of ``parley.serve``.
+    """A fleet that lives as long as the context. The options are those of ``parley.serve``, which
+    ``script`` takes as JSON.
 
     ``through`` is the address by which replicas reach the store, where it is another. ``roles``
     say what each is for; requests go to those that answer any.
@@ -127,7 +132,9 @@ async def fleet_of(
     if not store.startswith("sqlite:"):
         given["lease"] = lease
     replicas = [
-        Replica(f"replica-{n}", {**given, **({"role": roles[n]} if roles else {})}, home)
+        Replica(
+            f"replica-{n}", {**given, **({"role": roles[n]} if roles else {})}, home, script=script
+        )
         for n in range(count)
     ]
     answering = [each.url for each in replicas if each.options.get("role") != "worker"]

@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.files import BlockingFile
 from parley.agent.remote.blocking import BlockingAgent
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.turn import Turn
@@ -21,7 +23,7 @@ from parley.agent.turn_facts import TurnFacts
 from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task
 
 P = ParamSpec("P")
@@ -83,6 +85,25 @@ class BlockingTurn(TurnFacts):
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop)
 
+    @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash; empty if it is not known."""
+        return self._turn.base_url
+
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run."""
+        return self._turn.state
+
+    @property
+    def files(self) -> tuple[BlockingFile, ...]:
+        """The file parts of the message that began the task: ``turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> BlockingFile:
+        """Return a file part of any message or artifact, with methods to read it."""
+        return BlockingFile.blocking(part, self._turn.file(part), self._wait)
+
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())
@@ -143,14 +164,35 @@ class BlockingTurn(TurnFacts):
             raise
         self._wait(close(stream, None))
 
-    def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers."""
-        return self._wait(self._turn.ask(question, key=key))
+    @overload
+    def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of a type."""
+        return self._wait(self._turn.ask(question, answer=answer, key=key))
 
     def require_auth(self, content: object, *, key: str | None = None) -> Answer:
         """Ask the caller to authorise something, and return the message that answers."""
         answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
+
+    def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds."""
+        self._wait(self._turn.sleep(duration, key=key, message=message))
+
+    def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value."""
+        return self._wait(self._turn.wait_event(key, timeout=timeout, message=message))
 
     @overload
     def step(
@@ -163,6 +205,10 @@ class BlockingTurn(TurnFacts):
     def step(self, key: str, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call a function once in the life of the task; later attempts replay its result."""
         return self._wait(self._turn.step(key, function, *args, **kwargs))
+
+    def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once."""
+        return self._wait(self._turn.callback(key, expires=expires))
 
     def connect(self, agent: Reference, **options: Any) -> BlockingAgent:
         """Connect to another agent: ``with turn.connect(url) as remote``."""

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
@@ -13,11 +14,14 @@ import msgspec
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
+from parley.agent.files import FileAccess, TurnFile
+from parley.agent.large_files import base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.connection import TurnConnection, delegate
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
+from parley.agent.typed_questions import ask_typed
 from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
@@ -25,7 +29,8 @@ from parley.engine.content import checked, to_parts
 from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
-from parley.model.parts import Artifact, Message
+from parley.engine.turn.waits import seconds_of
+from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
 
@@ -49,8 +54,47 @@ class Turn(TurnFacts):
         self._services = services
 
     @property
+    def base_url(self) -> str:
+        """The agent's public address, without a trailing slash.
+
+        That is the ``url`` of the server; without one, the address that this turn's message was
+        sent to. Empty if neither is known: over gRPC, and in process.
+        """
+        return base_url(self._services, self._attempt)
+
+    @property
     def _context(self) -> AgentContext:
         return self._services.contexts.of(self._attempt.runner)
+
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run.
+
+        Raises ``RuntimeError`` for an agent without one.
+        """
+        lifespan = self._services.lifespan
+        if lifespan is None:
+            raise RuntimeError(
+                "turn.state is the value of the agent's lifespan, and this agent has none; "
+                "give it one: Agent(..., lifespan=...)"
+            )
+        return lifespan.value
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> tuple[TurnFile, ...]:
+        """The file parts of the message that began the task: ``await turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> TurnFile:
+        """Return a file part of any message or artifact, with methods to read it.
+
+        The bytes of a file by reference come from this server if it keeps the file, else from the
+        part's address, through the egress guard. Raises ``ValueError`` for a part that is no file.
+        """
+        access = FileAccess(self._services, self._attempt.runner.scope)
+        return TurnFile.of(part, access.open)
 
     # -- other tasks ---------------------------------------------------------------------------
 
@@ -137,13 +181,16 @@ class Turn(TurnFacts):
         """Write a whole artifact and return its id.
 
         ``content`` is text, bytes, a path, data, a part or a list of parts. It replaces an artifact
-        with the same id.
+        with the same id. Bytes and a path above the server's ``inline_file_bytes`` become a file by
+        reference, which is kept as long as the task.
         """
         if isinstance(content, Artifact):
             artifact = checked(content)
         else:
+            artifact_id = artifact_id or self._attempt.next_artifact_id()
+            content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(
-                artifact_id=artifact_id or self._attempt.next_artifact_id(),
+                artifact_id=artifact_id,
                 name=name or filename,
                 description=description,
                 parts=to_parts(content, media_type=media_type, filename=filename),
@@ -170,15 +217,38 @@ class Turn(TurnFacts):
             artifact_id=artifact_id,
             media_type=media_type,
             metadata=check_metadata(metadata),
+            referred=self._referred,
         )
 
-    async def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers.
+    async def _referred(
+        self, content: object, *, media_type: str = "", filename: str = ""
+    ) -> object:
+        return await referred(
+            self._services, self._attempt, content, media_type=media_type, filename=filename
+        )
+
+    @overload
+    async def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    async def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of the type ``answer``.
 
         The task waits as INPUT_REQUIRED and costs nothing: the function ends here, and runs again
         from the top when the answer arrives. ``key`` identifies a question, else its order does.
         ``replayed`` of the answer is true if an earlier attempt had it already.
+
+        With ``answer``, a type, the question goes out with its JSON Schema, and the answer is data
+        that fits it, or text that is such a JSON object. The caller is asked again, and told what
+        was wrong, until it fits. Raises ``TypeError`` for a type that has no JSON form.
         """
+        if answer is not None:
+            return await ask_typed(self._attempt, question, answer, key)
         return await self._attempt.ask(TaskState.INPUT_REQUIRED, question, key)
 
     async def require_auth(
@@ -198,6 +268,42 @@ class Turn(TurnFacts):
         result = await until
         self._attempt.writer().status(TaskState.WORKING)
         return result
+
+    # -- time ----------------------------------------------------------------------------------
+
+    async def sleep(
+        self, duration: float | timedelta, *, key: str | None = None, message: object = None
+    ) -> None:
+        """Sleep for a duration: a ``timedelta``, or a number of seconds.
+
+        The task stays WORKING, with ``message`` as its status, and costs a row: the function ends
+        here, and runs again from the top when the time has come, on any replica. The end of the
+        sleep is logged when it begins, so a further attempt, for an answer or after a crash, sleeps
+        no longer and not again. ``key`` identifies a sleep, else its order does.
+
+        Branches that wait at the same time (``asyncio.gather``) sleep together; what other branches
+        do without a ``step`` is cancelled and begins again. A sleep of a second or less keeps the
+        function waiting. Time asleep counts for ``turn_timeout`` and ``task_timeout``.
+
+        Raises ``ValueError`` for a key that this turn has used, and for a negative duration.
+        """
+        await self._attempt.waits.sleep(seconds_of(duration, "a sleep"), key, message)
+
+    async def wait_event(
+        self, key: str, *, timeout: float | timedelta | None = None, message: object = None
+    ) -> Any:
+        """Wait until an event is complete, and return its value.
+
+        The task waits as it does in ``sleep``. ``key`` names the event among those of this agent,
+        for all its tasks and callers: put the id of what it is about into it. An event is completed
+        once, from any process, before or after a task waits for it. The value is logged, so further
+        attempts replay it.
+
+        Raises ``TimeoutError`` after ``timeout`` (a ``timedelta``, or seconds), in further attempts
+        too; the turn may wait for the same event again then.
+        """
+        seconds = None if timeout is None else seconds_of(timeout, "timeout")
+        return await self._attempt.waits.event(key, seconds, message)
 
     @overload
     async def step(
@@ -228,17 +334,36 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            if inspect.iscoroutinefunction(function):
-                result = await function(*args, **kwargs)
-            else:
-                result = await self._attempt.runner.in_thread(function, *args, **kwargs)
-                if isinstance(result, Awaitable):
-                    result = await result
-            what = f"step {key!r} returned a {type(result).__qualname__}"
-            data = kept(result, kind, what=what, hint=", or declare what the function returns")
-            await self._attempt.keep_result(key, data)
+            with self._attempt.waits.busy():
+                if inspect.iscoroutinefunction(function):
+                    result = await function(*args, **kwargs)
+                else:
+                    result = await self._attempt.runner.in_thread(function, *args, **kwargs)
+                    if isinstance(result, Awaitable):
+                        result = await result
+                what = f"step {key!r} returned a {type(result).__qualname__}"
+                data = kept(result, kind, what=what, hint=", or declare what the function returns")
+                await self._attempt.keep_result(key, data)
             return read(data, kind)
         return read(recalled, kind)
+
+    async def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
+        """Return an address at which anybody who has it completes the event ``key``, once.
+
+        Give it to who calls back: a payment provider, a build server, a person. A POST with a JSON
+        body completes the event with that value, without one with ``None``; ``wait_event`` returns
+        it. The address is signed, and needs no other authentication; whoever has it can complete
+        this event, and nothing else, until it ``expires``. It can be read, so a key is no secret.
+
+        It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
+        caller could name another host, to which the address would then lead.
+
+        Raises ``ValueError`` when the server's address is not known, and for a key or a time that
+        cannot be one.
+        """
+        return await self._services.callbacks.address(
+            self.base_url, key, tenant=self.tenant, expires=expires
+        )
 
     async def messages(self) -> AsyncIterator[Message]:
         """Yield messages to this task as they arrive while the turn runs.

@@ -10,7 +10,7 @@ import typer
 
 from parley import __version__
 from parley.cli.boundary import exit_status_of
-from parley.cli.commands import card, config, demo, send, serve, store, task
+from parley.cli.commands import card, complete, config, demo, send, serve, store, task
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
@@ -58,7 +58,7 @@ def build() -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    for command_module in (serve, demo, card, send, task, store, config):
+    for command_module in (serve, demo, card, send, task, complete, store, config):
         command_module.register(app)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")

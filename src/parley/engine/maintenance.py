@@ -1,5 +1,5 @@
-"""Periodic work on tasks without a runner: claims unclaimed ones, recovers orphans, expires overdue
-ones, cancels those whose caller never answered, and prunes old ones.
+"""Periodic work on tasks without a runner: claims unclaimed ones, wakes sleeping ones, recovers
+orphans, expires overdue ones, cancels those whose caller never answered, and prunes old ones.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from parley.engine.alarm import Alarm
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
 from parley.model import backoff
@@ -37,6 +38,7 @@ class Maintenance:
     - ``SWEEP_SECONDS``: orphans (held by this replica, without a runner since the store failed),
       and overdue tasks.
     - ``PRUNE_SECONDS``: tasks to cancel or to prune, in a separate asyncio task: it may take long.
+    - Sleeping tasks are woken by an ``Alarm``, in a separate asyncio task.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class Maintenance:
         self._agents = agents
         self._executors = executors
         self._push = push
+        self._alarm = Alarm(store, executors, self._try)
+        self._pauses: set[asyncio.Future[None]] = set()
         self._running: list[asyncio.Task[None]] = []
         self._fails = False
 
@@ -61,7 +65,30 @@ class Maintenance:
             if found:
                 log.info("%s: claims %d unfinished tasks", agent.name, found)
             await self._executors[agent.key].update_backlog(found)
-        self._running = [asyncio.create_task(work) for work in (self._poll(), self._clean_up())]
+        works = (self._poll(), self._alarm.run(), self._clean_up())
+        self._running = [asyncio.create_task(work) for work in works]
+
+    def wake(self) -> None:
+        """Do all of it now: the store's clock has jumped.
+
+        Tests that move the clock of a store (``MemoryTaskStore(clock=...)``) call this afterwards:
+        sleeping tasks that are due wake up, overdue tasks fail, tasks whose caller never answered
+        are canceled, and old tasks are pruned, without waiting for the next poll.
+        """
+        self._alarm.ring()
+        for pause in self._pauses:
+            if not pause.done():
+                pause.set_result(None)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait, with jitter: replicas do not poll at the same time. Return whether woken early."""
+        pause = asyncio.get_running_loop().create_future()
+        self._pauses.add(pause)
+        try:
+            await asyncio.wait({pause}, timeout=seconds * backoff.uniform(0.8, 1.2))
+            return pause.done()
+        finally:
+            self._pauses.discard(pause)
 
     def end(self) -> None:
         """Stop polling."""
@@ -76,8 +103,8 @@ class Maintenance:
     async def _poll(self) -> None:
         sweep_at = 0.0
         while True:
-            # With jitter: replicas do not poll at the same time.
-            await asyncio.sleep(min(POLL_SECONDS, SWEEP_SECONDS) * backoff.uniform(0.8, 1.2))
+            if await self._pause(min(POLL_SECONDS, SWEEP_SECONDS)):
+                sweep_at = 0.0
             now = time.monotonic()
             if self._has_to_poll:
                 await self._try(self._update_backlogs())
@@ -93,7 +120,7 @@ class Maintenance:
         """Cancel tasks after ``input_timeout``; prune them after ``retention``."""
         pause = min(POLL_SECONDS, SWEEP_SECONDS)
         while True:
-            await asyncio.sleep(pause * backoff.uniform(0.8, 1.2))
+            await self._pause(pause)
             pause = PRUNE_SECONDS
             for agent in self._agents:
                 await self._try(self._cancel_unanswered(agent))

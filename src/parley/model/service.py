@@ -106,8 +106,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
     ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` and
     ``tracestate`` are the W3C's trace headers: as received, where they are valid; a client sends
-    them. ``reply_timeout`` is how many seconds the caller waits for the
-    end of a task, if the binding has a deadline.
+    them. ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the
+    binding has a deadline. ``base_url`` is the agent's address as the sender of a message sees it,
+    without a trailing slash; empty where a request shows none (gRPC).
     """
 
     caller: Caller = ANONYMOUS
@@ -118,6 +119,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     tracestate: str = ""
     reply_timeout: float | None = None
+    base_url: str = ""
 
     @property
     def trace(self) -> TraceContext:

@@ -1,1 +1,1 @@
-"""Safe egress: the addresses this process may connect to, and limits on responses."""
+"""Safe egress, limits on responses, and signed tokens."""

@@ -34,11 +34,16 @@ def _no_interfaces(tenant: str) -> Interfaces:
     return ()
 
 
+def _no_address(tenant: str) -> str:
+    return ""
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """The service parameters of a request, as the binding read them (specification §3.2.6).
 
     ``extensions`` are the URIs that the caller requests. ``tenant`` is that of the path, if any.
-    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them.
+    ``interfaces`` returns the agent's interfaces for a tenant, as this caller sees them, and
+    ``address`` the URL below which the agent of a tenant is; empty if the request does not show it.
     """
 
     version: str
@@ -49,6 +54,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceContext = NO_TRACE
     reply_timeout: float | None = None
     interfaces: Callable[[str], Interfaces] = _no_interfaces
+    address: Callable[[str], str] = _no_address
 
 
 class ServiceCall(msgspec.Struct, frozen=True):
@@ -92,6 +98,8 @@ class ServiceCall(msgspec.Struct, frozen=True):
             return card
         # The agent does not know its interfaces; the server does.
         interfaces = self.interfaces(self.context.tenant)
+        if self.endpoint.files is not None:
+            card = self.endpoint.files.declared(card, interfaces)
         return msgspec.structs.replace(card, supported_interfaces=interfaces)
 
     def stream(self) -> AsyncIterator[StreamItem]:
@@ -165,6 +173,7 @@ class Dispatcher:
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
+        begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=parameters.caller,
             tenant=tenant,
@@ -174,6 +183,7 @@ class Dispatcher:
             traceparent=parameters.trace.traceparent,
             tracestate=parameters.trace.tracestate,
             reply_timeout=parameters.reply_timeout,
+            base_url=parameters.address(tenant) if begins_turn else "",
         )
         if operation.extension:
             return agent.method_call(operation, request, context)
@@ -181,6 +191,10 @@ class Dispatcher:
         return ServiceCall(
             agent.endpoint, operation, request, context, parameters.interfaces, limiter
         )
+
+    def endpoint(self, tenant: str) -> Endpoint:
+        """Return the endpoint of a tenant. Raises ``InvalidParamsError`` if there is none."""
+        return self._select(tenant).endpoint
 
     def extension_method(self, name: str, tenant: str) -> Operation | None:
         """Return the extension method of this name, if the agent has one.

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.extensions import Extension
 from parley.model.service import A2AService
+from parley.server.file_service import FileService
+
+CALLBACKS = "/callbacks"
+"""Where callbacks arrive, below the address of an agent."""
 
 Interfaces = tuple[AgentInterface, ...]
+
+
+class CallbackReceiver(Protocol):
+    """Completes the events of one agent that callbacks name."""
+
+    async def event_of(self, token: str, tenant: str) -> str:
+        """Return the key of the event that a token may complete.
+
+        ``tenant`` is that of the address. Raises ``TokenInvalid``, ``TokenExpired``.
+        """
+        ...
+
+    async def complete(self, key: str, value: bytes) -> None:
+        """Complete an event with a value (see ``event_value``); the same again changes nothing.
+
+        Raises ``EventCompleted`` for another value, and ``StoreError``.
+        """
+        ...
 
 
 class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
     ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
-    extensions must not depend on them. ``extensions`` are those of the agent with dependencies or
-    methods for the server to handle. ``tenants`` are agents behind the same address, by the tenant
-    that requests name; any other tenant is passed to ``service``. Without ``service`` and ``card``
-    there are only tenants. ``key`` is an id of the agent for paths.
+    extensions must not depend on them, but for an address in the parameters of one. ``extensions``
+    are those of the agent with dependencies or methods for the server to handle. ``tenants`` are
+    agents behind the same address, by the tenant that requests name; any other tenant is passed to
+    ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
+    agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
+    ``CALLBACKS``. ``files`` are those of the agent, if the server keeps any.
     """
 
     service: A2AService | None = None
@@ -28,3 +53,5 @@ class Endpoint(msgspec.Struct, frozen=True):
     extensions: tuple[Extension, ...] = ()
     tenants: Mapping[str, Endpoint] = {}
     key: str = ""
+    callbacks: CallbackReceiver | None = None
+    files: FileService | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import quote
 
 from starlette.types import ASGIApp
@@ -13,9 +13,11 @@ from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import Endpoint
+from parley.server.endpoint import CALLBACKS, Endpoint
 from parley.server.hosts import AllowedHosts
+from parley.server.http.callbacks import CallbackRoute
 from parley.server.http.exchange import Identify, ServedEndpoint
+from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import has_quoted_slash
@@ -33,9 +35,11 @@ _OWN_SEGMENTS = frozenset(
     (
         "a2a",
         "agent",
+        "callbacks",
         "card",
         "docs",
         "extendedagentcard",
+        "files",
         "health",
         "message",
         "openapi.json",
@@ -89,6 +93,9 @@ class Routes:
         self.grpc = GrpcAddress(settings.grpc_address)
         limiter = ConcurrencyLimiter(
             "senders wait", settings.max_blocking_requests, settings.caller_share
+        )
+        self._transfers = ConcurrencyLimiter(
+            "files are uploaded or downloaded", settings.max_file_transfers, settings.caller_share
         )
         dispatchers = {
             prefix: Dispatcher(endpoint, lifecycle, limiter)
@@ -151,13 +158,18 @@ class Routes:
             for each in (endpoint, *endpoint.tenants.values())
             for extension in each.extensions
         ]
-        below = HttpJsonBinding(served, prefix.split("/")[1:], extensions)
+        segments = prefix.split("/")[1:]
+        below = self._with_files(
+            HttpJsonBinding(served, segments, extensions), served, segments, endpoint
+        )
         self._add_binding(prefix, JsonRpcBinding(served), card, below)
         if endpoint.service is not None:
             self._add_docs(prefix, endpoint, advertised)
+        self._add_callbacks(prefix, endpoint)
         for name, page in cards.items():
             self._add_binding(f"{prefix}/{name}", JsonRpcBinding(served, name), page)
             self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
+            self._add_callbacks(f"{prefix}/{name}", endpoint.tenants[name], tenant=name)
 
     def _add_assistant(
         self, id: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -171,12 +183,14 @@ class Routes:
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Relative to /a2a, a tenant's name is the tenant segment of the path.
-        below = HttpJsonBinding(
-            served, (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id), endpoint.extensions
+        segments = (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id)
+        below = self._with_files(
+            HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
         known = set(self._exact)
         self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
         self._add_docs(prefix, endpoint, advertised)
+        self._add_callbacks(prefix, endpoint, tenant=tenant)
         if "/" in id:
             self._slash_paths |= self._exact.keys() - known
 
@@ -188,8 +202,20 @@ class Routes:
         for path in CARD_PATHS:
             self.add(address + path, card)
         if below is not None:
-            self._below.setdefault(address, below)
-            self._longest = max(self._longest, len(address))
+            self._add_below(address, below)
+
+    def _add_below(self, address: str, handler: ASGIApp) -> None:
+        """Add the handler of all paths below an address, unless it has one."""
+        self._below.setdefault(address, handler)
+        self._longest = max(self._longest, len(address))
+
+    def _with_files(
+        self, below: ASGIApp, served: ServedEndpoint, segments: Iterable[str], endpoint: Endpoint
+    ) -> ASGIApp:
+        """Return what answers below an agent's address: files too, where there are any."""
+        if any(each.files is not None for each in (endpoint, *endpoint.tenants.values())):
+            return FilesBinding(below, served, segments, self._transfers)
+        return below
 
     def _add_docs(
         self,
@@ -203,6 +229,19 @@ class Routes:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
             self.add(address + OPENAPI_PATH, page)
             self.add(address + DOCS_PATH, docs)
+
+    def _add_callbacks(self, address: str, endpoint: Endpoint, *, tenant: str = "") -> None:
+        if endpoint.callbacks is not None:
+            address += CALLBACKS
+            route = CallbackRoute(
+                endpoint.callbacks,
+                address,
+                tenant=tenant,
+                settings=self._settings,
+                lifecycle=self._lifecycle,
+                request_bytes=self._request_bytes,
+            )
+            self._add_below(address, route)
 
     def _advertise(
         self,
@@ -231,6 +270,7 @@ class Routes:
             streams=self._streams,
             identify=self._identify,
             interfaces=advertised.interfaces,
+            address=advertised.agent_address,
             request_bytes=self._request_bytes,
         )
 
@@ -250,6 +290,11 @@ def checked_endpoints(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:
             _check_tenant(name)
             if f"{prefix}/{name}" in endpoints:
                 raise ValueError(f"{prefix}/{name} is the path of an agent and of a tenant")
+        for other in endpoints:
+            if endpoint.callbacks and f"{other}/".startswith(f"{prefix}{CALLBACKS}/"):
+                raise ValueError(
+                    f"the path {other!r} is where callbacks to the agent at {prefix or '/'} arrive"
+                )
     return endpoints
 
 

@@ -21,6 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from parley.security.loopback import is_loopback
+from parley.server.access_log import log_access
 from parley.server.app import App, Settings
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http.connection import ConnectionLimits, protocol_with
@@ -237,7 +238,7 @@ class Server(uvicorn.Server):
             )
         )
         if access_log:
-            logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+            log_access()
         self._drain = ours.lifecycle.drain if ours else None
         self._started = started
         self._signals = signals

@@ -60,8 +60,8 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     """A message that waits for a turn (private). ``entry`` is unique, its message's id may not be.
 
-    ``chain`` is the data of the chain of calls, as received. The other fields are what its turn
-    needs of the request.
+    ``base_url`` is the agent's address as the sender sees it, ``chain`` the data of the chain of
+    calls, as received. The other fields are what its turn needs of the request.
     """
 
     entry: str
@@ -69,6 +69,7 @@ class MessageReceived(A2AStruct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
     chain: dict[str, Any] | None = None
     trace: TraceContext | None = None
 
@@ -81,7 +82,8 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     attempt. ``attempt`` is 0 for a first turn that is queued and has not begun. ``answers``
     is the key of the question that the message answers. ``live`` is set when a running turn reads a
     message. ``released`` is set when a server that shuts down releases the attempt, which then does
-    not count as failed. The other fields are what a further attempt needs of the request.
+    not count as failed; ``asleep`` when the attempt falls asleep, which continues under the same
+    number when it wakes up. The other fields are what a further attempt needs of the request.
     """
 
     turn: int
@@ -92,10 +94,12 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     answers: str = ""
     live: bool = False
     released: bool = False
+    asleep: bool = False
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: tuple[str, ...] = ()
     caller: StoredCaller | None = None
+    base_url: str = ""
     chain: dict[str, Any] | None = None
     trace: TraceContext | None = None
 

@@ -31,7 +31,8 @@ Move a store, with all its history:
   parley store import tasks.jsonl --store postgresql://user@host/database"""
 
 
-def _store() -> str:
+def store_option() -> str:
+    """Return the option that names the store."""
     option: str = typer.Option(
         STORE,
         "--store",
@@ -49,20 +50,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="store", help="Look after a store: migrate, move, prune, resume.")
 
     @settings_command(group, "status", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
-    def status(settings: CommandSettings, output: Output, store: str = _store()) -> None:
+    def status(settings: CommandSettings, output: Output, store: str = store_option()) -> None:
         """Show how a store stands: its tasks, the work that waits, who uses it, its size.
 
         Works while the store is in use, and changes nothing.
         """
         from parley.cli.store.status import show
 
-        _with_admin(store, lambda admin: show(output, admin))
+        with_admin(store, lambda admin: show(output, admin))
 
     @settings_command(group, "migrate", "output", "debug", epilog=f"{CHECKED}\n\n{PASSWORDS}")
     def migrate(
         settings: CommandSettings,
         output: Output,
-        store: str = _store(),
+        store: str = store_option(),
         check: bool = typer.Option(
             False, "--check", help="Do nothing, but end with 1 if there is something to do."
         ),
@@ -102,7 +103,7 @@ def register(app: typer.Typer) -> None:
         from parley.cli.store.status import migrate
 
         owners = owners_of(issuer, agent=agent, tenant=tenant)
-        return _with_admin(
+        return with_admin(
             store, lambda admin: migrate(output, admin, check_only=check, owners=owners)
         )
 
@@ -119,7 +120,7 @@ def register(app: typer.Typer) -> None:
         tenant: str = typer.Option(
             "", "--tenant", metavar="NAME", help="Only what is kept of this tenant."
         ),
-        store: str = _store(),
+        store: str = store_option(),
     ) -> None:
         """Write all that a store keeps, as of one moment, as lines of JSON.
 
@@ -129,7 +130,7 @@ def register(app: typer.Typer) -> None:
         """
         from parley.cli.store.transfer import export
 
-        _with_admin(store, lambda admin: export(output, admin, file, agent=agent, tenant=tenant))
+        with_admin(store, lambda admin: export(output, admin, file, agent=agent, tenant=tenant))
 
     @settings_command(group, "import", "output", "debug", epilog=f"{MOVING}\n\n{EXITS}")
     def import_(
@@ -138,7 +139,7 @@ def register(app: typer.Typer) -> None:
         file: str = typer.Argument(
             metavar="FILE", help="A file that export wrote, or - for standard input."
         ),
-        store: str = _store(),
+        store: str = store_option(),
     ) -> None:
         """Add what an export holds to a store, after all of it was checked.
 
@@ -149,7 +150,7 @@ def register(app: typer.Typer) -> None:
         """
         from parley.cli.store.transfer import import_from
 
-        _with_admin(store, lambda admin: import_from(output, admin, file))
+        with_admin(store, lambda admin: import_from(output, admin, file))
 
     @settings_command(group, "prune", "output", "debug", epilog=EXITS)
     def prune(
@@ -178,7 +179,7 @@ def register(app: typer.Typer) -> None:
             max=100_000,
             help="Remove up to so many tasks a second, so that others can write.",
         ),
-        store: str = _store(),
+        store: str = store_option(),
     ) -> None:
         """Remove tasks that ended long ago, with their events, webhooks and receipts.
 
@@ -189,7 +190,7 @@ def register(app: typer.Typer) -> None:
         from parley.cli.store.prune import parse_age, prune
 
         age = parse_age(ended_before)
-        _with_admin(
+        with_admin(
             store,
             lambda admin: prune(
                 output, admin, store, age=age, agent=agent, dry_run=dry_run, rate=rate
@@ -212,7 +213,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         task: str = _filter("--task", "ID", "Only those of this task."),
         agent: str = _filter("--agent", "KEY", "Only those of this agent, by its key."),
         tenant: str = _filter("--tenant", "NAME", "Only those of this tenant."),
-        store: str = _store(),
+        store: str = store_option(),
     ) -> None:
         """Show which webhooks are suspended, how far behind they are, and why.
 
@@ -223,7 +224,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         from parley.store.protocols.webhooks import WebhookFilter
 
         which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
-        _with_admin(store, lambda admin: list_suspended(output, admin, which))
+        with_admin(store, lambda admin: list_suspended(output, admin, which))
 
     @settings_command(group, "resume", "output", "debug", epilog=f"{EXITS}\n\n{PASSWORDS}")
     def resume_(
@@ -234,7 +235,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         agent: str = _filter("--agent", "KEY", "Those of this agent, by its key."),
         tenant: str = _filter("--tenant", "NAME", "Those of this tenant."),
         all: bool = typer.Option(False, "--all", help="All that are suspended."),
-        store: str = _store(),
+        store: str = store_option(),
     ) -> None:
         """Have suspended webhooks told again, each after the last event that it took.
 
@@ -244,7 +245,7 @@ def _register_webhooks(store_group: typer.Typer) -> None:
         from parley.store.protocols.webhooks import WebhookFilter
 
         which = WebhookFilter(agent=agent, tenant=tenant, task_id=task, id=id)
-        _with_admin(store, lambda admin: resume(output, admin, which, all=all))
+        with_admin(store, lambda admin: resume(output, admin, which, all=all))
 
 
 def _push_id() -> str:
@@ -259,7 +260,7 @@ def _filter(name: str, metavar: str, text: str) -> str:
     return option
 
 
-def _with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
+def with_admin(url: str, action: Callable[[StoreAdmin], T]) -> T:
     """Return the result of ``action`` on a store; a store error becomes a ``CommandFailure``."""
     from parley.host.store_urls import open_admin
     from parley.store.protocols.errors import StoreError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from parley.engine.skill import Skill
 from parley.engine.turn.private_records import PrivateRecords
 from parley.engine.turn.remote_calls import PREFIX, RemoteCall
 from parley.engine.turn.task_writer import TaskWriter
+from parley.engine.turn.waits import Waits
 from parley.extensions.call_chain import Chain
 from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
@@ -44,7 +45,12 @@ class Failed(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of a turn: the message that began the task, and what came beside it."""
+    """The request of a turn: the message that began the task, and what came beside it.
+
+    ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
+    server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
+    they were not read yet.
+    """
 
     message: Message
     skill: Skill
@@ -53,8 +59,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     accepted_output_modes: tuple[str, ...] = ()
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
-    chain: Chain | None = None
+    base_url: str = ""
     trace: TraceContext = NO_TRACE
+    inputs: dict[str, Any] | None = None
+    chain: Chain | None = None
 
 
 class AttemptRunner(Protocol):
@@ -87,6 +95,10 @@ class AttemptRunner(Protocol):
 
     async def receive(self) -> MessageReceived:
         """Wait for the next message that no turn has taken; the current turn takes it."""
+        ...
+
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
         ...
 
     async def park(self, question: Message | None) -> None:
@@ -133,6 +145,7 @@ class Attempt:
     # Defaults of the class, which most attempts never change: that makes a direct reply cheap.
     finished = False
     parked = False
+    asleep = False
     question_count = 0
     artifact_count = 0
     reference_count = 0
@@ -141,6 +154,7 @@ class Attempt:
     calls: frozenset[asyncio.Task[Any]] = frozenset()
     on_end: tuple[Callable[[], None], ...] = ()
     _journal: Journal | None = None
+    _waits: Waits | None = None
 
     def __init__(
         self,
@@ -179,6 +193,13 @@ class Attempt:
             remembered = record.event
             assert isinstance(remembered, StepResult)
             journal.results[remembered.key] = remembered.value
+
+    @property
+    def waits(self) -> Waits:
+        """The sleeps and events that branches of the function wait for."""
+        if self._waits is None:
+            self._waits = Waits(self)
+        return self._waits
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -252,9 +273,8 @@ class Attempt:
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
-            self.question_count += 1
-            key = str(self.question_count)
-        self._use(f"ask:{key}", "question")
+            key = self.next_question_key()
+        self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
@@ -265,7 +285,13 @@ class Attempt:
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
 
-    def _use(self, key: str, what: str) -> None:
+    def next_question_key(self) -> str:
+        """Return the key of a question that has none of its own: its order."""
+        self.question_count += 1
+        return str(self.question_count)
+
+    def use(self, key: str, what: str) -> None:
+        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
         if key in self.journal.used_keys:
             raise ValueError(
                 f"the {what} key {key.partition(':')[2]!r} is used twice in one turn; "
@@ -277,7 +303,7 @@ class Attempt:
 
     def step_result(self, key: str) -> msgspec.Raw | None:
         """Return the JSON result of a step that an earlier attempt or turn completed."""
-        self._use(f"step:{key}", "step")
+        self.use(f"step:{key}", "step")
         return self.journal.results.get(f"step:{key}")
 
     async def keep_result(self, key: str, value: bytes) -> None:
@@ -295,7 +321,7 @@ class Attempt:
 
     def begin_call(self, key: str) -> None:
         """Claim the key of a call. Raises ``ValueError`` for one that this turn has used."""
-        self._use(f"{PREFIX}{key}", "call")
+        self.use(f"{PREFIX}{key}", "call")
 
     def logged_call(self, key: str) -> RemoteCall | None:
         """Return what the log has of a call."""

@@ -6,7 +6,7 @@ Functions of values only: nothing here reads or writes the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -56,6 +56,7 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
+        base_url=request.base_url,
         trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
@@ -86,7 +87,7 @@ def first_turn(records: Iterable[LoggedEvent]) -> TurnStarted:
         started = record.event
         assert isinstance(started, TurnStarted)
         is_first = started.turn == 1 and started.attempt <= 1
-        if is_first and not (started.live or started.released):
+        if is_first and not (started.live or started.released or started.asleep):
             return started
     return TurnStarted(turn=1)
 
@@ -104,7 +105,7 @@ def request_of(
 
     ``received`` is the message that a new turn takes; a re-run finds its own in the log. The caller
     is the message's sender; extensions and the trace are those of one message. Accepted output
-    modes stay until another message names others.
+    modes and the agent's address stay until another message names others.
     """
     first = first_turn(records.turns)
     request = Request(
@@ -115,6 +116,7 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
+        base_url=first.base_url,
         chain=_chain_in(first.extensions, first.metadata),
         trace=first.trace or NO_TRACE,
     )
@@ -129,6 +131,7 @@ def request_of(
         caller=caller_in(taken.caller, record.scope.owner),
         extensions=frozenset(taken.extensions),
         accepted_output_modes=taken.accepted_output_modes or request.accepted_output_modes,
+        base_url=taken.base_url or request.base_url,
         chain=_chain_in(taken.extensions, taken.chain and {CALL_CHAIN: taken.chain}),
         trace=taken.trace or NO_TRACE,
     )
@@ -152,6 +155,7 @@ def turn_taking(received: MessageReceived, *, turn: int, answers: str) -> TurnSt
         accepted_output_modes=received.accepted_output_modes,
         extensions=received.extensions,
         caller=received.caller,
+        base_url=received.base_url,
         chain=received.chain,
         trace=received.trace,
     )
@@ -163,13 +167,22 @@ def latest_message(records: PrivateRecords) -> Message | None:
     return taken[-1] if taken else None
 
 
-def attempts_of(record: TaskRecord, records: PrivateRecords) -> tuple[int, int]:
-    """Return how many attempts the open turn has had, and how many of them were released.
+class Attempts(NamedTuple):
+    """How many attempts a turn has had, and how many of them were released.
 
-    A queued turn has had none.
+    ``asleep``: the last one fell asleep, and is to go on.
     """
+
+    made: int
+    released: int
+    asleep: bool
+
+
+def attempts_of(record: TaskRecord, records: PrivateRecords) -> Attempts:
+    """Return the attempts at the open turn. A queued turn has had none."""
     same = [turn for turn in turns_in(records) if turn.turn == record.turn]
-    return max((t.attempt for t in same), default=1), sum(t.released for t in same)
+    count = max((t.attempt for t in same), default=1)
+    return Attempts(count, sum(t.released for t in same), bool(same) and same[-1].asleep)
 
 
 def pending_question(records: PrivateRecords) -> str:

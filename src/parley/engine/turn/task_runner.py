@@ -76,6 +76,7 @@ class TaskRunner:
     cancel_requested = False
     releasing = False
     abandoned = False
+    asleep = False
     timeout_reason = ""
     abort_error: A2AError | None = None
     deadline: Deadline | None = None
@@ -181,6 +182,10 @@ class TaskRunner:
         if not self.epoch:
             self.epoch = await self.store.claim(self.task_id)
         while not self.abandoned:
+            if self.asleep:
+                if self.releasing or not self.cancel_requested:
+                    return
+                await self._claim_again()
             if self.writer is not None and self.writer.fold.status.state.is_terminal:
                 return
             self.woken = False
@@ -201,6 +206,13 @@ class TaskRunner:
                     await self._release_idle(record)
                 if self.releasing or not self.woken:
                     return
+
+    async def _claim_again(self) -> None:
+        """Claim the task of a sleeping turn, which a cancellation woke while it fell asleep."""
+        if self.writer is not None:
+            self.writer.detach()
+        self.asleep, self.writer = False, None
+        self.epoch = await self.store.claim(self.task_id)
 
     # -- the next attempt ----------------------------------------------------------------------
 
@@ -263,9 +275,14 @@ class TaskRunner:
     async def _retry(
         self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter
     ) -> Attempt | None:
-        """Return another attempt at an open turn (E3): its process died, or it was queued."""
-        attempts, released = attempts_of(record, records)
+        """Return another attempt at an open turn (E3): its process died, or it was queued.
+
+        An attempt that fell asleep continues.
+        """
+        attempts, released, is_woken = attempts_of(record, records)
         options = self.executor.options
+        if is_woken:
+            return self._wake_up(record, records, writer, attempts)
         if attempts > released and options.on_crash == "fail":
             reason = "The server stopped while it worked on this task."
             await self._end_task(TaskState.FAILED, reason)
@@ -282,6 +299,19 @@ class TaskRunner:
         )
         writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number))
         self._write_working(attempt, writer, {ATTEMPT_KEY: attempt.number} if attempts else None)
+        writer.open_turn()
+        return attempt
+
+    def _wake_up(
+        self, record: TaskRecord, records: PrivateRecords, writer: TaskWriter, number: int
+    ) -> Attempt:
+        """Return the attempt that fell asleep, to go on with."""
+        latest = latest_message(records)
+        attempt = self._attempt_at(record, records, record.turn, latest=latest, number=number)
+        writer.write(TurnStarted(turn=attempt.turn, attempt=number))
+        writer.output_filter = self._filter_of(attempt.request)
+        if record.task.status.message is not None:  # it said what the turn waited for
+            self._write_working(attempt, writer)
         writer.open_turn()
         return attempt
 
@@ -325,6 +355,10 @@ class TaskRunner:
             raise writer.error
         if self.abandoned:
             attempt.finished = True
+        elif attempt.asleep:
+            assert writer is not None
+            await writer.flush()
+            self.asleep = True
         elif attempt.parked:
             await self._reply_when_durable()  # again: the function may have been cancelled there
         elif self.cancel_requested:  # perhaps while the turn was prepared
@@ -645,6 +679,23 @@ class TaskRunner:
         """Reply to the turn's waiters with the task as it is; the turn continues."""
         assert self.writer is not None
         self.waiters.resolve(self.writer.fold.task)
+
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function.
+
+        It wakes up at its deadline at the latest, and fails then.
+        """
+        attempt, writer = self.attempt, self.writer
+        assert attempt is not None
+        assert writer is not None
+        if self.cancel_requested or self.releasing or self.timeout_reason:
+            return  # the function is being cancelled for that
+        if self.deadline is not None:
+            wakes_at = min(wakes_at, self.deadline.at)
+        writer.write(TurnStarted(turn=attempt.turn, attempt=attempt.number, asleep=True))
+        writer.sleep(wakes_at, events)
+        attempt.finished = attempt.asleep = True
+        self._stop_function()
 
     async def park(self, question: Message | None) -> None:
         """End the turn with a question: make it durable, reply, and cancel the function."""

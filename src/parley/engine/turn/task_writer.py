@@ -139,6 +139,11 @@ class TaskWriter:
         """Release the lease with the batch so far: any replica may claim the task then."""
         self._options["release"] = True
 
+    def sleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Release the lease with the batch so far, and save its artifacts: the turn sleeps."""
+        self._options |= {"release": True, "wakes_at": wakes_at, "waits_for": tuple(events)}
+        self._save = True
+
     def stop(self, error: StoreError) -> None:
         """Write nothing more: another executor has the task."""
         if self.error is None:

@@ -8,12 +8,18 @@ from urllib.parse import urlsplit
 from starlette.types import Scope
 
 from parley.model.cards import AgentInterface
-from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, server_address
+from parley.server.address import FORWARDED_ADDRESS, FORWARDED_SCHEME, BadAddress, server_address
 from parley.server.endpoint import Interfaces
 from parley.server.hosts import AllowedHosts
 from parley.wire import versions
 
 GRPC = "GRPC"
+
+# The headers that tell the address of a server.
+_TELLING = frozenset(name.lower() for name in (b"Host", *FORWARDED_ADDRESS, *FORWARDED_SCHEME))
+# Addresses that are remembered, and the most bytes of headers that tell one.
+_MAX_CACHED = 256
+_MAX_TELLING = 512
 
 # In order of preference. To clients of 0.3 the first of their version is the main one.
 _BINDINGS = tuple(
@@ -67,6 +73,7 @@ class AdvertisedInterfaces:
         self._hosts = hosts or AllowedHosts()
         self._tenants = frozenset(tenants)
         self._tenant = tenant
+        self._addresses: dict[tuple[object, ...], str] = {}
 
     def address(self, scope: Scope) -> str:
         """Return the agent's URL for JSON-RPC, as the caller can reach it.
@@ -80,6 +87,28 @@ class AdvertisedInterfaces:
             return address + self._prefix
         # Frameworks that mount an app at a path redirect to that path with a slash.
         return f"{address}/" if address.count("/") > 2 else address
+
+    def agent_address(self, scope: Scope, tenant: str = "") -> str:
+        """Return the URL below which the agent of a tenant is, without a trailing slash.
+
+        It is what the sender of a request sees; empty if the request names no valid host. The
+        answer is cached, because every message asks for it.
+        """
+        telling = [(name, value) for name, value in scope["headers"] if name in _TELLING]
+        server = tuple(scope.get("server") or ())
+        is_tls = "tls" in (scope.get("extensions") or ())
+        key = (scope.get("scheme"), scope.get("root_path"), server, is_tls, *telling)
+        address = self._addresses.get(key)
+        if address is None:
+            try:
+                address = self.address(scope).rstrip("/")
+            except BadAddress:
+                address = ""
+            if sum(len(value) for _, value in telling) <= _MAX_TELLING:
+                if len(self._addresses) >= _MAX_CACHED:
+                    self._addresses.clear()
+                self._addresses[key] = address
+        return f"{address}/{tenant}" if address and tenant in self._tenants else address
 
     @property
     def varies(self) -> tuple[bytes, ...]:

@@ -70,7 +70,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     """An endpoint with all that its exchanges share.
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
-    them. ``request_bytes`` bounds the bytes of incomplete requests.
+    them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
+    bytes of incomplete requests.
     """
 
     dispatcher: Dispatcher
@@ -79,6 +80,7 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     streams: Streams
     identify: Identify | None
     interfaces: Callable[[Scope, str], Interfaces]
+    address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
 
 
@@ -224,7 +226,7 @@ class Exchange(ABC):
     async def _send_error(self, send: Send, error: A2AError) -> None:
         """Send an error in the binding's status and body."""
         status, body = self.error_response(error)
-        headers = [*self.response_headers, *_error_headers(error)]
+        headers = [*self.response_headers, *error_headers(error)]
         if self.is_notification:
             await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
@@ -275,6 +277,7 @@ class Exchange(ABC):
             last_event_id=None if last_event_id is None else last_event_id.decode("latin-1"),
             trace=_trace_in(scope["headers"]) if b"traceparent" in request_headers else NO_TRACE,
             interfaces=lambda tenant: self.served.interfaces(scope, tenant),
+            address=lambda tenant: self.served.address(scope, tenant),
         )
 
 
@@ -328,7 +331,7 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _error_headers(error: A2AError) -> Headers:
+def error_headers(error: A2AError) -> Headers:
     """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
     headers = []
     if error.retry_after is not None:

@@ -1,0 +1,252 @@
+"""The sleeps of one attempt, and the events that it waits for: when its turn falls asleep.
+
+A turn sleeps as a row in the store, so its function ends and runs again from the top when the turn
+wakes up. The journal has when each wait ends and what each event was, so it replays those that are
+over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from parley.engine.turn.task_writer import TaskWriter
+from parley.model.errors import A2AError
+from parley.model.parts import Message
+from parley.model.tasks import TaskState
+from parley.store.events import StepResult
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.timers import MAX_WAITS, NEVER, check_key
+from parley.store.task_store import TaskStore
+
+SHORT_MS = 1000
+"""A sleep that is not longer (ms) keeps its coroutine: to park it would cost more."""
+
+SETTLE_ROUNDS = 20
+"""For how many rounds of the event loop a turn waits before it falls asleep, so that its other
+branches begin to wait, too, or go on with what has just ended.
+"""
+
+_NULL = msgspec.Raw(b"null")
+
+
+class _Wait(NamedTuple):
+    wakes_at: int
+    event: str
+
+
+class _Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the journal has of a wait that is over: the event's value, or none within its time."""
+
+    value: msgspec.Raw = _NULL
+    timed_out: bool = False
+
+
+class Results(Protocol):
+    """The results that earlier attempts logged: ``Journal``."""
+
+    results: dict[str, msgspec.Raw]
+
+
+class SleepingRunner(Protocol):
+    """The runner of a turn that may fall asleep: ``TaskRunner``."""
+
+    store: TaskStore
+    scope: Scope
+
+    def fall_asleep(self, wakes_at: int, events: Sequence[str]) -> None:
+        """Have the turn sleep until a time (ms) or one of some events, and cancel the function."""
+        ...
+
+    def abort(self, error: A2AError) -> None:
+        """Cancel the function, and end the turn with an error."""
+        ...
+
+
+class WaitingAttempt(Protocol):
+    """The attempt whose function waits: ``Attempt``."""
+
+    finished: bool
+
+    @property
+    def runner(self) -> SleepingRunner:
+        """The runner of its turn."""
+        ...
+
+    @property
+    def journal(self) -> Results:
+        """What earlier attempts recorded."""
+        ...
+
+    def use(self, key: str, what: str) -> None:
+        """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""
+        ...
+
+    def writer(self) -> TaskWriter:
+        """Return the task's writer."""
+        ...
+
+    def working(self) -> TaskWriter:
+        """Return the task's writer after a SUBMITTED task was set to WORKING."""
+        ...
+
+    def message(self, content: object) -> Message:
+        """Return ``content`` as a message of the agent in this task."""
+        ...
+
+
+class Waits:
+    """The waits of an attempt that have begun and not ended.
+
+    The turn falls asleep when some of its branches wait and none is ``busy``. It wakes up at the
+    earliest time that one of them waits for, or when one of their events is complete.
+    """
+
+    def __init__(self, attempt: WaitingAttempt) -> None:
+        self._attempt = attempt
+        self._pending: dict[asyncio.Future[None], _Wait] = {}
+        self._busy = 0
+        self._rounds = 0
+        self._next_round: asyncio.Handle | None = None
+        self._sleeps = 0
+        self._events: Counter[str] = Counter()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Keep the turn awake meanwhile: a branch does what must not be begun again."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            self._settle()
+
+    async def sleep(self, seconds: float, key: str | None, message: object) -> None:
+        """Sleep for a number of seconds from the first call with this key in the task's life."""
+        attempt = self._attempt
+        if key is None:
+            self._sleeps += 1
+            key = str(self._sleeps)
+        attempt.use(f"sleep:{key}", "sleep")
+        if f"slept:{key}" in attempt.journal.results:
+            return
+        wakes_at = self._begin(f"sleep:{key}", seconds, message)
+        left = wakes_at - attempt.runner.store.now()
+        if left > SHORT_MS:
+            await self._park(_Wait(wakes_at, ""))
+        elif left > 0:
+            await asyncio.sleep(left / 1000)
+        attempt.writer().write(StepResult(key=f"slept:{key}", value=_NULL))
+
+    async def event(self, name: str, timeout: float | None, message: object) -> Any:
+        """Return the value of an event once it is complete.
+
+        Raises ``TimeoutError`` after ``timeout`` seconds, also in every replay.
+        """
+        attempt, runner = self._attempt, self._attempt.runner
+        check_key(name)
+        self._events[name] += 1
+        key = f"{self._events[name]}:{name}"
+        known = attempt.journal.results.get(f"event:{key}")
+        if known is None:
+            with self.busy():
+                wakes_at = self._begin(f"wait:{key}", timeout, message)
+                value = await runner.store.event(runner.scope.agent, name)
+                if value is not None or wakes_at <= runner.store.now():
+                    known = await self._log_outcome(f"event:{key}", value)
+        if known is None:
+            await self._park(_Wait(wakes_at, name))
+        assert known is not None, "a turn that was parked runs again"
+        outcome = msgspec.json.decode(known, type=_Outcome)
+        if outcome.timed_out:
+            raise TimeoutError(f"the event {name!r} was not completed within the time given")
+        return msgspec.json.decode(outcome.value)
+
+    def _begin(self, key: str, seconds: float | None, message: object) -> int:
+        """Return when a wait ends (ms). Logs that, if it begins now."""
+        attempt = self._attempt
+        begun = attempt.journal.results.get(key)
+        if begun is not None:
+            return msgspec.json.decode(begun, type=int)
+        wakes_at = NEVER
+        if seconds is not None:
+            wakes_at = attempt.runner.store.now() + math.ceil(seconds * 1000)
+        writer = attempt.working()
+        if message is not None:
+            writer.status(TaskState.WORKING, attempt.message(message))
+        value = msgspec.Raw(msgspec.json.encode(wakes_at))
+        attempt.journal.results[key] = value
+        writer.write(StepResult(key=key, value=value))
+        return wakes_at
+
+    async def _log_outcome(self, key: str, value: bytes | None) -> msgspec.Raw:
+        outcome = _Outcome(timed_out=True) if value is None else _Outcome(value=msgspec.Raw(value))
+        known = msgspec.Raw(msgspec.json.encode(outcome))
+        writer = self._attempt.writer()
+        writer.write(StepResult(key=key, value=known))
+        await writer.flush()
+        return known
+
+    async def _park(self, wait: _Wait) -> None:
+        """Wait until the turn falls asleep, which cancels this."""
+        events = {wait.event, *[each.event for each in self._pending.values()]}
+        if len(events) > MAX_WAITS:
+            raise ValueError(f"a turn waits for {MAX_WAITS} events at once, at most")
+        never = asyncio.get_running_loop().create_future()
+        self._pending[never] = wait
+        self._settle()
+        try:
+            await never
+        finally:
+            self._pending.pop(never, None)
+
+    def _settle(self) -> None:
+        self._rounds = SETTLE_ROUNDS
+        if self._next_round is None and self._pending and not self._attempt.finished:
+            self._next_round = asyncio.get_running_loop().call_soon(self._round)
+
+    def _round(self) -> None:
+        self._next_round = None
+        if self._busy or not self._pending or self._attempt.finished:
+            return
+        self._rounds -= 1
+        if self._rounds > 0:
+            self._next_round = asyncio.get_running_loop().call_soon(self._round)
+        else:
+            self._fall_asleep()
+
+    def _fall_asleep(self) -> None:
+        waits = self._pending.values()
+        wakes_at = min([wait.wakes_at for wait in waits])
+        events = sorted({wait.event for wait in waits if wait.event})
+        try:
+            self._attempt.writer()  # writes what streams buffer
+            self._attempt.runner.fall_asleep(wakes_at, events)
+        except A2AError as error:
+            self._attempt.runner.abort(error)
+        except StoreError:
+            pass  # the writer has stopped, and has told the runner
+        for never in list(self._pending):
+            never.cancel()
+
+
+def seconds_of(duration: float | timedelta, what: str) -> float:
+    """Return a duration in seconds. Raises ``TypeError``, ``ValueError`` for what is none."""
+    if isinstance(duration, timedelta):
+        seconds = duration.total_seconds()
+    elif isinstance(duration, int | float) and not isinstance(duration, bool):
+        seconds = float(duration)
+    else:
+        kind = type(duration).__qualname__
+        raise TypeError(f"{what} is a timedelta or a number of seconds, not a {kind}")
+    if not 0 <= seconds <= timedelta.max.total_seconds():
+        raise ValueError(f"{what} is 0 seconds or more, and not for ever: not {duration!r}")
+    return seconds

@@ -1,0 +1,171 @@
+"""Callbacks: a POST to a signed address completes an event of an agent.
+
+Whoever has the address may call it, so nobody is identified. An address that was not made here, or
+for another agent, is answered like one that never was.
+"""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from parley.model.errors import A2AError, OverloadedError
+from parley.security.signed_tokens import TokenExpired, TokenInvalid
+from parley.server.address import route_path
+from parley.server.endpoint import CallbackReceiver
+from parley.server.failures import log_unforeseen
+from parley.server.http.body import BodyTooLarge, ClientGone, read_body
+from parley.server.http.media_types import base
+from parley.server.http.responses import (
+    NO_STORE,
+    refuse_method,
+    reply_with_message,
+    reply_without_body,
+)
+from parley.server.lifecycle import Lifecycle
+from parley.server.limits.byte_budget import ByteReservation
+from parley.server.settings import Settings
+from parley.store.protocols.errors import StoreError
+from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted, event_value
+from parley.wire.json import protojson
+
+FORM = b"application/x-www-form-urlencoded"
+
+_log = logging.getLogger("parley.server")
+_RETRY = (b"retry-after", b"1")
+_MAX_FIELDS = 1000
+
+
+class _Refused(Exception):
+    """The request is answered with a status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class CallbackRoute:
+    """Answers callbacks below ``address``: those of one agent, or of one tenant of it."""
+
+    def __init__(
+        self,
+        receiver: CallbackReceiver,
+        address: str,
+        *,
+        tenant: str = "",
+        settings: Settings,
+        lifecycle: Lifecycle,
+        request_bytes: ByteReservation,
+    ) -> None:
+        self._receiver = receiver
+        self._start = len(address) + 1
+        self._tenant = tenant
+        self._limit = min(settings.max_body_bytes, MAX_EVENT_BYTES)
+        self._max_depth = settings.max_depth
+        self._lifecycle = lifecycle
+        self._request_bytes = request_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["method"] != "POST":
+            message = "a callback is a POST; its body, if any, is the value of the event as JSON"
+            await refuse_method(scope, send, "POST", message)
+            return
+        try:
+            await self._complete(scope, receive)
+        except ClientGone:
+            return
+        except _Refused as refused:
+            headers = [NO_STORE, _RETRY] if refused.status == 503 else [NO_STORE]
+            await reply_with_message(scope, send, refused.status, refused.message, headers)
+        except Exception:
+            message = log_unforeseen("a callback").message
+            await reply_with_message(scope, send, 500, message, [NO_STORE])
+        else:
+            await reply_without_body(send, 204, [NO_STORE])
+
+    async def _complete(self, scope: Scope, receive: Receive) -> None:
+        """Complete the event. Raises ``_Refused``, ``ClientGone``."""
+        if self._lifecycle.draining:
+            raise _Refused(503, "the server is shutting down; call again in a moment")
+        try:
+            if not self._lifecycle.started:
+                await self._start_late()
+            key = await self._receiver.event_of(route_path(scope)[self._start :], self._tenant)
+            value = await self._value(scope, receive)
+            await self._receiver.complete(key, value)
+        except TokenExpired:
+            raise _Refused(410, "this callback address has expired") from None
+        except TokenInvalid:
+            raise _Refused(404, "there is no callback at this address; is it complete?") from None
+        except EventCompleted:
+            message = "this callback has been made before, with another value: the first one counts"
+            raise _Refused(409, message) from None
+        except StoreError as error:
+            _log.warning("a callback is refused for now: %s", error)
+            message = "the store is not available just now; call again in a moment"
+            raise _Refused(503, message) from error
+
+    async def _start_late(self) -> None:
+        try:
+            await self._lifecycle.start_late()
+        except Exception as error:  # the lifecycle has logged it
+            raise _Refused(503, "the server cannot start; its log says why") from error
+
+    async def _value(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the value of the event as the store keeps it."""
+        value = await self._read(scope, receive)
+        try:
+            return event_value(value)
+        except ValueError as error:
+            raise _Refused(413, str(error)) from None
+
+    async def _read(self, scope: Scope, receive: Receive) -> object:
+        """Return the value that the body is: JSON, the fields of a form, or nothing."""
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length")
+        try:
+            body = await read_body(receive, scope, length, self._limit, self._request_bytes)
+        except BodyTooLarge:
+            raise _Refused(413, f"the body of a callback has {self._limit} bytes at most") from None
+        except OverloadedError as error:
+            raise _Refused(503, error.message) from None
+        if not body:
+            return None
+        media_type = base(headers.get(b"content-type", b""))
+        if media_type == FORM:
+            return _fields(body)
+        if media_type and media_type != b"application/json" and not media_type.endswith(b"+json"):
+            named = media_type[:60].decode("latin-1")
+            raise _Refused(
+                415, f"the body of a callback is JSON (application/json) or a form, not {named!r}"
+            )
+        try:
+            protojson.check_limits(body, self._max_depth, max_parts=len(body))
+            return msgspec.json.decode(body)
+        except A2AError as error:
+            raise _Refused(400, error.message) from None
+        except (ValueError, RecursionError) as error:
+            raise _Refused(
+                400, f"the body of a callback is JSON, and this is not: {error}"
+            ) from None
+
+
+def _fields(body: bytes) -> dict[str, str | list[str]]:
+    """Return the fields of a form; a field that is repeated is a list."""
+    try:
+        fields = parse_qs(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_FIELDS,
+        )
+    except ValueError:  # UnicodeDecodeError is one
+        raise _Refused(
+            400, f"the body is no form: up to {_MAX_FIELDS} fields in UTF-8, percent-encoded"
+        ) from None
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

@@ -1,0 +1,125 @@
+"""Callback addresses: what one allows, to whom, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from parley.engine.callbacks import Callbacks
+from parley.security.signed_tokens import TokenExpired, TokenInvalid, TokenSigner
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.protocols.timers import EventCompleted
+
+pytestmark = pytest.mark.anyio
+
+HOUR = timedelta(hours=1)
+BASE = "https://agents.example/shop"
+
+
+class Clock:
+    now = 1_700_000_000_500
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(clock: Clock) -> AsyncIterator[MemoryTaskStore]:
+    store = MemoryTaskStore(clock=clock)
+    await store.open(lambda records: None)
+    yield store
+    await store.close()
+
+
+async def token_of(callbacks: Callbacks, key: str = "payment:42", **options: Any) -> str:
+    given = {"tenant": "", "expires": HOUR, **options}
+    address = await callbacks.address(BASE, key, **given)
+    before, _, token = address.rpartition("/")
+    assert before == f"{BASE}/callbacks"
+    return token
+
+
+async def test_an_address_completes_its_event_and_no_other(store: MemoryTaskStore) -> None:
+    shop = Callbacks(store, "shop")
+    for key in ("payment:42", "é/ünï 中", "x" * 512):
+        assert await shop.event_of(await token_of(shop, key), "") == key
+    await shop.complete("payment:42", b"1")
+    await shop.complete("payment:42", b"1")
+    with pytest.raises(EventCompleted):
+        await shop.complete("payment:42", b"2")
+    assert await store.event("shop", "payment:42") == b"1"
+
+
+async def test_it_is_of_one_agent(store: MemoryTaskStore) -> None:
+    token = await token_of(Callbacks(store, "shop"))
+    with pytest.raises(TokenInvalid):
+        await Callbacks(store, "bank").event_of(token, "")
+
+
+async def test_at_the_address_of_a_tenant_it_is_of_that_tenant(store: MemoryTaskStore) -> None:
+    shop = Callbacks(store, "shop")
+    token = await token_of(shop, tenant="acme")
+    assert await shop.event_of(token, "acme") == await shop.event_of(token, "") == "payment:42"
+    with pytest.raises(TokenInvalid):
+        await shop.event_of(token, "globex")
+
+
+async def test_it_expires_by_the_clock_of_the_store(store: MemoryTaskStore, clock: Clock) -> None:
+    shop = Callbacks(store, "shop")
+    token = await token_of(shop)
+    clock.now += HOUR // timedelta(milliseconds=1)
+    assert await shop.event_of(token, "") == "payment:42"
+    clock.now += 1000
+    with pytest.raises(TokenExpired):
+        await shop.event_of(token, "")
+
+
+async def test_another_replica_reads_it_and_another_store_does_not() -> None:
+    logs = MemoryLogs()
+    one, two, other = MemoryTaskStore(logs=logs), MemoryTaskStore(logs=logs), MemoryTaskStore()
+    for store in (one, two, other):
+        await store.open(lambda records: None)
+    token = await token_of(Callbacks(one, "shop"))
+    assert await Callbacks(two, "shop").event_of(token, "") == "payment:42"
+    with pytest.raises(TokenInvalid):
+        await Callbacks(other, "shop").event_of(token, "")
+    for store in (one, two, other):
+        await store.close()
+
+
+async def test_a_token_for_something_else_is_none(store: MemoryTaskStore) -> None:
+    signer = TokenSigner(await store.secret("signing"))
+    token = signer.sign("file", {"agent": "shop", "event": "payment:42", "tenant": ""})
+    with pytest.raises(TokenInvalid):
+        await Callbacks(store, "shop").event_of(token, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"key": ""}, "the key of an event"),
+        ({"key": "x" * 513}, "the key of an event"),
+        ({"key": "a\0b"}, "the key of an event"),
+        ({"key": 42}, "the key of an event"),
+        ({"expires": timedelta(0)}, "positive timedelta"),
+        ({"expires": timedelta(days=-1)}, "positive timedelta"),
+        ({"expires": timedelta(days=400)}, "up to 366 days"),
+        ({"expires": 3600}, "positive timedelta"),
+        ({"base": ""}, "url="),
+    ],
+)
+async def test_misuse_is_refused_with_what_would_be_right(
+    store: MemoryTaskStore, options: dict[str, Any], words: str
+) -> None:
+    given = {"base": BASE, "key": "k", "tenant": "", "expires": HOUR, **options}
+    base, key = given.pop("base"), given.pop("key")
+    with pytest.raises(ValueError, match=words):
+        await Callbacks(store, "shop").address(base, key, **given)

@@ -1,0 +1,251 @@
+"""Tasks that wait in every way survive kills: nothing is forgotten, and nothing done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import parley
+from parley import A2AError, Agent, ClientError, Message, Part, Role, StoreError, TaskState, Turn
+from parley.host.store_urls import open_store
+from parley.server.run import serving
+from parley.store.events import RecordKind, StepResult
+from tests.fleet.fleet import Fleet, fleet_of
+from tests.polling import let_time_pass
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+ROUNDS = int(os.environ.get("PARLEY_KILLS", "2"))
+TASKS = 6
+KILLS = 8
+WAITING = Path(__file__).with_name("waiting.py")
+SECONDS = 90.0
+
+POSTGRES = pytest.param("postgres", 2, marks=pytest.mark.service)
+
+
+class Peer:
+    """Another agent, which lives, and counts the messages that it runs."""
+
+    def __init__(self) -> None:
+        self.messages: Counter[str] = Counter()
+        self.agent = Agent("Peer", max_attempts=1)
+
+        @self.agent.skill(replies="task")
+        async def work(turn: Turn) -> str:
+            """Takes a moment."""
+            self.messages[turn.text] += 1
+            await turn.working("at it")
+            await asyncio.sleep(0.5)
+            return f"did {turn.text}"
+
+
+class World:
+    """What tasks wait for: it pays, approves and answers, as soon as it is asked to."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.paid: Counter[str] = Counter()
+        self.approved: Counter[str] = Counter()
+        self.faults: list[str] = []
+
+    def acts(self, verb: str) -> list[list[str]]:
+        """Return what tasks did of a kind, without the verb."""
+        path = self.fleet.home / "acts"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split()[1:] for line in lines if line.startswith(f"{verb} ")]
+
+    async def pay(self) -> None:
+        """Post to each callback until it is taken, and once more; another value is refused."""
+        async with aiohttp.ClientSession() as session:
+
+            async def post(url: str, value: Any, *expected: int) -> int:
+                while True:
+                    try:
+                        async with session.post(url, json=value) as answer:
+                            if answer.status < 500:
+                                if answer.status not in expected:
+                                    self.faults.append(f"{answer.status} for {url}")
+                                return answer.status
+                    except (aiohttp.ClientError, OSError):
+                        pass
+                    await let_time_pass(0.05)
+
+            while True:
+                for name, address in self.acts("pay"):
+                    if not self.paid[name]:
+                        await post(address, {"paid": name}, 204)
+                        self.paid[name] += 1
+                        await post(address, {"paid": name}, 204)
+                        await post(address, {"paid": "other"}, 409)
+                await let_time_pass(0.05)
+
+    async def approve(self) -> None:
+        """Complete each event in the store, from this process, until that succeeds."""
+        store = self.fleet.store
+        while True:
+            for (name,) in self.acts("approve"):
+                while not self.approved[name]:
+                    try:
+                        await parley.complete(
+                            f"approved:{name}", {"approved": name}, agent="waiting", store=store
+                        )
+                        self.approved[name] += 1
+                    except parley.EventCompleted as error:
+                        self.faults.append(str(error))
+                        return
+                    except StoreError:
+                        await let_time_pass(0.05)
+            await let_time_pass(0.05)
+
+    async def answer(self, task_ids: list[str]) -> None:
+        """Answer each question; the same message until it is taken, which is once."""
+        while True:
+            for task_id in task_ids:
+                await self._answer(task_id)
+            await let_time_pass(0.05)
+
+    async def _answer(self, task_id: str) -> None:
+        async def send(remote: parley.RemoteAgent) -> None:
+            task = await remote.get(task_id)
+            if task.state is TaskState.INPUT_REQUIRED:
+                answer = Message(
+                    message_id=f"answer-{task_id}",
+                    role=Role.USER,
+                    task_id=task_id,
+                    parts=(Part(text="yes"),),
+                )
+                await remote.send(answer, return_immediately=True)
+
+        await self.once(send)
+
+    async def once(self, do: Callable[[parley.RemoteAgent], Awaitable[Any]]) -> Any:
+        """Do something with the agent, again and again until no fault keeps it from being done."""
+        while True:
+            try:
+                async with asyncio.timeout(10), parley.connect(self.fleet.url, retries=0) as remote:
+                    return await do(remote)
+            except (ClientError, A2AError, TimeoutError):
+                await let_time_pass(0.05)
+
+    async def begin(self, name: str, skill: str) -> str:
+        """Begin a task, once, and return its id."""
+        message = Message(message_id=f"begin-{name}", role=Role.USER, parts=(Part(text=name),))
+        options = {"metadata": {"skill": skill}, "return_immediately": True}
+        task = await self.once(lambda remote: remote.send(message, **options))
+        return str(task.id)
+
+    async def end_of(self, task_id: str) -> parley.Task:
+        """Return a task once it has ended."""
+        while True:
+            task: parley.Task = await self.once(lambda remote: remote.get(task_id))
+            if task.state.is_terminal:
+                return task
+            await let_time_pass(0.1)
+
+
+@asynccontextmanager
+async def killing(fleet: Fleet, chance: random.Random) -> AsyncIterator[None]:
+    """Kill replicas at random moments while the context lasts, and start them again."""
+
+    async def strike() -> None:
+        for _ in range(KILLS):
+            await let_time_pass(chance.uniform(0.05, 0.9))
+            victim = fleet.one(chance)
+            await victim.end()
+            await let_time_pass(chance.uniform(0.0, 0.3))
+            await victim.start()
+
+    striking = asyncio.create_task(strike())
+    try:
+        yield
+        await striking
+    finally:
+        striking.cancel()
+        await asyncio.gather(striking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+@pytest.mark.parametrize("skill", ["one_by_one", "at_once"])
+@pytest.mark.parametrize(("store", "count"), [("sqlite", 1), POSTGRES])
+async def test_tasks_that_wait_survive_kills(
+    store: str, count: int, skill: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    chance = random.Random(f"{store} {skill} {seed}")
+    url = f"sqlite:///{tmp_path / 'tasks.db'}"
+    if store == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    peer = Peer()
+    async with (
+        serving(parley.asgi(peer.agent)) as there,
+        fleet_of(count, tmp_path, store=url, seed=seed, script=WAITING, peer=there) as fleet,
+    ):
+        world = World(fleet)
+        names = [f"{skill}-{seed}-{n}" for n in range(TASKS)]
+        ids: list[str] = []
+        works = [asyncio.create_task(each) for each in (world.pay(), world.approve())]
+        try:
+            async with asyncio.timeout(SECONDS), killing(fleet, chance):
+                ids += [await world.begin(name, skill) for name in names]
+                works.append(asyncio.create_task(world.answer(ids)))
+                ended = [await world.end_of(task_id) for task_id in ids]
+        except TimeoutError:
+            pytest.fail(await _standing(world, ids))
+        finally:
+            for each in works:
+                each.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+        for name, task in zip(names, ended, strict=True):
+            assert task.state is TaskState.COMPLETED, (task.status, fleet.logs())
+            assert json.loads(task.text) == {
+                "nap": "slept",
+                "payment": {"paid": name},
+                "approval": {"approved": name},
+                "patience": "in vain",
+                "question": "yes",
+                "work": f"did {name}",
+            }
+        total = await world.once(lambda remote: remote.list())
+        assert total.total_size == TASKS
+    assert world.faults == []
+    assert peer.messages == dict.fromkeys(names, 1)
+    assert {name for name, _ in world.acts("pay")} == set(names)
+    await check_logs(url, ids)
+
+
+async def _standing(world: World, ids: list[str]) -> str:
+    """Return what is known of tasks that did not end."""
+    lines = [f"paid {dict(world.paid)}", f"approved {dict(world.approved)}", *world.faults]
+    for task_id in ids:
+        task = await world.once(lambda remote, id=task_id: remote.get(id))
+        lines.append(f"{task_id} {task.state} {task.status.message}")
+    return "\n".join([*lines, world.fleet.logs()])
+
+
+async def check_logs(url: str, task_ids: list[str]) -> None:
+    """Nothing is left to do, and every wait, step and call is in the log once."""
+    store = open_store(url)
+    await store.open(lambda records: None)
+    try:
+        for task_id in task_ids:
+            record = await store.load(task_id)
+            assert record is not None
+            assert not record.turn_open
+            assert (record.waiting, record.wakes_at) == (0, None)
+            found = await store.private_records(task_id, [RecordKind.REMEMBERED])
+            keys = Counter(each.event.key for each in found if isinstance(each.event, StepResult))
+            once = {key: n for key, n in keys.items() if not key.startswith("call")}
+            assert set(once.values()) == {1}, once
+        assert await store.next_wake(["waiting"]) is None
+    finally:
+        await store.close()
