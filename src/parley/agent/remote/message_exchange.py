@@ -27,6 +27,7 @@ from parley.model.errors import (
     UnsupportedOperationError,
 )
 from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -59,6 +60,7 @@ class MessageExchange:
         passing: Passing | None,
         cancel: bool,
         context_key: str,
+        push: TaskPushNotificationConfig | None,
         immediate: bool,
         history_length: int | None,
         replays: bool,
@@ -74,6 +76,7 @@ class MessageExchange:
         self._passing = passing
         self._cancel = cancel
         self._context_key = context_key
+        self._push = push
         self._immediate = immediate
         self._history_length = history_length
         self._replays = replays
@@ -218,11 +221,14 @@ class MessageExchange:
         """Send the message, and yield the events of its turn."""
         agent, request = self._agent, call.request
         assert request is not None
-        if self._immediate:
+        if self._immediate or self._push is not None:
             configuration = replace(
-                request.configuration or SendMessageConfiguration(), return_immediately=True
+                request.configuration or SendMessageConfiguration(),
+                return_immediately=self._immediate,
+                task_push_notification_config=self._push,
             )
             request = replace(request, configuration=configuration)
+        if self._immediate:
             yield self.reader.deliver(await agent.service.send_message(request, agent.context))
             return
 
