@@ -101,6 +101,8 @@ class MessageExchange:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # the call may be cancelled, so that nobody looks at it
         assert self.answer is not None
         return self.answer
 
