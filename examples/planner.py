@@ -1,7 +1,7 @@
 """Plans a trip with two other agents: one books the flight, one knows the time there.
 
-    parley serve examples/flight_booking.py --port 9001
-    parley serve examples/time_agent.py --port 9002
+    parley serve examples/flight_booking.py --port 9001 --store memory:
+    parley serve examples/time_agent.py --port 9002 --store memory:
     parley serve examples/planner.py
     parley send "Plan a trip from Berlin to Tokyo"
 
@@ -10,8 +10,8 @@ and the answer goes to the flight agent:
 
     parley send --task-id ... "2027-03-14"
 
-The calls are in the task's log. Kill this server while it waits, and start it again with the same
-store (`--store sqlite:///tasks.db`): it asks for the answers, and sends nothing twice.
+The calls are in the task's log. Kill this server while it waits, and start it again: it asks
+for the answers, and sends nothing twice.
 """
 
 import asyncio

@@ -10,12 +10,17 @@ from urllib.parse import urlsplit
 
 @asynccontextmanager
 async def cutting_proxy(
-    target: str, cuts: list[int], *, after: asyncio.Event | None = None
+    target: str,
+    cuts: list[int],
+    *,
+    after: asyncio.Event | None = None,
+    heard: bytearray | None = None,
 ) -> AsyncIterator[str]:
     """Serve ``target`` under another address; the n-th connection ends after ``cuts[n]`` bytes.
 
     Once ``cuts`` is used up, connections live as long as they want. No connection ends before
     ``after`` is set: a client may lose with its connection what it has received and not yet read.
+    What clients send is added to ``heard``.
     """
     there = urlsplit(target)
     tasks: set[asyncio.Task[None]] = set()
@@ -26,7 +31,7 @@ async def cutting_proxy(
         tasks.add(task)
         left = cuts.pop(0) if cuts else None
         far_reader, far_writer = await asyncio.open_connection(there.hostname, there.port)
-        onward = asyncio.create_task(copy(reader, far_writer))
+        onward = asyncio.create_task(copy(reader, far_writer, heard=heard))
         try:
             await copy(far_reader, writer, left)
             if after is not None:
@@ -51,9 +56,15 @@ async def cutting_proxy(
 
 
 async def copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int | None = None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    limit: int | None = None,
+    *,
+    heard: bytearray | None = None,
 ) -> None:
     while data := await reader.read(65536 if limit is None else min(65536, limit)):
+        if heard is not None:
+            heard += data
         writer.write(data)
         await writer.drain()
         if limit is not None:

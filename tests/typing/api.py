@@ -55,6 +55,12 @@ async def bare(turn: Turn) -> str:
     assert_type(await turn.step("slowly", slowly, 2), int)
     assert_type(await turn.references(), tuple[Task, ...])
     assert_type(await turn.artifact("text", name="a"), str)
+    assert_type(await turn.delegate("http://localhost:9999", "Hi", key="k"), Task | Message)
+    async with turn.connect("http://localhost:9999", bearer="token") as other:
+        remote: parley.RemoteAgent = other
+        assert_type(await other.send("Hi", key="other", progress=True), Task | Message)
+        assert_type(await turn.delegate(other, data={"a": 1}, timeout=3), Task | Message)
+        assert_type(await remote.get("id"), Task)
     async with turn.stream(name="b") as out:
         await out.write("chunk")
     async for message in turn.messages():
@@ -96,6 +102,9 @@ def blocking(turn: BlockingTurn) -> dict[str, int]:
     assert_type(turn.ask("When?", answer=Dates), Dates)
     assert_type(turn.ask("Sure?", answer=bool, key="sure"), bool)
     assert_type(turn.update("n", one_more, default=0), int)
+    with turn.connect("http://localhost:9999") as other:
+        assert_type(other.send("Hi", pass_questions=True), Task | Message)
+        assert_type(turn.delegate(other, "Hi", artifacts=True), Task | Message)
     assert_type(turn.step("double", double, 2), int)
     assert_type(turn.step("slowly", slowly, 2), int)
     assert_type(turn.files, tuple[BlockingFile, ...])

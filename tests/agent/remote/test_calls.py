@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,6 @@ from parley import (
 )
 from parley.agent.remote import message_exchange
 from parley.client.errors import Timeout
-from parley.model.errors import UnsupportedOperationError
 from parley.store.events import RecordKind, StepResult
 from parley.store.memory import MemoryTaskStore
 from tests.polling import let_time_pass, until
@@ -548,6 +548,20 @@ async def test_an_agent_that_cannot_be_reached_is_an_error_of_the_client(talk_to
     assert seen == ["Unreachable"]
 
 
-async def test_a_refusal_of_the_agent_itself_is_still_told() -> None:
-    """Errors that a function raises on purpose are for its caller."""
-    assert not UnsupportedOperationError("mine").is_remote
+async def test_large_files_go_by_reference(serve: Any, talk_to: Any, tmp_path: Path) -> None:
+    other, planner = Agent("Other"), Agent("Planner")
+
+    @other.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Says what it got."""
+        (file,) = turn.files
+        return f"{file.url is not None}"
+
+    url = await serve(other, store=f"sqlite:///{tmp_path / 'other.db'}")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Sends a large file."""
+        return (await turn.delegate(url, "read", files=[b"x" * 3_000_000])).text
+
+    assert (await (await talk_to(planner)).send("go")).text == "True"

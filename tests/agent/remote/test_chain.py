@@ -14,8 +14,10 @@ from parley.engine.call_chain import chain_id
 from parley.extensions import CallChain, Chain
 from parley.model.errors import InvalidParamsError, UnsupportedOperationError
 from parley.model.extensions import CALL_CHAIN
+from parley.model.push import AuthenticationInfo, TaskPushNotificationConfig
 from parley.model.requests import ListTasksRequest
 from parley.model.struct import Timestamp
+from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
 
 pytestmark = pytest.mark.anyio
@@ -213,7 +215,7 @@ async def test_credentials_of_the_connection_go_out_and_are_not_logged(serve: An
         given = dict(scope["headers"])
         return Caller(given.get(b"authorization", b"").decode(), True)
 
-    last = await serve(passing_on("Last", [], seen), caller=who)
+    last = await serve(passing_on("Last", [], seen), caller=who, allow_private_webhooks=True)
     first = Agent("First")
 
     @first.skill
@@ -222,13 +224,16 @@ async def test_credentials_of_the_connection_go_out_and_are_not_logged(serve: An
         address = last.replace("http://", "http://me:hunter2@")
         async with turn.connect(last, bearer="hunter3") as remote:
             await turn.delegate(remote, "go")
-        await turn.delegate(address, "go")
+        hook = TaskPushNotificationConfig(
+            url="http://127.0.0.1:9/hook",
+            token="hunter4",
+            authentication=AuthenticationInfo(scheme="Bearer", credentials="hunter5"),
+        )
+        await turn.delegate(address, "go", push=hook)
         return turn.task_id
 
     task = await send(await serve(first, store=store))
     assert [caller.id.split()[0] for _, _, caller in seen] == ["Bearer", "Basic"]
-    from parley.store.events import RecordKind
-
     records = await store.private_records(task.text, list(RecordKind))
     events = await store.events(task.text, 0, 100)
     log = b"".join(record.payload for record in (*records, *events))

@@ -20,11 +20,12 @@ from parley.client.calls.service import RemoteService
 from parley.client.card.interface import declares
 from parley.client.card.resolver import Reference
 from parley.client.errors import Timeout
-from parley.client.message import Push, Sendable, compose
+from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import CallChain
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Part
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageRequest
 from parley.model.service import A2AService
 from parley.model.tasks import Task, TaskState
@@ -175,6 +176,7 @@ class BoundAgent(RemoteAgent):
                 passing=passing if progress or artifacts else None,
                 cancel=cancel_remote,
                 context_key=context_key,
+                push=_push_in(options),
                 immediate=return_immediately,
                 history_length=options.get("history_length"),
                 replays=turn == name,
@@ -188,6 +190,7 @@ class BoundAgent(RemoteAgent):
                 while pass_questions and isinstance(answer, Task) and answer.state.is_interrupted:
                     questions += 1
                     turn = f"{name}/{questions}"
+                    self._calls.attempt.begin_call(turn)
                     said = await self._calls.ask(answer, turn)
                     left = await self._has_gone_on(answer, turn)
                     answer = await exchange(
@@ -227,6 +230,7 @@ class BoundAgent(RemoteAgent):
             passing=None,
             cancel=cancel_remote,
             context_key=key or "",
+            push=_push_in(options),
             immediate=False,
             history_length=options.get("history_length"),
             replays=True,
@@ -244,7 +248,8 @@ class BoundAgent(RemoteAgent):
     async def _request_for(
         self, message: Sendable | None, context_key: str, options: MessageOptions
     ) -> SendMessageRequest:
-        """Return the request to log and to send."""
+        """Return the request to log and to send, without its webhook, which may have secrets."""
+        options = {**options, "push": None}
         if not (options.get("context_id") or options.get("task_id") or options.get("task")):
             context_id = await self._calls.context_id(self._address, context_key)
             if context_id:
@@ -252,7 +257,12 @@ class BoundAgent(RemoteAgent):
         if self._chains:
             chain = CallChain.says(await self._calls.chain())
             options = {**options, "metadata": {**(options.get("metadata") or {}), **chain}}
-        return self._activation.apply(await compose(message, **options))
+        return self._activation.apply(await self._compose(message, **options))
+
+
+def _push_in(options: MessageOptions) -> TaskPushNotificationConfig | None:
+    push = options.get("push")
+    return None if push is None else to_config(push)
 
 
 def _joining(task: Task, options: MessageOptions) -> MessageOptions:

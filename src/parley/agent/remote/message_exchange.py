@@ -20,8 +20,14 @@ from parley.client.errors import ConnectionClosed, Disconnected, Unreachable
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
 from parley.model.encoding import encode
-from parley.model.errors import A2AError, UnsupportedOperationError
+from parley.model.errors import (
+    A2AError,
+    InvalidParamsError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
 from parley.model.parts import Message
+from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -54,6 +60,7 @@ class MessageExchange:
         passing: Passing | None,
         cancel: bool,
         context_key: str,
+        push: TaskPushNotificationConfig | None,
         immediate: bool,
         history_length: int | None,
         replays: bool,
@@ -69,6 +76,7 @@ class MessageExchange:
         self._passing = passing
         self._cancel = cancel
         self._context_key = context_key
+        self._push = push
         self._immediate = immediate
         self._history_length = history_length
         self._replays = replays
@@ -93,6 +101,8 @@ class MessageExchange:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # the call may be cancelled, so that nobody looks at it
         assert self.answer is not None
         return self.answer
 
@@ -213,11 +223,14 @@ class MessageExchange:
         """Send the message, and yield the events of its turn."""
         agent, request = self._agent, call.request
         assert request is not None
-        if self._immediate:
+        if self._immediate or self._push is not None:
             configuration = replace(
-                request.configuration or SendMessageConfiguration(), return_immediately=True
+                request.configuration or SendMessageConfiguration(),
+                return_immediately=self._immediate,
+                task_push_notification_config=self._push,
             )
             request = replace(request, configuration=configuration)
+        if self._immediate:
             yield self.reader.deliver(await agent.service.send_message(request, agent.context))
             return
 
@@ -255,20 +268,23 @@ class MessageExchange:
     async def _followed(self, task_id: str, *, replays: bool) -> AsyncGenerator[Event, None]:
         """Yield the events of a remote task from an earlier attempt: those that are left."""
         agent = self._agent
-        if agent._streams and not self._immediate:
-            after = 0 if replays and agent._numbered else None
+        if self._immediate:
+            yield self.reader.deliver(await agent.get(task_id))
+            return
+        after = 0 if replays and agent._numbered else None
+        if agent._streams and (after == 0 or not await self._has_ended(task_id)):
             try:
                 async with agent.subscribe(task_id, after=after) as stream:
                     async for event in stream:
                         yield self.reader.deliver(event)
                         if self.reader.is_settled:
                             return
-            except UnsupportedOperationError:
-                pass  # it has ended, and is not streamed any more
-        if self._immediate:
-            yield self.reader.deliver(await agent.get(task_id))
-        else:
-            yield self.reader.deliver(await agent.wait(task_id))
+            except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
+                pass  # it has ended meanwhile: agents differ in how they say so
+        yield self.reader.deliver(await agent.wait(task_id))
+
+    async def _has_ended(self, task_id: str) -> bool:
+        return (await self._agent.get(task_id, history_length=0)).state.is_terminal
 
 
 def _sent_ids(request: SendMessageRequest | None) -> tuple[str, str]:

@@ -1,0 +1,114 @@
+"""A turn calls agents of other implementations, and its process is killed while it waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import parley
+from parley import RemoteAgent, Task, TaskState
+from tests.faults.conftest import Served
+from tests.faults.test_calls import CALLING
+from tests.polling import let_time_pass, until
+
+from .conftest import case
+from .cutting_proxy import cutting_proxy
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+PEERS = [
+    case(peer, version)
+    for peer, version in [
+        ("python-1.3", "1.0"),
+        ("python-0.3", "0.3"),
+        ("js-1.3", "1.0"),
+        ("js-0.3", "0.3"),
+    ]
+]
+SENT = re.compile(rb'"method": ?"(?:SendMessage|SendStreamingMessage|message/\w+)"')
+
+
+class Calling:
+    """A planner in a process of its own that calls a peer, and what the peer heard of it."""
+
+    def __init__(self, served: Served, heard: bytearray) -> None:
+        self.served = served
+        self._heard = heard
+
+    @property
+    def messages(self) -> int:
+        """How many messages reached the peer."""
+        return len(SENT.findall(self._heard))
+
+    async def restart(self) -> None:
+        await self.served.end()
+        await self.served.start()
+
+
+@pytest.fixture(params=PEERS, ids=" ".join)
+async def calling(
+    request: pytest.FixtureRequest, official_servers: Callable[[str], str], tmp_path: Path
+) -> AsyncIterator[Calling]:
+    peer, version = request.param
+    url = official_servers(peer)
+    heard = bytearray()
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(cutting_proxy(url, [], heard=heard))
+        async with parley.connect(url, binding="JSONRPC", version=version) as direct:
+            card = tmp_path / "card.json"
+            card.write_bytes(direct.card_json.replace(url.encode(), proxy.encode()))
+        served = Served(tmp_path / "tasks.db", script=CALLING, args=[str(card)])
+        await served.start()
+        try:
+            yield Calling(served, heard)
+        finally:
+            if served.process is not None and served.process.returncode is None:
+                await served.end()
+
+
+async def begin(remote: RemoteAgent, text: str) -> Task:
+    task = await remote.send(text, return_immediately=True)
+    assert isinstance(task, Task)
+    return task
+
+
+async def test_a_message_is_sent_once_although_the_caller_is_killed(calling: Calling) -> None:
+    async with parley.connect(calling.served.url) as remote:
+        task = await begin(remote, "report 20 0.1")
+        await until(lambda: calling.messages == 2)
+        await let_time_pass(0.5)  # the tasks are known by then
+        await calling.restart()
+        done = await remote.wait(task.id, timeout=30)
+    assert done.state is TaskState.COMPLETED
+    assert calling.messages == 2
+    assert done.text.count("chunk 19. ") == 2
+
+
+async def test_questions_go_up_and_answers_down_over_a_kill(calling: Calling) -> None:
+    async with parley.connect(calling.served.url) as remote:
+        task = await begin(remote, "book")
+        for city in ("Rome", "Oslo"):
+            asked = await remote.wait(task.id, timeout=30)
+            assert asked.state is TaskState.INPUT_REQUIRED
+            assert asked.status.message is not None
+            assert asked.status.message.text == "where to?"
+            await calling.restart()
+            await remote.send(city, task=asked)
+        done = await remote.wait(task.id, timeout=30)
+    assert done.state is TaskState.COMPLETED
+    assert sorted(re.findall(r"booked: (\w+)", done.text)) == ["Oslo", "Rome"]
+    assert calling.messages == 4
+
+
+async def test_a_canceled_task_cancels_those_of_the_peer(calling: Calling) -> None:
+    async with parley.connect(calling.served.url) as remote:
+        task = await begin(remote, "slow")
+        await until(lambda: calling.messages == 2)
+        await let_time_pass(0.5)
+        assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    cancels = re.findall(rb'"method": ?"(?:CancelTask|tasks/cancel)"', bytes(calling._heard))
+    assert len(cancels) == 2
