@@ -75,6 +75,8 @@ class Alarm:
             is_known = True
             if is_due or self._store.is_shared:
                 is_known = bool(await self._try(self._wake_due()))
+                if not is_known:
+                    self._next = 0  # look again, whatever was heard of meanwhile
             await self._wait(is_known=is_known)
 
     async def _wait(self, *, is_known: bool) -> None:
