@@ -339,7 +339,7 @@ async def test_branches_that_wait_sleep_together_until_all_are_done(opened: Open
 
     async def work() -> str:
         steps.append(1)
-        await asyncio.sleep(0.05)
+        await let_time_pass(0.05)
         return "worked"
 
     @agent.skill(replies="task")
@@ -603,27 +603,28 @@ async def test_a_short_sleep_keeps_its_function(opened: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wait", "error", "words"),
+    ("method", "arguments", "error", "words"),
     [
-        (lambda turn: turn.sleep(-1), ValueError, "0 seconds or more"),
-        (lambda turn: turn.sleep(float("inf")), ValueError, "not for ever"),
-        (lambda turn: turn.sleep(float("nan")), ValueError, "0 seconds or more"),
-        (lambda turn: turn.sleep("1 day"), TypeError, "a timedelta or a number of seconds"),
-        (lambda turn: turn.sleep(True), TypeError, "not a bool"),
-        (lambda turn: turn.wait_event(""), ValueError, "key of an event"),
-        (lambda turn: turn.wait_event(7), ValueError, "key of an event"),
-        (lambda turn: turn.wait_event("k", timeout=-1), ValueError, "timeout is 0 seconds or more"),
+        ("sleep", [-1], ValueError, "0 seconds or more"),
+        ("sleep", [float("inf")], ValueError, "not for ever"),
+        ("sleep", [float("nan")], ValueError, "0 seconds or more"),
+        ("sleep", ["1 day"], TypeError, "a timedelta or a number of seconds"),
+        ("sleep", [True], TypeError, "not a bool"),
+        ("wait_event", [""], ValueError, "key of an event"),
+        ("wait_event", [7], ValueError, "key of an event"),
+        ("wait_event", ["k", -1], ValueError, "timeout is 0 seconds or more"),
     ],
 )
 async def test_misuse_is_refused_with_what_would_be_right(
-    wait: Any, error: type[Exception], words: str
+    method: str, arguments: list[Any], error: type[Exception], words: str
 ) -> None:
     agent, raised = Agent("Wrong"), []
 
     @agent.skill(replies="task")
     async def wrong(turn: Turn) -> str:
+        timeout = {"timeout": arguments[1]} if arguments[1:] else {}
         with pytest.raises(error, match=words):
-            await wait(turn)
+            await getattr(turn, method)(arguments[0], **timeout)
         raised.append(1)
         await turn.sleep(0, key="twice")
         with pytest.raises(ValueError, match="'twice' is used twice"):
