@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 INTERRUPTED = (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
 
 
+EPOCH = 1_700_000_000_000
+
+CLOCK_ERROR = 110
+"""By how much (ms) the clocks of two replicas may differ."""
+
+_ONCE = ("step:", "sleep:", "slept:", "wait:", "event:")
+"""Results that a log has once."""
+
 HEARD_WITHIN = 6.0
 """How long it may take, in seconds, until a function that waits for messages is given one."""
 
@@ -41,6 +49,7 @@ class Kept(msgspec.Struct):
     received_at: dict[str, float] = {}
     taken: dict[str, int] = {}
     remembered: set[str] = set()
+    sleeps: dict[str, int] = {}
     snapshots: list[tuple[int, Task]] = []
 
     @property
@@ -125,8 +134,14 @@ class LogChecker:
             kept.received[event.entry] = event.message.message_id
             kept.received_at[event.entry] = world.loop.time()
         elif isinstance(event, StepResult):
-            if event.key.startswith("step:") and event.key in kept.remembered:
+            if event.key.startswith(_ONCE) and event.key in kept.remembered:
                 world.violated("E3", name, f"{event.key} is remembered twice")
+            if event.key.startswith("sleep:"):
+                kept.sleeps[event.key[6:]] = msgspec.json.decode(event.value)
+            elif event.key.startswith("slept:"):
+                due = kept.sleeps[event.key[6:]]
+                if world.loop.time() * 1000 + EPOCH + CLOCK_ERROR < due:
+                    world.violated("E3", name, f"it slept until {due} only")
             kept.remembered.add(event.key)
         elif isinstance(event, TurnStarted):
             self._check_turn(name, kept, event)
@@ -164,6 +179,19 @@ class LogChecker:
             world.violated("E1", name, "a claim that raises no epoch")
         if before is not None and before.lease_owner not in ("", replica):
             world.violated("E1", name, f"{replica} takes it from {before.lease_owner}")
+        if before is not None and before.wakes_at is not None:
+            world.violated("E1", name, f"{replica} takes it while it sleeps")
+
+    def woken(self, task_id: str, before: Head, now: int) -> None:
+        """Look at a sleeping task that a replica has woken: it is due, and was not awake."""
+        name = self._world.name("t", task_id)
+        self._world.trace("wakes up", name)
+        if before.wakes_at is None:
+            self._world.violated("E1", name, "it is woken, and was awake")
+        elif before.wakes_at > now + CLOCK_ERROR:
+            self._world.violated(
+                "E3", name, f"it is woken at {now}, and sleeps to {before.wakes_at}"
+            )
 
     # -- what functions do ---------------------------------------------------------------------
 
@@ -281,7 +309,8 @@ def _short(record: LoggedEvent) -> str:
     if isinstance(event, Task | TaskStatusUpdateEvent):
         return f"{record.seq}:{event.status.state.value.removeprefix('TASK_STATE_')}"
     if isinstance(event, TurnStarted):
-        kind = "live" if event.live else "released" if event.released else "turn"
+        kinds = {"live": event.live, "released": event.released, "asleep": event.asleep}
+        kind = next((kind for kind, it_is in kinds.items() if it_is), "turn")
         return f"{record.seq}.{record.sub}:{kind}{event.turn}.{event.attempt}"
     if record.kind is RecordKind.ARTIFACT:
         return f"{record.seq}:artifact"

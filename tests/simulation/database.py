@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,11 @@ from parley.store.protocols.errors import Conflict, StoreError, StoreUnavailable
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import Append, Committed
+from parley.store.protocols.timers import TimersChanged, event_value
 from parley.store.protocols.webhooks import PushRecord
-from tests.simulation.checks import LogChecker
+from tests.simulation.checks import EPOCH, LogChecker
 from tests.simulation.loop import Process
 from tests.simulation.world import World
-
-EPOCH = 1_700_000_000_000
 
 
 class Database:
@@ -40,11 +39,27 @@ class Database:
         self.memory = MemoryLogs(self.clock)
         self.is_up = True
         self.slow = 1.0
+        self.embedded: list[SimulatedStore] = []
+        self._outside = _Session(logs=self.memory)
+        self._outside._loop = world.loop
         checker.logs = self.memory.logs
 
     def clock(self) -> int:
         """Return the moment in ms, which is the same for all replicas."""
         return EPOCH + int(self.world.loop.time() * 1000)
+
+    def complete_later(self, key: str, value: str, seconds: float) -> None:
+        """Have somebody who is no replica complete an event, about so many seconds from now."""
+        self.process.after(self.world.delay(seconds + 0.001), self._complete, key, value)
+
+    def _complete(self, key: str, value: str) -> None:
+        if not self.is_up:
+            self.process.after(0.5, self._complete, key, value)
+            return
+        is_first = _result(self._outside.complete_event("programs", key, event_value(value)))
+        self.world.trace("event", self.world.name("e", key), "is complete", is_first)
+        for store in self.embedded:
+            store.hear_of_timer(0)  # the process that has the file does it for the other
 
 
 class _Session(MemoryTaskStore):
@@ -90,6 +105,10 @@ class SimulatedStore:
         self._told: dict[tuple[str, int], int] = {}
         self._error = self._random.uniform(-0.05, 0.05) if is_shared else 0.0
         self.is_cut = False
+
+        self._timers_changed: TimersChanged = lambda _: None
+        if not is_shared:
+            database.embedded.append(self)
 
     @property
     def replica(self) -> str:
@@ -215,6 +234,8 @@ class SimulatedStore:
                 return
             if not future.done():
                 future.set_result(seq)
+            if append.wakes_at is not None:
+                self._timers_changed(0 if append.waits_for else append.wakes_at)
             if self.committed is not None:
                 self.committed(records)
 
@@ -279,6 +300,26 @@ class SimulatedStore:
     async def first_queued(self, agent: str) -> Any:
         return await self._ask("first_queued", self._inner.first_queued, agent)
 
+    def listen_timers(self, changed: TimersChanged) -> None:
+        self._timers_changed = changed
+
+    def hear_of_timer(self, wakes_at: int) -> None:
+        """Say in the store's process that the time at which a task wakes up has changed."""
+        if self._process is not None and self.committed is not None:
+            self._process.after(self._delay(), lambda: self._timers_changed(wakes_at))
+
+    async def next_wake(self, agents: Sequence[str]) -> Any:
+        return await self._ask("next_wake", self._inner.next_wake, agents)
+
+    async def due_tasks(self, agent: str, now: int, limit: int) -> Any:
+        return await self._ask("due_tasks", self._inner.due_tasks, agent, now, limit)
+
+    async def event(self, agent: str, key: str) -> Any:
+        return await self._ask("event", self._inner.event, agent, key)
+
+    async def secret(self, name: str) -> Any:
+        return await self._ask("secret", self._inner.secret, name)
+
     async def held_tasks(self) -> Any:
         return await self._ask("held_tasks", self._inner.held_tasks)
 
@@ -331,6 +372,21 @@ class SimulatedStore:
             return adopted
 
         return await self._ask("claim_batch", claim_batch)
+
+    async def wake(self, tasks: Mapping[str, int], now: int) -> Any:
+        async def wake() -> int:
+            logs = self._database.memory.logs
+            before = {task_id: logs[task_id].head for task_id in tasks if task_id in logs}
+            count = await self._inner.wake(tasks, now)
+            for task_id, head in before.items():
+                if logs[task_id].head is not head:
+                    self._database.checker.woken(task_id, head, self._database.clock())
+            return count
+
+        return await self._ask("wake", wake)
+
+    async def complete_event(self, agent: str, key: str, value: bytes) -> Any:
+        return await self._ask("complete_event", self._inner.complete_event, agent, key, value)
 
     async def keep(
         self,

@@ -60,7 +60,7 @@ class Replica:
     async def run(self) -> None:
         """Begin to serve. Dies when the store does not work, as a server does."""
         plan, world = self.fleet.world.plan, self.fleet.world
-        agent = Programs(world, self.fleet.checker).agent()
+        agent = Programs(world, self.fleet.checker, self.fleet.database.complete_later).agent()
         self.host = Host(
             {"": agent},
             self.store,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from parley.engine.alarm import Alarm
 from parley.engine.queue.claimer import Claimer
 from parley.engine.replies.waiters import Waiters
 from parley.engine.turn.attempt import Attempt
@@ -16,7 +18,7 @@ from parley.engine.turn.task_writer import TaskWriter
 from parley.store import follow, memory
 from parley.store.bus.subscriptions import LocalHints
 from parley.store.events import logged
-from parley.store.head import Head
+from parley.store.head import Head, with_claim
 from parley.store.protocols.task_log import Append
 
 if TYPE_CHECKING:
@@ -204,6 +206,62 @@ class AnswersBeforeTheStore(Mutation):
 
         with _instead(TaskWriter, "flush", flush):
             yield
+
+
+class WaitsForWhatIsComplete(Mutation):
+    """A task that begins to wait for an event does not see that it is complete."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with _instead(memory, "with_event", lambda head: head):
+            yield
+
+
+class ForgetsToWake(Mutation):
+    """Who looks for tasks that are due looks once, when the server starts."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        async def wait(alarm: Alarm, *, is_known: bool) -> None:
+            await asyncio.Event().wait()
+
+        with _instead(Alarm, "_wait", wait):
+            yield
+
+
+class SleepsAgain(Mutation):
+    """A turn does not find in the log that it slept, or what an event was."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        replay = Attempt.replay
+
+        def forget(attempt: Attempt, records: Any) -> None:
+            replay(attempt, records)
+            results = attempt.journal.results
+            attempt.journal.results = {k: v for k, v in results.items() if k.startswith("step:")}
+
+        with _instead(Attempt, "replay", forget):
+            yield
+
+
+class ClaimsWhatSleeps(Mutation):
+    """Tasks that sleep count as unclaimed."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        def is_unclaimed(head: Head) -> bool:
+            return not head.lease_owner and head.is_unfinished
+
+        with (
+            _instead(Head, "is_unclaimed", property(is_unclaimed)),
+            _instead(memory, "with_claim", self._claim),
+        ):
+            yield
+
+    @staticmethod
+    def _claim(head: Head | None, task_id: str, replica: str) -> Head:
+        return with_claim(replace(head, wakes_at=None) if head else head, task_id, replica)
 
 
 ALL = tuple(Mutation.__subclasses__())

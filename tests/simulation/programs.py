@@ -2,12 +2,15 @@
 
 A program is words: ``z30`` sleeps 0.3 s, ``w`` says that it works, ``s`` does a step, ``c4``
 streams an artifact of four chunks, ``a`` makes an artifact, ``q`` asks, ``l2`` takes two messages
-in passing, ``r`` rejects, ``f`` fails, ``x`` raises, ``u30`` ignores a cancellation for 0.3 s.
+in passing, ``r`` rejects, ``f`` fails, ``x`` raises, ``u30`` ignores a cancellation for 0.3 s,
+``n300`` has the turn sleep for 3 s, ``e200`` waits for an event, which somebody else completes
+about 2 s later.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -27,13 +30,17 @@ def program_of(random: Random) -> str:
     """Draw a program."""
     words = []
     for _ in range(random.choice([0, 1, 2, 3, 5])):
-        word = random.choice("zzzwsssccaaqqlu")
+        word = random.choice("zzzwsssccaaqqlunneee")
         if word == "z":
             word = f"z{random.choice([0, 1, 10, 50, 200])}"
         elif word == "c":
             word = f"c{random.choice([1, 2, 5, 30])}"
         elif word == "l":
             word = f"l{random.choice([1, 2])}"
+        elif word == "n":
+            word = f"n{random.choice([0, 50, 120, 300, 1000])}"
+        elif word == "e":
+            word = f"e{random.choice([0, 1, 20, 200, 900])}"
         elif word == "u":
             word = f"u{random.choice([5, 50, 300])}"
         words.append(word)
@@ -53,6 +60,8 @@ def expected_artifacts(program: str) -> list[str | None]:
                 artifacts.append(f"made {at}")
             case "s":
                 artifacts.append(f"step {at}")
+            case "e":
+                artifacts.append(f"event {at}")
             case "q" | "l":
                 artifacts.append(None)
     artifacts.append("done")
@@ -62,9 +71,12 @@ def expected_artifacts(program: str) -> list[str | None]:
 class Programs:
     """The agent of one replica, and what its functions may not do."""
 
-    def __init__(self, world: World, checker: Any) -> None:
+    def __init__(
+        self, world: World, checker: Any, complete: Callable[[str, str, float], None]
+    ) -> None:
         self._world = world
         self._checker = checker
+        self._complete = complete
 
     def agent(self) -> Agent:
         """Return an agent, as every replica has one of its own."""
@@ -114,6 +126,12 @@ class Programs:
                     for i in range(number):
                         await out.write(f"{i}.")
                         await asyncio.sleep(self._world.random.choice([0, 0, 0.001, 0.03]))
+            case "n":
+                await turn.sleep(number / 100, key=f"n{at}")
+            case "e":
+                key = f"{turn.task_id}:{at}"
+                self._complete(key, f"event {at}", number / 100)
+                await turn.artifact(await turn.wait_event(key))
             case "q":
                 answer = await turn.ask(f"question {at}")
                 await turn.artifact(f"answer {at} {answer.message_id}")

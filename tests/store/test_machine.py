@@ -45,6 +45,7 @@ from parley.store.protocols.errors import (
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_lists import TaskQuery
 from parley.store.protocols.task_log import Append, LogPosition
+from parley.store.protocols.timers import EventCompleted
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.services.postgres import PostgresServer
@@ -72,6 +73,8 @@ class Known:
         self.cancel_requested = False
         self.lease_owner = ""
         self.queue_key = 0
+        self.wakes_at: int | None = None
+        self.waits_for: Sequence[str] = ()
 
     @property
     def seq(self) -> int:
@@ -84,7 +87,8 @@ class Known:
     @property
     def is_unclaimed(self) -> bool:
         is_left = self.turn_open or self.waiting > 0 or self.cancel_requested
-        return is_left and not self.lease_owner and not self.has_ended
+        is_free = not self.lease_owner and self.wakes_at is None
+        return is_left and is_free and not self.has_ended
 
 
 states = st.sampled_from([state for state in TaskState if not state.is_terminal])
@@ -114,6 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.known: dict[str, Known] = {}
         self.receipts: dict[tuple[Scope, str], Receipt] = {}
         self.committed: dict[str, list[LoggedEvent]] = {}
+        self.completed: dict[tuple[str, str], bytes] = {}
         self.stores = self.new_stores()
         for store in self.stores:
             self.run(store.open(self.tell))
@@ -195,6 +200,16 @@ class StoreMachine(RuleBasedStateMachine):
                 known.lease_owner = ""
             elif known.turn_open:
                 known.lease_owner = replica
+        if known.has_ended or known.cancel_requested or not known.turn_open:
+            known.wakes_at = None
+        elif append.expected_seq is not None:
+            known.wakes_at = append.wakes_at
+        if append.wakes_at is not None:
+            known.waits_for = append.waits_for
+            if known.wakes_at is not None and any(
+                (known.scope.agent, key) in self.completed for key in append.waits_for
+            ):
+                known.wakes_at = 0
         if known.is_unclaimed and not was_unclaimed:
             known.queue_key = append.queue_key
         self.known[append.task_id] = known
@@ -263,6 +278,60 @@ class StoreMachine(RuleBasedStateMachine):
         queue_key = data.draw(st.integers(0, 3))
         self.do(addition(task_id, None, *events, turn=99, epoch=99, queue_key=queue_key))
 
+    @rule(
+        task_id=tasks,
+        wakes_at=st.integers(1, 5),
+        keys=st.lists(st.sampled_from(["k", "l", "m"]), max_size=2, unique=True),
+    )
+    def sleep(self, task_id: str, wakes_at: int, keys: Sequence[str]) -> None:
+        known = self.known[task_id]
+        options = {"release": True, "wakes_at": wakes_at, "waits_for": tuple(keys)}
+        begun = turn_started(known.turn)
+        self.do(
+            addition(
+                task_id, max(1, known.seq), begun, epoch=known.epoch, turn=known.turn, **options
+            )
+        )
+
+    @rule(
+        agent=st.sampled_from(["a", "b"]),
+        key=st.sampled_from(["k", "l", "m"]),
+        value=st.sampled_from([b"1", b"2"]),
+    )
+    def complete_event(self, agent: str, key: str, value: bytes) -> None:
+        before = self.completed.get((agent, key))
+        if before not in (None, value):
+            with pytest.raises(EventCompleted):
+                self.run(self.store.complete_event(agent, key, value))
+        else:
+            is_first = self.run(self.store.complete_event(agent, key, value))
+            assert is_first == (before is None)
+        if before is None:
+            self.completed[agent, key] = value
+            for known in self.known.values():
+                is_waiting = known.wakes_at is not None and key in known.waits_for
+                if is_waiting and known.scope.agent == agent:
+                    known.wakes_at = 0
+        assert self.run(self.store.event(agent, key)) == self.completed[agent, key]
+
+    @rule(agent=st.sampled_from(["a", "b"]), now=st.integers(0, 6), limit=st.integers(1, 3))
+    def wake(self, agent: str, now: int, limit: int) -> None:
+        asleep = {
+            task_id: known.wakes_at
+            for task_id, known in self.known.items()
+            if known.wakes_at is not None and known.scope.agent == agent
+        }
+        assert self.run(self.store.next_wake([agent])) == min(asleep.values(), default=None)
+        due = {task_id: at for task_id, at in asleep.items() if at <= now}
+        found = self.run(self.store.due_tasks(agent, now, limit))
+        times = [due[each.task_id] for each in found]
+        assert times == sorted(due.values())[:limit]
+        assert all(each.scope == self.known[each.task_id].scope for each in found)
+        keys = {each.task_id: n for n, each in enumerate(found, 1)}
+        assert self.run(self.store.wake({**keys, "nobody": 1}, now)) == len(found)
+        for task_id, key in keys.items():
+            self.known[task_id].wakes_at, self.known[task_id].queue_key = None, key
+
     @rule(task_id=tasks, state=ends, late=st.booleans())
     def end(self, task_id: str, state: TaskState, late: bool) -> None:
         known = self.known[task_id]
@@ -280,7 +349,7 @@ class StoreMachine(RuleBasedStateMachine):
         if known.has_ended:
             with pytest.raises(TaskEnded):
                 self.run(store.claim(task_id))
-        elif known.lease_owner not in ("", store.replica):
+        elif known.lease_owner not in ("", store.replica) or known.wakes_at is not None:
             with pytest.raises(LeaseHeld):
                 self.run(store.claim(task_id))
         else:
@@ -418,6 +487,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert record is not None
             assert record.task == known.fold.task
             assert (record.seq, record.scope) == (known.seq, known.scope)
+            assert (record.wakes_at, record.lease_owner) == (known.wakes_at, known.lease_owner)
             assert (record.epoch, record.lease_owner) == (known.epoch, known.lease_owner)
             assert (record.turn, record.turn_open, record.waiting, record.cancel_requested) == (
                 known.turn,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from parley.model.tasks import TaskState
@@ -25,9 +26,11 @@ from parley.store.protocols.timers import (
     EventCompleted,
     event_value,
 )
+from parley.store.sqlite.file import SQL
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.polling import until
+from tests.services.postgres import PostgresServer
 from tests.store.conftest import Clock, PostgresAtOurTime
 from tests.store.making import SCOPE, addition, creation, left, received, status, turn_started
 
@@ -408,3 +411,105 @@ async def test_tasks_of_other_scopes_wake_with_their_own_scope(
         )
     due = await store.due_tasks(AGENT, clock.now + 9, 9)
     assert due == [DueTask("t0", Scope(AGENT, "", "a")), DueTask("t1", Scope(AGENT, "t", "b"))]
+
+
+async def many_asleep(store: TaskStore, count: int, clock_now: int) -> None:
+    """Sleeping tasks: half of them until a time, half of them until an event."""
+    for first in range(0, count, 500):
+        await asyncio.gather(
+            *[
+                store.append(
+                    creation(
+                        f"s{n:05}",
+                        turn_started(1),
+                        release=True,
+                        wakes_at=NEVER if n % 2 else clock_now + 1_000_000 + n,
+                    )
+                )
+                for n in range(first, min(first + 500, count))
+            ]
+        )
+
+
+async def test_sleeping_tasks_cost_others_nothing_in_sqlite(tmp_path: Path, clock: Clock) -> None:
+    costs = []
+    for count in (10, 10_000):
+        path = tmp_path / f"{count}.db"
+        store = SqliteTaskStore(path, synchronous="NORMAL", clock=clock)
+        await store.open(lambda records: None)
+        await many_asleep(store, count, clock.now)
+        await sleeps(store, "due", until_ms=clock.now)
+        await sleeps(store, "waits", events=("k",))
+        await store.append(creation("queued", turn_started(1), release=True))
+        steps = _steps_of(store)
+        agents = '["agent","other"]'
+        costs.append(
+            {
+                "claimable": steps("claimable", (AGENT, 100)),
+                "unclaimed": steps("unclaimed", (1000,)),
+                "first_queued": steps("first_queued", (AGENT,)),
+                "release_tasks": steps("release_tasks", ()),
+                "next_wake": steps("next_wake", (agents,)),
+                "due_tasks": steps("due_tasks", (AGENT, clock.now, 100)),
+                "waiting_for_event": steps("waiting_for_event", (AGENT, "k")),
+            }
+        )
+        assert [each.task_id for each in await store.claim_batch(AGENT, 9)] == ["queued"]
+        await store.close()
+    for name, before in costs[0].items():
+        assert costs[1][name] <= before + 20, (name, costs)
+
+
+def _steps_of(store: SqliteTaskStore) -> Callable[[str, Any], int]:
+    connection = store._writing.batch_writer.connection  # type: ignore[union-attr]
+
+    def steps(name: str, values: Any) -> int:
+        count = 0
+
+        def step() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        connection.set_progress_handler(step, 1)
+        try:
+            connection.execute(SQL[name], values).fetchall()
+        finally:
+            connection.set_progress_handler(None, 0)
+        return count
+
+    return steps
+
+
+@pytest.mark.service
+async def test_sleeping_tasks_cost_others_nothing_in_postgres(
+    postgres: PostgresServer, clock: Clock
+) -> None:
+    costs = []
+    for count in (10, 10_000):
+        url = postgres.new_url()
+        store = PostgresAtOurTime(url, clock=clock)
+        await store.open(lambda records: None)
+        await many_asleep(store, count, clock.now)
+        await sleeps(store, "due", until_ms=clock.now)
+        await store.append(creation("queued", turn_started(1), release=True))
+        asked = {
+            "unclaimed": (1000,),
+            "first_queued": (AGENT,),
+            "next_wake": ([AGENT, "other"],),
+            "due_tasks": (AGENT, clock.now, 100),
+        }
+        with psycopg.connect(url.partition("?")[0], autocommit=True) as connection:
+            connection.execute(f"VACUUM ANALYZE {store._address.schema}.tasks")
+            connection.execute("SET enable_seqscan = off")
+            found = {}
+            for name, values in asked.items():
+                sql = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + store._sql[name]
+                [(plan,)] = connection.execute(sql, values).fetchall()
+                plan = plan[0]["Plan"]
+                found[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        costs.append(found)
+        assert [each.task_id for each in await store.claim_batch(AGENT, 9)] == ["queued"]
+        await store.close()
+    for name, before in costs[0].items():
+        assert costs[1][name] <= before + 12, (name, costs)

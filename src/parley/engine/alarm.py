@@ -12,13 +12,14 @@ from parley.store.protocols.timers import NEVER
 from parley.store.task_store import TaskStore
 
 POLL_SECONDS = 1.0
-"""How often a store that other processes use is asked for the next due time, and how soon a store
-that failed is asked again.
+"""How often a store that other processes use is asked for the next due time while a task sleeps,
+and how soon a store that failed is asked again.
 """
 
 LONGEST_WAIT = 5.0
-"""The longest time between two looks at the clock of an embedded store while a task sleeps: the
-clock may be set, and a machine may be suspended.
+"""How often a store that other processes use is asked while no task sleeps. Also the longest time
+between two looks at the clock of an embedded store while a task sleeps: the clock may be set, and a
+machine may be suspended.
 """
 
 WAKE_BATCH = 500
@@ -74,14 +75,16 @@ class Alarm:
             is_known = True
             if is_due or self._store.is_shared:
                 is_known = bool(await self._try(self._wake_due()))
+                if not is_known:
+                    self._next = 0  # look again, whatever was heard of meanwhile
             await self._wait(is_known=is_known)
 
     async def _wait(self, *, is_known: bool) -> None:
         """Wait until the next time to look, or until it rings."""
         longest = LONGEST_WAIT
-        if self._store.is_shared or not is_known:
+        if not is_known or (self._store.is_shared and self._next is not None):
             longest = POLL_SECONDS * backoff.uniform(0.8, 1.2)
-        elif self._next is None or self._next == NEVER:
+        elif not self._store.is_shared and self._next in (None, NEVER):
             await self._rung.wait()
             return
         if is_known and self._next is not None:
@@ -96,12 +99,15 @@ class Alarm:
     async def _wake_due(self) -> bool:
         """Wake what is due. Return whether the next due time is known. Raises ``StoreError``."""
         while True:
-            self._next = NEVER  # a lower one may be heard of meanwhile
+            self._next = NEVER
             found = await self._store.next_wake(self._agents)
-            self._next = found if found is None else min(self._next, found)
-            now = self._store.now()
-            if self._next is None or self._next > now:
+            heard, now = self._next, self._store.now()
+            if found is not None and found <= now:
+                self._next = found
+                woken = [await self._executors[a].wake_due(now, WAKE_BATCH) for a in self._agents]
+                if not any(woken):
+                    return False  # another replica is waking them
+            elif heard > now:  # it did not ring meanwhile
+                next_wake = min(heard, NEVER if found is None else found)
+                self._next = None if found is None and heard == NEVER else next_wake
                 return True
-            woken = [await self._executors[a].wake_due(now, WAKE_BATCH) for a in self._agents]
-            if not any(woken):
-                return False  # another replica is waking them

@@ -6,7 +6,7 @@ SELECT min((
     SELECT t.wakes_at FROM {schema}.tasks t
     WHERE t.agent = a.agent AND t.wakes_at IS NOT NULL
     ORDER BY t.wakes_at LIMIT 1))
-FROM unnest(%s) AS a (agent);
+FROM unnest(%s::text[]) AS a (agent);
 
 -- name: due_tasks
 -- An agent's sleeping tasks that are due.
