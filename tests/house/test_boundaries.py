@@ -38,6 +38,7 @@ BOUNDARIES = {
     ("server/cards/discovery.py", "__call__"): BINDING,
     ("server/cards/docs.py", "__call__"): BINDING,
     ("server/http/exchange.py", "run"): BINDING,
+    ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,
