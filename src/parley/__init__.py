@@ -10,7 +10,7 @@
         "Returns the current time of the server."
         return datetime.now().isoformat()
 
-``parley serve FILE`` serves it; ``parley.connect(url)`` calls it.
+``parley serve FILE`` serves it; ``parley.connect(url)`` calls it; ``parley.testing`` tests it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
-    from parley.client.connection import connect
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
-    from parley.client.sync import connect_sync
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
+    from parley.host.connecting import connect, connect_sync
     from parley.model.cards import (
         AgentCapabilities,
         AgentCard,
@@ -69,6 +69,8 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
@@ -93,8 +95,8 @@ _HOMES = {
     "asgi": "parley.host.app",
     "complete": "parley.host.complete",
     "complete_sync": "parley.host.complete",
-    "connect": "parley.client.connection",
-    "connect_sync": "parley.client.sync",
+    "connect": "parley.host.connecting",
+    "connect_sync": "parley.host.connecting",
     "serve": "parley.host.app",
 }
 
@@ -110,6 +112,8 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",
@@ -142,6 +146,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used, so that ``import parley`` costs little."""
+    if name == "testing":
+        return importlib.import_module("parley.testing")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley' has no attribute {name!r}")

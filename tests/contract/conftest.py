@@ -17,6 +17,7 @@ import pytest
 import parley
 from parley.client import RemoteAgent
 from parley.client.retry import Retry
+from parley.host.in_process import InProcessTransport, Site
 from parley.model.operations import BY_NAME
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
@@ -29,15 +30,17 @@ VERSIONS = ("1.0", "0.3")
 STORES = ("memory", "sqlite", "postgres", "postgres+redis")
 REPLICAS = {"postgres": 2, "postgres+redis": 3}
 WAYS = [(binding, version) for version in VERSIONS for binding in BINDINGS]
+SPEECHES = [*WAYS, ("JSONRPC", "1.0", "in-process")]
 
 NO_REPEATS = Retry(calls=0, streams=0)
 
 
 class Speech(NamedTuple):
-    """How a client speaks: its binding, and the version of the protocol."""
+    """How a client speaks: its binding, the version of the protocol, and what carries it."""
 
     binding: str
     version: str
+    carrier: str = "network"
 
     @property
     def is_old(self) -> bool:
@@ -66,6 +69,9 @@ class Anyone:
         return getattr(self._chance.choice(self._clients), name)
 
 
+SITES: dict[str, Site] = {}
+"""The apps by the addresses where they are served."""
+
 Serve = Callable[[Callable[..., App]], Awaitable[list[str]]]
 
 
@@ -93,8 +99,10 @@ async def serve(
                 store = request.getfixturevalue("postgres").new_url()
             addresses = []
             for _ in range(REPLICAS.get(request.param, 1)):
-                running = serving(asgi(store=store, **options), grpc=GrpcOptions(port=0))
+                app = asgi(store=store, **options)
+                running = serving(app, grpc=GrpcOptions(port=0))
                 addresses.append(await stack.enter_async_context(running))
+                SITES[addresses[-1]] = Site(app)
             return addresses
 
         yield replicas
@@ -108,7 +116,7 @@ async def server(serve: Serve) -> Server:
     )
 
 
-@pytest.fixture(scope="session", params=WAYS, ids=lambda way: "-".join(way))
+@pytest.fixture(scope="session", params=SPEECHES, ids="-".join)
 def speech(request: pytest.FixtureRequest) -> Speech:
     """How the client of a test speaks."""
     return Speech(*request.param)
@@ -145,6 +153,8 @@ async def reach(
 def connect(url: str, speech: Speech, **options: Any) -> Any:
     """Return a connection that speaks in one way, as one caller, and repeats nothing."""
     given = {"headers": {"x-user": "ada"}, "retries": NO_REPEATS, "idempotent": False}
+    if speech.carrier == "in-process":
+        given["http"] = InProcessTransport(SITES)
     return parley.connect(
         url, binding=speech.binding, version=speech.version, **{**given, **options}
     )

@@ -16,7 +16,7 @@ from tests.house.documents import ROOT
 from tests.peers.environments import alone
 
 EXTRAS = ("cli", "grpc", "postgres", "redis", "reload")
-SHOWN = ("fastapi",)  # what the documentation uses besides
+SHOWN = ("fastapi", "pytest")  # what the documentation uses besides
 
 
 class Package(NamedTuple):

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from parley.client.bindings.binding import Binding, binding_class
-from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.calls.failover import FailoverBinding
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
 from parley.client.credentials import Credentials
 from parley.client.extensions import activate
+from parley.client.files.transfer import FileTransfer
 from parley.client.headers import split_headers
+from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
+from parley.security.egress import Egress
 from parley.wire import versions
 
 
 class Connection:
     """A connection to be opened: ``async with`` it, or ``await`` it and close the agent."""
 
+    agent_type: type[RemoteAgent] = RemoteAgent
+
     def __init__(
         self,
         reference: Reference,
         *,
+        path: str,
         headers: Mapping[str, str] | None,
         bearer: str | None,
         api_key: str | None,
@@ -35,24 +41,32 @@ class Connection:
         version: str,
         timeout: float | None,
         stream_idle_timeout: float | None,
-        retry: Retry,
+        retries: int | Retry,
         extensions: Sequence[Extension | AgentExtension | str],
         idempotent: bool,
         insecure: bool,
         trust_origins: Sequence[str],
+        allow_private_files: bool | Iterable[str],
         http: HttpTransport | None,
     ) -> None:
+        if path:
+            reference = _below(reference, path)
+        if isinstance(retries, int):
+            retries = Retry(calls=retries, streams=4 * retries)
+        headers, named = split_headers(headers)
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
         )
+        self._trusted = tuple(map(Origin.parse, trust_origins))
+        self._egress = Egress.allowing(allow_private_files)
         self._binding = binding
-        self._version = version
+        self._version = _supported(version)
         self._timeout = timeout
         self._idle = stream_idle_timeout
-        self._retry = retry
-        self._extensions = collect_extensions(extensions)
+        self._retry = retries
+        self._extensions = collect_extensions((*extensions, *named))
         self._idempotent = idempotent
-        self._owns_http = http is None
+        self._owns_http = http is None or http.closes_with_agent
         self._http = http or HttpTransport(insecure=insecure)
         self._agent: RemoteAgent | None = None
 
@@ -68,19 +82,22 @@ class Connection:
             await self._agent.aclose()
 
     async def _open(self) -> RemoteAgent:
-        resolver = CardResolver(
-            self._http,
-            headers=_card_headers(self._version),
-            credentials=self._credentials,
-            timeout=self._timeout,
-            retry=self._retry,
-        )
+        resolver = self._resolver()
         try:
             return self._make_agent(await resolver.resolve(self._reference), resolver)
         except BaseException:
             if self._owns_http:
                 await self._http.close()
             raise
+
+    def _resolver(self) -> CardResolver:
+        return CardResolver(
+            self._http,
+            headers=_card_headers(self._version),
+            credentials=self._credentials,
+            timeout=self._timeout,
+            retry=self._retry,
+        )
 
     def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
         card = resolved.card
@@ -109,7 +126,18 @@ class Connection:
             http=self._http,
         )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
-        return RemoteAgent(
+        agent: RemoteAgent
+        files = FileTransfer(
+            self._http,
+            credentials,
+            card=lambda: agent.card,
+            base_url=resolved.url or choice.candidates[0].interface.url,
+            origins=_origins_of(resolved, choice.candidates, self._trusted),
+            egress=self._egress,
+            retry=self._retry,
+            idle=self._timeout,
+        )
+        agent = self.agent_type(
             resolved,
             FailoverBinding(choice.candidates, make_binding, name=card.name),
             CallContext(extensions=activation.uris),
@@ -117,13 +145,16 @@ class Connection:
             skipped_interfaces=[candidate.interface for candidate in choice.skipped],
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
+            files=files,
             http=self._http if self._owns_http else None,
         )
+        return agent
 
 
 def connect(
     reference: Reference,
     *,
+    path: str = "",
     headers: Mapping[str, str] | None = None,
     bearer: str | None = None,
     api_key: str | None = None,
@@ -136,12 +167,16 @@ def connect(
     idempotent: bool = True,
     insecure: bool = False,
     trust_origins: Sequence[str] = (),
+    allow_private_files: bool | Iterable[str] = False,
     http: HttpTransport | None = None,
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
     ``reference`` is the agent's address (with its card at the well-known path), its card's address,
-    a card file, a card's JSON, or a card. ``headers`` go with every request; ``bearer`` and
+    a card file, a card's JSON, or a card. It may be an ``Agent`` or an ASGI app of this process too
+    (``parley.connect(agent)``): the app is started unless it runs, called without a socket, and
+    stopped when the connection is closed. ``path`` is the path of an agent that shares an address
+    with others. ``headers`` go with every request; ``bearer`` and
     ``api_key`` go to the agent, and to the card's server only if it asks for them. All of them go
     only to the origin (scheme, host and port) of that address and to ``trust_origins``, such as
     ``["https://agents.example.com:8443"]``, whatever a card or a redirect says. A card that the
@@ -162,29 +197,50 @@ def connect(
     which may change what is sent, or URIs alone. ``insecure`` switches the verification of TLS
     certificates off. ``http`` shares connections and has its own TLS settings.
 
+    Files that the agent refers to at other origins are fetched without credentials, and only from
+    public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
+    of a list (``["files.internal", "10.1.0.0/16"]``); so does an agent on this machine.
+
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an unsupported version, a
     header that the client sets itself, an invalid token or key, and an invalid origin.
     """
-    if isinstance(retries, int):
-        retries = Retry(calls=retries, streams=4 * retries)
-    headers, named = split_headers(headers)
     return Connection(
         reference,
+        path=path,
         headers=headers,
         bearer=bearer,
         api_key=api_key,
         binding=binding,
-        version=_supported(version),
+        version=version,
         timeout=timeout,
         stream_idle_timeout=stream_idle_timeout,
-        retry=retries,
-        extensions=(*extensions, *named),
+        retries=retries,
+        extensions=extensions,
         idempotent=idempotent,
         insecure=insecure,
         trust_origins=trust_origins,
+        allow_private_files=allow_private_files,
         http=http,
     )
+
+
+def _origins_of(
+    resolved: ResolvedCard, candidates: Sequence[Candidate], trusted: Sequence[Origin]
+) -> list[Origin]:
+    """Return where the agent is: its card, its interfaces, and what the caller trusts."""
+    fetched = Origin.of(resolved.url) if resolved.url else None
+    own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
+    return [*(origin for origin in own if origin is not None), *trusted]
+
+
+def _below(reference: Reference, path: str) -> str:
+    """Return the address of an agent at a path. Raises ``ValueError``."""
+    if not isinstance(reference, str) or reference.lstrip().startswith("{"):
+        raise ValueError("path is for an address or an app; a card names its interfaces itself")
+    if "?" in reference or "#" in reference:
+        raise ValueError(f"path is for an address without a query, not {redacted(reference)!r}")
+    return f"{reference.strip().rstrip('/')}/{path.strip('/')}"
 
 
 def _card_headers(version: str) -> dict[str, str]:

@@ -35,6 +35,11 @@ class ThreadPool:
         self._started = 0
         self._yielder: GilYielder | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a function runs, or waits for a thread."""
+        return self._yielder is not None and self._yielder.is_active
+
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function in a thread, in a copy of the caller's context, and return its result.
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from parley.model.parts import Message
 from parley.push.delivery import STORE_PAUSE, RetryPolicy, Webhook, WebhookDelivery, label
-from parley.push.http_sender import DeliveryFailure, HttpSender
+from parley.push.http_sender import DeliveryFailure, HttpSender, WebhookTransport
 from parley.push.scheduler import DeliveryJob, DeliveryLimits, Destination, PushScheduler
 from parley.security.egress import Egress, origin_of
 from parley.store.bus.subscriptions import LocalHints
@@ -80,8 +80,10 @@ class PushDispatcher:
         limits: DeliveryLimits | None = None,
         resolver: AbstractResolver | None = None,
         hints: LocalHints | None = None,
+        transport: WebhookTransport | None = None,
     ) -> None:
         self.egress = egress
+        self._transport = transport
         self._hints = hints
         self._agents: tuple[str, ...] = ()
         self._store = store
@@ -92,7 +94,9 @@ class PushDispatcher:
 
     def _reset(self) -> None:
         timeout = self._retry_policy.timeout
-        self._sender = HttpSender(self.egress, timeout=timeout, resolver=self._resolver)
+        self._sender = HttpSender(
+            self.egress, timeout=timeout, resolver=self._resolver, transport=self._transport
+        )
         self._delivery = WebhookDelivery(self._store, self._sender, self._retry_policy)
         self._scheduler = PushScheduler(self._limits)
         # The webhooks of each task that has undelivered events; None until they are loaded.

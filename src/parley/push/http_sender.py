@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -34,6 +35,17 @@ _WITH_RETRY_AFTER = (429, 503)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+class WebhookAnswer(NamedTuple):
+    """The answer of a webhook: its body is not read. Header names are as the webhook wrote them."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+
+
+WebhookTransport = Callable[[str, Mapping[str, str], bytes], Awaitable[WebhookAnswer]]
+"""Sends a body with headers to a URL, and returns the answer. Raises ``OSError``."""
+
+
 class DeliveryFailure(NamedTuple):
     """The reason why an attempt failed. Holds no secrets.
 
@@ -52,21 +64,30 @@ class DeliveryFailure(NamedTuple):
 class HttpSender:
     """Sends notifications to addresses that ``egress`` allows, without proxies or redirects.
 
-    ``resolver`` is for tests. A sender belongs to the event loop that uses it first.
+    ``resolver`` and ``transport``, which replaces HTTP, are for tests. A sender belongs to the
+    event loop that uses it first.
     """
 
     def __init__(
-        self, egress: Egress, *, timeout: float, resolver: AbstractResolver | None = None
+        self,
+        egress: Egress,
+        *,
+        timeout: float,
+        resolver: AbstractResolver | None = None,
+        transport: WebhookTransport | None = None,
     ) -> None:
         self._egress = egress
         self._timeout = timeout
         self._resolver = resolver
+        self._transport = transport
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
 
     async def post(
         self, push: PushRecord, body: bytes, notification_id: str
     ) -> DeliveryFailure | None:
         """Send a body to a webhook. Return ``None`` once it accepts (any 2xx)."""
+        if self._transport is not None:
+            return await self._post_by(self._transport, push, body, notification_id)
         if not self._sessions:  # the first import takes a while
             await asyncio.to_thread(import_module, "aiohttp")
         import aiohttp
@@ -81,7 +102,7 @@ class HttpSender:
                     url, data=body, headers=headers_of(push, notification_id), allow_redirects=False
                 ) as response,
             ):
-                return _failure_of(response)  # the body is not read
+                return _failure_of(response.status, response.headers)  # the body is not read
         except TimeoutError:
             return DeliveryFailure(f"no answer in {self._timeout:g} s")
         except (aiohttp.InvalidURL, ValueError):
@@ -95,6 +116,18 @@ class HttpSender:
             if find_cause(error, ResponseLimitExceeded) is not None:
                 return DeliveryFailure("it answers with more than an answer may take")
             return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
+
+    async def _post_by(
+        self, transport: WebhookTransport, push: PushRecord, body: bytes, notification_id: str
+    ) -> DeliveryFailure | None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await transport(push.config.url, headers_of(push, notification_id), body)
+        except TimeoutError:
+            return DeliveryFailure(f"no answer in {self._timeout:g} s")
+        except OSError as error:
+            return DeliveryFailure(f"it cannot be reached ({type(error).__name__})")
+        return _failure_of(answer.status, answer.headers)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -143,8 +176,7 @@ def notification_id(task_id: str, push_id: str, seq: int) -> str:
     return f"{quote(task_id, safe='')}/{quote(push_id, safe='')}/{seq}"
 
 
-def _failure_of(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
-    status = response.status
+def _failure_of(status: int, headers: Mapping[str, str]) -> DeliveryFailure | None:
     reason = f"it answers with HTTP {status}"
     if 200 <= status < 300:
         return None
@@ -154,6 +186,6 @@ def _failure_of(response: aiohttp.ClientResponse) -> DeliveryFailure | None:
         return DeliveryFailure(f"{reason}: it is gone", is_final=True)
     retry_after = None
     if status in _WITH_RETRY_AFTER:
-        retry_after = seconds_of(response.headers.get("Retry-After"))
+        retry_after = seconds_of(headers.get("Retry-After"))
     is_refusal = 400 <= status < 500 and status not in _RETRYABLE
     return DeliveryFailure(reason, is_refusal=is_refusal, retry_after=retry_after)

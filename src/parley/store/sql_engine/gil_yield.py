@@ -47,6 +47,11 @@ class GilYielder:
         self._wait = interval
         self._since = self._cpu = 0.0
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the loop awaits the end of a thread's work."""
+        return self._active > 0
+
     def begin(self) -> None:
         """Note that a thread got work whose end the loop awaits."""
         self._active += 1

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Protocol
 
@@ -60,6 +61,7 @@ class GroupWriter:
         self._committed = committed
         self._yielder = yielder
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # of whoever opened the store: readers begin tasks in it
         self._is_closing = False
         self._pending: list[Job] = []
         self._uncleared: set[WriterId] = set()
@@ -67,6 +69,11 @@ class GroupWriter:
         self._ended = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="parley-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs are under way."""
+        return bool(self._pending) or self._yielder.is_active
 
     def submit(self, job: Job) -> None:
         """Submit a job."""
@@ -97,9 +104,10 @@ class GroupWriter:
             group, submissions, is_last = self._next_group(self.batch_writer.maintain())
             if group:
                 results = self.batch_writer.write(group)
-                is_last = not self._call_on_loop(self._publish, results, submissions) or is_last
+                publish = partial(self._publish, results, submissions)
+                is_last = not self._call_on_loop(publish, context=self._context) or is_last
         self.batch_writer.close()
-        self._call_on_loop(self._ended.set_result, None)
+        self._call_on_loop(partial(self._ended.set_result, None))
 
     def _next_group(self, timeout: float | None) -> tuple[list[Job], int, bool]:
         """Wait for jobs. Return a group, its number of submissions, and whether it is the last."""
@@ -121,10 +129,10 @@ class GroupWriter:
                 return group, submissions, False
         return group, submissions, True
 
-    def _call_on_loop(self, function: Any, *args: object) -> bool:
+    def _call_on_loop(self, function: Callable[[], object], context: Context | None = None) -> bool:
         """Call a function on the loop. Return ``False`` when the loop is closed."""
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self._loop.call_soon_threadsafe(function, context=context)
         except RuntimeError:
             return False
         return True

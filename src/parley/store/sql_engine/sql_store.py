@@ -76,6 +76,11 @@ class SqlTaskStore(ABC, Generic[C]):
         """The id of this user of the store; another at each ``open``."""
         return self._replica
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether reads or writes are under way."""
+        return self._writing is not None and self._writing.is_busy
+
     def append(self, append: Append) -> asyncio.Future[int]:
         """Add records. See ``TaskStore``."""
         payload = payload_of(append)

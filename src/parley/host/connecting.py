@@ -1,0 +1,94 @@
+"""``parley.connect``: the client, for agents elsewhere and for agents and apps of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from parley.client.bindings.binding import canonical
+from parley.client.card.resolver import Reference
+from parley.client.connection import Connection
+from parley.client.connection import connect as connect_to
+from parley.client.sync import SYNC_DOC, SyncRemoteAgent, in_thread
+from parley.model.cards import AgentCard
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from parley.agent.agent import Agent
+
+P = ParamSpec("P")
+C = TypeVar("C", covariant=True)
+
+ADDRESS = "https://agent.test"
+"""The address of an agent of this process: no other can have one below ``.test`` (RFC 6761)."""
+
+
+class Connects(Protocol[P, C]):
+    """The type of ``connect`` and ``connect_sync``."""
+
+    def __call__(
+        self, agent: Reference | Agent | ASGIApp, /, *args: P.args, **options: P.kwargs
+    ) -> C:
+        """Connect to an agent."""
+        ...
+
+
+def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
+    if isinstance(agent, str | bytes | os.PathLike | Mapping | AgentCard):
+        return connect_to(agent, path=path, **options)
+    # Whoever calls agents elsewhere needs no server.
+    from parley.agent.agent import Agent
+    from parley.host.app import asgi
+    from parley.host.in_process import InProcessTransport, Site
+    from parley.server.app import App
+
+    if isinstance(agent, Agent):
+        agent = asgi(agent, drain=0)  # what it has in memory ends with it
+    if not callable(agent):
+        raise TypeError(
+            "connect takes an address, a card, an agent, or an ASGI app such as "
+            f"parley.asgi(agent), not {agent!r}"
+        )
+    refuse_for_local(options)
+    address = (agent.url if isinstance(agent, App) else None) or ADDRESS
+    site = Site(agent)
+    http = InProcessTransport({address: site}, other=site)
+    http.closes_with_agent = True
+    return connect_to(address, path=path, **{**options, "http": http})
+
+
+def refuse_for_local(options: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for options that an agent of this process cannot be called with."""
+    binding = options.get("binding", ())
+    if "GRPC" in map(canonical, [binding] if isinstance(binding, str) else binding):
+        raise ValueError(
+            "an agent of this process is called over JSON-RPC or HTTP+JSON; gRPC needs a socket: "
+            "serve the agent, and connect to its address"
+        )
+    if options.get("http") is not None:
+        raise ValueError("http is for agents elsewhere; one of this process has a transport")
+
+
+def _connect_sync(*args: Any, **options: Any) -> SyncRemoteAgent:
+    return in_thread(_connect, *args, **options)
+
+
+def _for_all(
+    function: Callable[Concatenate[Reference, P], Any], run: Callable[..., C], doc: str | None
+) -> Connects[P, C]:
+    """Give ``run`` the options of ``function``."""
+
+    @wraps(function)
+    def call(agent: Any, /, *args: Any, **options: Any) -> C:
+        return run(agent, *args, **options)
+
+    call.__name__ = call.__qualname__ = run.__name__.removeprefix("_")
+    call.__doc__ = doc
+    return cast("Connects[P, C]", call)
+
+
+connect = _for_all(connect_to, _connect, connect_to.__doc__)
+connect_sync = _for_all(connect_to, _connect_sync, SYNC_DOC)

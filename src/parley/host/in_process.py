@@ -1,0 +1,377 @@
+"""The client's HTTP transport for apps in this process: their bytes, without a socket.
+
+``connect`` makes one for an agent or an app; ``parley.testing`` makes one for a whole test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from starlette.types import ASGIApp, Message, Scope
+
+from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
+from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Unreachable
+from parley.client.origin import PORTS
+from parley.host.lifespan import Lifespan, join
+from parley.model.distribution import VERSION
+from parley.store.ending import end
+
+log = logging.getLogger("parley.host")
+
+BUFFER_BYTES = 64 * 1024
+"""The bytes of an answer that the app may be ahead of its reader: then ``send`` waits."""
+
+CLOSE_SECONDS = 5.0
+"""How long requests have to end when the transport is closed."""
+
+
+class Site:
+    """An app that answers requests, and is started before the first one unless it runs already.
+
+    ``context`` returns the context variables that the app's tasks begin with: not those of its
+    callers.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, starts: bool = True, context: Callable[[], Context] | None = None
+    ) -> None:
+        self.app = app
+        self.context = context or copy_context().copy
+        self._starts = starts
+        self._lifespan: Lifespan | None = None
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the app's lifespan leaves for its requests."""
+        return {} if self._lifespan is None else dict(self._lifespan.state)
+
+    async def start(self) -> None:
+        """Start the app unless it runs. Raises ``LifespanFailed``, to further requests too."""
+        if self._lifespan is None and self._starts:
+            self._lifespan = join(self.app, self.context)
+        if self._lifespan is not None:
+            await self._lifespan.start()
+
+    async def stop(self) -> None:
+        """Stop the app if it was started here, and nobody else uses it. Idempotent."""
+        lifespan, self._lifespan = self._lifespan, None
+        if lifespan is not None:
+            await lifespan.leave()
+
+
+class InProcessExchange:
+    """One request and its answer: the app writes, the reader reads."""
+
+    def __init__(self, body: bytes | AsyncIterable[bytes] | None) -> None:
+        self._body = body
+        self._pieces: AsyncIterator[bytes] | None = None
+        self._is_sent = False
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._changed = asyncio.Event()
+        self._read = asyncio.Event()
+        self._gone = asyncio.Event()
+        self.status = 0
+        self.headers: list[tuple[str, str]] = []
+        self.is_complete = False
+        self.failure: ClientError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody reads any more: the answer is complete, or its reader has gone."""
+        return self._gone.is_set()
+
+    # -- the app's side ------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """Return a piece of the request, or the news that the reader has gone."""
+        if not self._is_sent and not self._gone.is_set():
+            if self._body is None or isinstance(self._body, bytes):
+                self._is_sent = True
+                return {"type": "http.request", "body": self._body or b"", "more_body": False}
+            if self._pieces is None:
+                self._pieces = aiter(self._body)
+            piece = await anext(self._pieces, None)
+            self._is_sent = piece is None
+            return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Take a piece of the answer, once there is room. Raises ``OSError`` without a reader."""
+        if self._gone.is_set():
+            raise OSError("the client has closed the connection")
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = [
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in message.get("headers", ())
+            ]
+            self._changed.set()
+            return
+        if message["type"] != "http.response.body":
+            return
+        if piece := bytes(message.get("body", b"")):
+            self._chunks.append(piece)
+            self._size += len(piece)
+        self.is_complete = not message.get("more_body", False)
+        if self.is_complete:
+            self._gone.set()  # nothing more is asked of the app
+        self._changed.set()
+        while self._size >= BUFFER_BYTES and not self._gone.is_set():
+            self._read.clear()
+            await self._read.wait()
+
+    # -- the reader's side ---------------------------------------------------------------------
+
+    async def head(self) -> None:
+        """Wait until the answer has begun. Raises what made it fail."""
+        while not self.status:
+            if self.failure is not None:
+                raise self.failure
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def next(self) -> bytes:
+        """Return what has come of the answer, empty at its end. Raises what made it fail."""
+        while not self._chunks:
+            if self.is_complete:
+                return b""
+            if self.failure is not None:
+                raise self.failure
+            self._changed.clear()
+            await self._changed.wait()
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self._size = 0
+        self._read.set()
+        return data
+
+    def close(self) -> None:
+        """Tell the app that the reader has gone."""
+        self._gone.set()
+        self._read.set()
+
+    def fail(self, failure: ClientError) -> None:
+        """Break the connection: what has arrived can still be read."""
+        if not self.is_complete and self.failure is None:
+            self.failure = failure
+        self.close()
+        self._changed.set()
+
+
+class InProcessResponse(OpenResponse):
+    """The answer of an app in this process."""
+
+    def __init__(
+        self,
+        exchange: InProcessExchange,
+        url: str,
+        *,
+        limit: int,
+        deadline: float | None,
+        idle: float | None,
+    ) -> None:
+        super().__init__(exchange.status, url, exchange.headers, limit=limit)
+        self._exchange = exchange
+        self._deadline = deadline
+        self._idle = idle
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as the app sends it; a body that breaks off raises ``Disconnected``."""
+        while chunk := await _within(self._exchange.next(), self._deadline, self._idle, self.url):
+            yield chunk
+
+
+class InProcessTransport(HttpTransport):
+    """Carries requests to the apps of ``sites``, by the beginning of their addresses.
+
+    Real requests and real answers: an app gets what a server would give it, in a task of its own,
+    and its answer can be read as it comes. An app that is more than 64 KiB ahead of its reader
+    waits. A reader that leaves disconnects, as it would on a socket; the app's task ends as the app
+    decides. An address without a site goes to ``other``, if there is one, else it is unreachable.
+
+    Closing the transport stops the sites that it started.
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, Site],
+        *,
+        other: Site | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__()
+        if limit is not None:
+            self.max_response = limit
+        self._sites = {address.rstrip("/"): site for address, site in sites.items()}
+        self._other = other
+        self._scope = dict(scope or {})
+        self._open: set[InProcessExchange] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """End the requests under way with ``ConnectionClosed``, and stop the apps. Idempotent."""
+        if self._closing is None:
+            self.closed = True
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        tasks = [exchange.task for exchange in self._open if exchange.task is not None]
+        for exchange in list(self._open):
+            exchange.fail(ConnectionClosed("the connection was closed during the call"))
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            await end(tasks)
+        for site in {*self._sites.values(), *([self._other] if self._other else [])}:
+            await site.stop()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | AsyncIterable[bytes] | None,
+        *,
+        timeout: float | None = None,
+        idle: float | None = None,
+    ) -> AsyncIterator[OpenResponse]:
+        """Send a request and yield the response as soon as its headers are there."""
+        if self.closed:
+            raise ConnectionClosed("this connection was closed; open a new one")
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ClientError(
+                f"{redacted(url)!r} is not an address of the form http://host/path"
+            ) from error
+        site, root = self._find(url, parts, port)
+        await _within(site.start(), deadline, None, url)
+        exchange = InProcessExchange(body)
+        scope = {**_scope(method, parts, port, headers, body), "root_path": root, **self._scope}
+        scope["state"] = site.state
+        exchange.task = loop.create_task(self._serve(site, scope, exchange), context=site.context())
+        self._open.add(exchange)
+        self.on_open(site, exchange)
+        try:
+            await _within(exchange.head(), deadline, idle, url)
+            yield InProcessResponse(
+                exchange, url, limit=self.max_response, deadline=deadline, idle=idle
+            )
+        finally:
+            exchange.close()
+
+    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
+        """Note a request that begins."""
+
+    def forget(self, exchange: InProcessExchange) -> None:
+        """Do not wait for a request when the transport is closed: its app is dead."""
+        self._open.discard(exchange)
+
+    def _find(self, url: str, parts: SplitResult, port: int | None) -> tuple[Site, str]:
+        """Return the site of an address, and the path that the site is mounted at."""
+        default = PORTS.get(parts.scheme)
+        host = (parts.hostname or "") + ("" if port in (None, default) else f":{port}")
+        whole = f"{parts.scheme}://{host}{parts.path}"
+        for address in sorted(self._sites, key=len, reverse=True):
+            if whole == address or whole.startswith(f"{address}/"):
+                return self._sites[address], unquote(urlsplit(address).path)
+        if self._other is not None:
+            return self._other, ""
+        raise self.unknown(url)
+
+    def unknown(self, url: str) -> ClientError:
+        """Return the error for an address that no app answers at."""
+        known = ", ".join(sorted(self._sites)) or "nowhere"
+        return Unreachable(
+            f"nothing in this process answers at {redacted(url)}: there is something at {known}"
+        )
+
+    async def _serve(self, site: Site, scope: Scope, exchange: InProcessExchange) -> None:
+        where = f"{scope['method']} {scope['path']}"
+        try:
+            await site.app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:
+            exchange.fail(Disconnected(f"the app gave up {where}"))
+            raise
+        except OSError as error:
+            if not exchange.is_over:
+                log.error("the app failed at %s", where, exc_info=error)
+        except Exception:
+            log.exception("the app failed at %s", where)
+        finally:
+            self._open.discard(exchange)
+        if not exchange.status:
+            await _send_failure(exchange)
+        exchange.fail(Disconnected(f"the answer to {where} broke off"))
+
+
+async def _send_failure(exchange: InProcessExchange) -> None:
+    """Answer as servers do for an app that failed before it answered."""
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    with suppress(OSError):
+        await exchange.send({"type": "http.response.start", "status": 500, "headers": headers})
+        await exchange.send({"type": "http.response.body", "body": b"Internal Server Error"})
+
+
+async def _within(work: Any, deadline: float | None, idle: float | None, url: str) -> Any:
+    """Wait for ``work``. Raises ``Timeout`` at the deadline, ``Disconnected`` after a silence."""
+    now = asyncio.get_running_loop().time()
+    idle_until = None if idle is None else now + idle
+    until = min([each for each in (deadline, idle_until) if each is not None], default=None)
+    try:
+        async with asyncio.timeout_at(until):
+            return await work
+    except TimeoutError:
+        if until == deadline:
+            raise Timeout(f"{redacted(url)} did not answer in time") from None
+        raise Disconnected(f"{redacted(url)} went silent in the middle of a call") from None
+
+
+def _scope(
+    method: str,
+    parts: SplitResult,
+    port: int | None,
+    headers: Mapping[str, str],
+    body: bytes | AsyncIterable[bytes] | None,
+) -> dict[str, Any]:
+    """Return the scope of a request, as a server makes it."""
+    names = {name.lower() for name in headers}
+    sent = [
+        (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+    ]
+    host = parts.netloc.rpartition("@")[2]
+    if "user-agent" not in names:
+        sent.insert(0, (b"user-agent", f"parley/{VERSION}".encode()))
+    if isinstance(body, bytes):
+        sent.append((b"content-length", b"%d" % len(body)))
+    elif body is not None:
+        sent.append((b"transfer-encoding", b"chunked"))
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": parts.scheme,
+        "path": unquote(parts.path) or "/",
+        "raw_path": parts.path.encode("ascii", "ignore") or b"/",
+        "query_string": parts.query.encode("ascii", "ignore"),
+        "headers": [(b"host", host.encode("latin-1")), *sent],
+        "client": ("127.0.0.1", 50000),
+        "server": (parts.hostname or "", port or PORTS.get(parts.scheme, 0)),
+        "extensions": {"tls": {}} if parts.scheme == "https" else {},
+    }

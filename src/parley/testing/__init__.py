@@ -1,0 +1,104 @@
+"""Test agents: the real client on the real app, without a socket, by a time that tests move.
+
+    from datetime import timedelta
+    from parley import testing
+
+
+    async def test_it_reminds_after_two_days():
+        async with testing.client(agent) as remote:
+            task = await remote.send("Remind me", return_immediately=True)
+            await remote.advance(timedelta(days=2))
+            assert await remote.get(task.id) == testing.completed(text="Do it now.")
+
+``docs/test-your-agent.md`` shows all of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parley.testing.assertions import assert_events
+    from parley.testing.client import Client, TestedAgent, TestTime, client
+    from parley.testing.matchers import (
+        Matcher,
+        anything,
+        artifact,
+        auth_required,
+        canceled,
+        completed,
+        containing,
+        failed,
+        input_required,
+        message,
+        rejected,
+        submitted,
+        working,
+    )
+    from parley.testing.scripted import Received, ScriptedAgent
+    from parley.testing.webhooks import Deliveries, Delivery
+
+_HOMES = {
+    "Client": "parley.testing.client",
+    "Deliveries": "parley.testing.webhooks",
+    "Delivery": "parley.testing.webhooks",
+    "Matcher": "parley.testing.matchers",
+    "Received": "parley.testing.scripted",
+    "ScriptedAgent": "parley.testing.scripted",
+    "TestTime": "parley.testing.client",
+    "TestedAgent": "parley.testing.client",
+    "anything": "parley.testing.matchers",
+    "artifact": "parley.testing.matchers",
+    "assert_events": "parley.testing.assertions",
+    "auth_required": "parley.testing.matchers",
+    "canceled": "parley.testing.matchers",
+    "client": "parley.testing.client",
+    "completed": "parley.testing.matchers",
+    "containing": "parley.testing.matchers",
+    "failed": "parley.testing.matchers",
+    "input_required": "parley.testing.matchers",
+    "message": "parley.testing.matchers",
+    "rejected": "parley.testing.matchers",
+    "submitted": "parley.testing.matchers",
+    "working": "parley.testing.matchers",
+}
+
+__all__ = [
+    "Client",
+    "Deliveries",
+    "Delivery",
+    "Matcher",
+    "Received",
+    "ScriptedAgent",
+    "TestTime",
+    "TestedAgent",
+    "anything",
+    "artifact",
+    "assert_events",
+    "auth_required",
+    "canceled",
+    "client",
+    "completed",
+    "containing",
+    "failed",
+    "input_required",
+    "message",
+    "rejected",
+    "submitted",
+    "working",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used: the pytest plugin costs a run without agents little."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

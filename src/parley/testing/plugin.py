@@ -1,0 +1,70 @@
+"""The pytest plugin: the fixture ``parley_client``, and differences in failed assertions.
+
+pytest loads it in every run where Parley is installed, so it imports nothing of Parley before it is
+used. It works with anyio and with pytest-asyncio, and needs neither.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from parley.testing.client import Client
+
+
+@pytest.fixture
+def parley_client(request: pytest.FixtureRequest) -> Callable[..., Client]:
+    """``parley.testing.client``; what the test does not close is closed when it ends.
+
+    async def test_it_greets(parley_client):
+        remote = await parley_client(agent)
+        assert (await remote.send("I am Ada")).text == "Hello!"
+    """
+    from parley.testing.client import client
+
+    made: list[Client] = []
+
+    @wraps(client)
+    def make(*args: Any, **options: Any) -> Client:
+        made.append(client(*args, **options))
+        return made[-1]
+
+    test = getattr(request.node, "obj", None)
+    if inspect.iscoroutinefunction(test):
+
+        @wraps(test)
+        async def closing(*args: Any, **values: Any) -> Any:
+            try:
+                return await test(*args, **values)
+            finally:
+                for each in reversed(made):
+                    await each.aclose()
+
+        request.node.obj = closing  # whichever plugin runs it, its loop is that of the test
+    return make
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain why events are not those that matchers describe."""
+    import sys
+
+    matchers = sys.modules.get("parley.testing.matchers")
+    if matchers is None or op != "==":
+        return None
+    kind = matchers.Matcher
+    if isinstance(right, kind):
+        return [f"{matchers.describe(left)} == {right!r}", *right.differences(left)]
+    if isinstance(left, kind):
+        return [f"{left!r} == {matchers.describe(right)}", *left.differences(right)]
+    for came, expected in ((left, right), (right, left)):
+        are_lists = isinstance(came, list | tuple) and isinstance(expected, list | tuple)
+        if are_lists and any([isinstance(each, kind) for each in expected]):  # type: ignore[attr-defined]
+            from parley.testing.assertions import difference
+
+            return ["the events are those expected", *difference(came, expected)]  # type: ignore[arg-type]
+    return None

@@ -1,0 +1,289 @@
+"""Scripted agents: real agents that say what a test tells them, to stand in for remote ones."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from parley.agent.agent import Agent
+from parley.agent.turn import Turn
+from parley.model.parts import Message
+from parley.model.service import Caller
+from parley.testing.matchers import shorten
+
+When = str | re.Pattern[str] | Callable[[Message], object] | None
+"""The messages that a rule is for: those with a text, a pattern, or a property; ``None`` for all.
+Case does not matter for a text.
+"""
+
+START_SECONDS = 5.0
+"""How long a served agent has to start."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message that a scripted agent got: a new task's, or the answer to a question of one."""
+
+    message: Message
+    task_id: str
+    caller: Caller
+    metadata: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The text of the message."""
+        return self.message.text
+
+    @property
+    def data(self) -> Any:
+        """The first data part of the message, or ``None``."""
+        values = [part.data for part in self.message.parts if part.data is not msgspec.UNSET]
+        return values[0] if values else None
+
+
+class _Step(NamedTuple):
+    """What a scripted agent does next, and with what."""
+
+    kind: str
+    value: Any = None
+    options: dict[str, Any] = {}
+
+
+class _Rule:
+    """What to do for the messages that it is for. ``left`` is how many; ``None`` for all."""
+
+    def __init__(self, when: When, times: int | None) -> None:
+        self.when = when
+        self.left = times
+        self.steps: list[_Step] = []
+
+    def is_for(self, message: Message) -> bool:
+        """Return whether a message begins this."""
+        match self.when:
+            case None:
+                return True
+            case str() as text:
+                return text.lower() in message.text.lower()
+            case re.Pattern() as pattern:
+                return pattern.search(message.text) is not None
+            case when:
+                return bool(when(message))
+
+
+class ScriptedAgent(Agent):
+    """An agent that answers by rules: ``ScriptedAgent("Rates").on("convert", reply="97.20 EUR")``.
+
+    It is an ``Agent``, with a card, tasks and a log, so it can be served, connected to, and given
+    to ``client(remotes={"https://rates.example": rates})``. ``received`` is what it was sent.
+
+    ``on`` begins a rule, and what follows it are its steps, in order:
+
+        ScriptedAgent("Hotel")
+            .on("book").works("Looking").asks("Which day?").replies(lambda day: f"Booked {day}")
+            .on("cancel").fails("It is too late.")
+
+    The first rule that a message fits counts. A message that fits none fails its task, with the
+    rules that there are. ``options`` are those of ``Agent``.
+    """
+
+    def __init__(self, name: str = "Scripted agent", **options: Any) -> None:
+        options.setdefault("description", "Stands in for an agent in a test.")
+        super().__init__(name, **options)
+        self.received: list[Received] = []
+        self._rules: list[_Rule] = []
+        self._chosen: dict[str, _Rule] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self.skill(id="scripted", name=name, description=self.description, default=True)(self._play)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the messages that it was sent."""
+        return [each.text for each in self.received]
+
+    # -- rules ---------------------------------------------------------------------------------
+
+    def on(
+        self,
+        when: When = None,
+        *,
+        reply: Any = msgspec.UNSET,
+        fail: str | None = None,
+        ask: str | None = None,
+        times: int | None = None,
+    ) -> Self:
+        """Begin a rule for messages with a text (``None``: all), and go on with its steps.
+
+        ``reply``, ``ask`` and ``fail`` are short for a single step. The rule is for the first
+        ``times`` messages that it fits: then the next rule counts.
+        """
+        if times is not None and times < 1:
+            raise ValueError(f"times is 1 or more, or None for always, not {times}")
+        given = [
+            step
+            for step, value in (("replies", reply), ("asks", ask), ("fails", fail))
+            if value not in (msgspec.UNSET, None) or (step == "replies" and value is None)
+        ]
+        if len(given) > 1:
+            raise ValueError(
+                f"one of reply, ask and fail, or steps: .on(...).{'(...).'.join(given)}(...)"
+            )
+        self._rules.append(_Rule(when, times))
+        if reply is not msgspec.UNSET:
+            self.replies(reply)
+        elif ask is not None:
+            self.asks(ask)
+        elif fail is not None:
+            self.fails(fail)
+        return self
+
+    def works(self, content: object = None) -> Self:
+        """Report progress: the task is WORKING, with a message. The reply is a task's then."""
+        return self._then(_Step("works", content))
+
+    def artifact(self, content: object, *, name: str = "", **options: Any) -> Self:
+        """Write an artifact: see ``Turn.artifact``."""
+        return self._then(_Step("artifact", content, {"name": name, **options}))
+
+    def asks(self, question: object) -> Self:
+        """Ask: the task is INPUT_REQUIRED. The steps that follow are done with the answer."""
+        return self._then(_Step("asks", question))
+
+    def requires_auth(self, content: object) -> Self:
+        """Ask for authorisation: the task is AUTH_REQUIRED."""
+        return self._then(_Step("requires_auth", content))
+
+    def takes(self, span: timedelta | float) -> Self:
+        """Let time pass, which the test moves: ``remote.advance(span)``."""
+        seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+        return self._then(_Step("takes", seconds))
+
+    def hangs(self) -> Self:
+        """Do nothing more: the task goes on until it is canceled, or times out."""
+        return self._then(_Step("hangs"))
+
+    def replies(self, content: object) -> Self:
+        """End with a result: text, data, bytes, a part, or a function that returns one.
+
+        A function gets the last message: the answer to a question, else the one that began.
+        """
+        return self._then(_Step("replies", content))
+
+    def fails(self, why: str) -> Self:
+        """End as FAILED, for a reason."""
+        return self._then(_Step("fails", why))
+
+    def rejects(self, why: str) -> Self:
+        """End as REJECTED, for a reason."""
+        return self._then(_Step("rejects", why))
+
+    def raises(self, error: Exception) -> Self:
+        """Fail as a function does that raises: an ``A2AError`` refuses the message."""
+        return self._then(_Step("raises", error))
+
+    def _then(self, step: _Step) -> Self:
+        if not self._rules:
+            raise ValueError(f"begin with a rule: .on(...).{step.kind}(...)")
+        steps = self._rules[-1].steps
+        if steps and steps[-1].kind in ("replies", "fails", "rejects", "raises", "hangs"):
+            raise ValueError(f"nothing follows .{steps[-1].kind}(...); begin another rule with .on")
+        steps.append(step)
+        return self
+
+    # -- what it does --------------------------------------------------------------------------
+
+    async def _play(self, turn: Turn) -> Any:
+        self._note(turn)
+        last = turn.message
+        for step in self._rule_for(turn).steps:
+            match step.kind:
+                case "works":
+                    await turn.working(step.value)
+                case "artifact":
+                    await turn.artifact(step.value, **step.options)
+                case "asks":
+                    last = await turn.ask(step.value)
+                case "requires_auth":
+                    answer = await turn.require_auth(step.value)
+                    last = answer if isinstance(answer, Message) else last
+                case "takes":
+                    await asyncio.sleep(step.value)
+                case "hangs":
+                    await asyncio.get_running_loop().create_future()
+                case "replies":
+                    value = step.value(last) if callable(step.value) else step.value
+                    return await value if asyncio.iscoroutine(value) else value
+                case "fails":
+                    turn.fail(step.value)
+                case "rejects":
+                    turn.reject(step.value)
+                case "raises":
+                    raise step.value
+        return None
+
+    def _note(self, turn: Turn) -> None:
+        """Note the message of a turn, once: a turn may be run again."""
+        key = (turn.task_id, turn.latest.message_id)
+        if key not in self._seen:
+            self._seen.add(key)
+            self.received.append(
+                Received(turn.latest, turn.task_id, turn.caller, dict(turn.metadata))
+            )
+
+    def _rule_for(self, turn: Turn) -> _Rule:
+        """Return the rule of a task: the same in every turn of it."""
+        known = self._chosen.get(turn.task_id)
+        if known is not None:
+            return known
+        for rule in self._rules:
+            if rule.left == 0 or not rule.is_for(turn.message):
+                continue
+            if rule.left is not None:
+                rule.left -= 1
+            self._chosen[turn.task_id] = rule
+            return rule
+        known_rules = ", ".join([shorten(rule.when) for rule in self._rules]) or "none"
+        turn.fail(
+            f"the scripted agent {self.name!r} has no rule for {shorten(turn.text)}; "
+            f"it has rules for: {known_rules}"
+        )
+
+    # -- on a socket ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def serve(self, *, store: str = "memory:") -> AsyncIterator[str]:
+        """Serve the agent on a free port of this machine, for tests of clients in other processes.
+
+        Gives its address. ``parley.connect(agent)`` needs none.
+        """
+        import socket
+
+        import uvicorn
+
+        from parley.host.app import asgi
+
+        started = asyncio.Event()
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                started.set()
+
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            config = uvicorn.Config(
+                asgi(self, store=store), log_level="warning", timeout_graceful_shutdown=1, ws="none"
+            )
+            server = Server(config)
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    await started.wait()
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await serving
