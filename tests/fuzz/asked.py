@@ -27,7 +27,9 @@ from parley.model.errors import (
 from parley.model.operations import OPERATIONS, Operation
 from parley.model.requests import CancelTaskRequest, GetTaskRequest, SendMessageRequest
 from parley.model.struct import A2AStruct
+from parley.server.http.callbacks import CallbackRefused, read_value
 from parley.server.http.paths import Paths, segments_of
+from parley.store.protocols.timers import event_value
 from parley.wire import jsonrpc, versions
 from parley.wire.json import protojson
 from parley.wire.json.limits import check_limits
@@ -329,6 +331,24 @@ def page_tokens(data: bytes) -> None:
         check_refusal(error)
         return
     assert read_token(write_token(token), PageToken) == token
+
+
+def callbacks(data: bytes) -> None:
+    """What is posted to a callback address: a media type, and below it the body."""
+    media_type, _, body = data.partition(b"\n")
+    try:
+        value = read_value(media_type, body, max_depth=100)
+    except CallbackRefused as refused:
+        assert refused.status in (400, 413, 415)
+        assert 0 < len(refused.message) <= LONGEST_REFUSAL
+        return
+    assert event_value(json.loads(value)) == value
+
+
+def callback_seeds() -> Iterator[bytes]:
+    for body in (b"", b'{"paid": true, "amount": 12.5}', b'[1, null, [[]], "\\u00e9"]', b"1e5"):
+        yield b"application/json\n" + body
+    yield b"application/x-www-form-urlencoded\nid=tr_1&n=1&n=2&x=%C3%A9+"
 
 
 def page_token_seeds() -> Iterator[bytes]:

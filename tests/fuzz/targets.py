@@ -28,6 +28,7 @@ TARGETS: dict[str, Target] = {
     "json": Target(asked.any_json, asked.any_json_seeds),
     "limits": Target(asked.limits, asked.envelope_seeds, "json"),
     "page-tokens": Target(asked.page_tokens, asked.page_token_seeds, "text"),
+    "callbacks": Target(asked.callbacks, asked.callback_seeds),
     "server": Target(served.server, served.server_seeds),
     "responses": Target(answered.responses, answered.response_seeds, "json"),
     "refusals": Target(answered.refusals, answered.refusal_seeds),

@@ -17,6 +17,7 @@ MAY_SLEEP = (
     "polling.py",
     "deploy/agent.py",
     "faults/served.py",
+    "faults/waiting.py",
     "fleet/served.py",
 )
 

@@ -165,11 +165,12 @@ class Routes:
         self._add_binding(prefix, JsonRpcBinding(served), card, below)
         if endpoint.service is not None:
             self._add_docs(prefix, endpoint, advertised)
-        self._add_callbacks(prefix, endpoint)
+        self._add_callbacks(prefix, endpoint, dispatcher)
         for name, page in cards.items():
             self._add_binding(f"{prefix}/{name}", JsonRpcBinding(served, name), page)
             self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
-            self._add_callbacks(f"{prefix}/{name}", endpoint.tenants[name], tenant=name)
+            tenant = endpoint.tenants[name]
+            self._add_callbacks(f"{prefix}/{name}", tenant, dispatcher, tenant=name)
 
     def _add_assistant(
         self, id: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -190,7 +191,7 @@ class Routes:
         known = set(self._exact)
         self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
         self._add_docs(prefix, endpoint, advertised)
-        self._add_callbacks(prefix, endpoint, tenant=tenant)
+        self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
             self._slash_paths |= self._exact.keys() - known
 
@@ -230,7 +231,9 @@ class Routes:
             self.add(address + OPENAPI_PATH, page)
             self.add(address + DOCS_PATH, docs)
 
-    def _add_callbacks(self, address: str, endpoint: Endpoint, *, tenant: str = "") -> None:
+    def _add_callbacks(
+        self, address: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
+    ) -> None:
         if endpoint.callbacks is not None:
             address += CALLBACKS
             route = CallbackRoute(
@@ -238,6 +241,7 @@ class Routes:
                 address,
                 tenant=tenant,
                 settings=self._settings,
+                dispatcher=dispatcher,
                 lifecycle=self._lifecycle,
                 request_bytes=self._request_bytes,
             )

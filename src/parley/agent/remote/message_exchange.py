@@ -85,7 +85,15 @@ class MessageExchange:
         self._known = asyncio.Event()
 
     async def run(self) -> Task | Message:
-        """Return the answer. If that is cancelled, the remote task's id is still waited for."""
+        """Return the answer. If that is cancelled, the remote task's id is still waited for.
+
+        The turn stays awake meanwhile, also if another branch of it sleeps: what the agent asks
+        must not wait until that wakes up.
+        """
+        with self._calls.attempt.waits.busy():
+            return await self._run()
+
+    async def _run(self) -> Task | Message:
         work = asyncio.create_task(self._consume())
         try:
             await asyncio.shield(work)

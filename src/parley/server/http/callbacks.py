@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from parley.model.errors import A2AError, OverloadedError
 from parley.security.signed_tokens import TokenExpired, TokenInvalid
 from parley.server.address import route_path
+from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CallbackReceiver
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
@@ -39,8 +40,8 @@ _RETRY = (b"retry-after", b"1")
 _MAX_FIELDS = 1000
 
 
-class _Refused(Exception):
-    """The request is answered with a status and a sentence."""
+class CallbackRefused(Exception):
+    """A callback is answered with a status and a sentence."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -58,6 +59,7 @@ class CallbackRoute:
         *,
         tenant: str = "",
         settings: Settings,
+        dispatcher: Dispatcher,
         lifecycle: Lifecycle,
         request_bytes: ByteReservation,
     ) -> None:
@@ -66,6 +68,7 @@ class CallbackRoute:
         self._tenant = tenant
         self._limit = min(settings.max_body_bytes, MAX_EVENT_BYTES)
         self._max_depth = settings.max_depth
+        self._dispatcher = dispatcher
         self._lifecycle = lifecycle
         self._request_bytes = request_bytes
 
@@ -79,7 +82,7 @@ class CallbackRoute:
             await self._complete(scope, receive)
         except ClientGone:
             return
-        except _Refused as refused:
+        except CallbackRefused as refused:
             headers = [NO_STORE, _RETRY] if refused.status == 503 else [NO_STORE]
             await reply_with_message(scope, send, refused.status, refused.message, headers)
         except Exception:
@@ -89,70 +92,72 @@ class CallbackRoute:
             await reply_without_body(send, 204, [NO_STORE])
 
     async def _complete(self, scope: Scope, receive: Receive) -> None:
-        """Complete the event. Raises ``_Refused``, ``ClientGone``."""
+        """Complete the event. Raises ``CallbackRefused``, ``ClientGone``."""
         if self._lifecycle.draining:
-            raise _Refused(503, "the server is shutting down; call again in a moment")
+            raise CallbackRefused(503, "the server is shutting down; call again in a moment")
         try:
-            if not self._lifecycle.started:
-                await self._start_late()
+            await self._dispatcher.start()
             key = await self._receiver.event_of(route_path(scope)[self._start :], self._tenant)
-            value = await self._value(scope, receive)
+            media_type, body = await self._body(scope, receive)
+            value = read_value(media_type, body, max_depth=self._max_depth)
             await self._receiver.complete(key, value)
         except TokenExpired:
-            raise _Refused(410, "this callback address has expired") from None
+            raise CallbackRefused(410, "this callback address has expired") from None
         except TokenInvalid:
-            raise _Refused(404, "there is no callback at this address; is it complete?") from None
+            raise CallbackRefused(
+                404, "there is no callback at this address; is it complete?"
+            ) from None
         except EventCompleted:
             message = "this callback has been made before, with another value: the first one counts"
-            raise _Refused(409, message) from None
+            raise CallbackRefused(409, message) from None
+        except OverloadedError as error:
+            raise CallbackRefused(503, error.message) from None
         except StoreError as error:
             _log.warning("a callback is refused for now: %s", error)
             message = "the store is not available just now; call again in a moment"
-            raise _Refused(503, message) from error
+            raise CallbackRefused(503, message) from error
 
-    async def _start_late(self) -> None:
-        try:
-            await self._lifecycle.start_late()
-        except Exception as error:  # the lifecycle has logged it
-            raise _Refused(503, "the server cannot start; its log says why") from error
-
-    async def _value(self, scope: Scope, receive: Receive) -> bytes:
-        """Return the value of the event as the store keeps it."""
-        value = await self._read(scope, receive)
-        try:
-            return event_value(value)
-        except ValueError as error:
-            raise _Refused(413, str(error)) from None
-
-    async def _read(self, scope: Scope, receive: Receive) -> object:
-        """Return the value that the body is: JSON, the fields of a form, or nothing."""
+    async def _body(self, scope: Scope, receive: Receive) -> tuple[bytes, bytes]:
+        """Return the media type of the body, and the body."""
         headers = dict(scope["headers"])
         length = headers.get(b"content-length")
         try:
             body = await read_body(receive, scope, length, self._limit, self._request_bytes)
         except BodyTooLarge:
-            raise _Refused(413, f"the body of a callback has {self._limit} bytes at most") from None
-        except OverloadedError as error:
-            raise _Refused(503, error.message) from None
-        if not body:
-            return None
-        media_type = base(headers.get(b"content-type", b""))
-        if media_type == FORM:
-            return _fields(body)
-        if media_type and media_type != b"application/json" and not media_type.endswith(b"+json"):
-            named = media_type[:60].decode("latin-1")
-            raise _Refused(
-                415, f"the body of a callback is JSON (application/json) or a form, not {named!r}"
-            )
-        try:
-            protojson.check_limits(body, self._max_depth, max_parts=len(body))
-            return msgspec.json.decode(body)
-        except A2AError as error:
-            raise _Refused(400, error.message) from None
-        except (ValueError, RecursionError) as error:
-            raise _Refused(
-                400, f"the body of a callback is JSON, and this is not: {error}"
-            ) from None
+            message = f"the body of a callback has {self._limit} bytes at most"
+            raise CallbackRefused(413, message) from None
+        return headers.get(b"content-type", b""), body
+
+
+def read_value(media_type: bytes, body: bytes, *, max_depth: int) -> bytes:
+    """Return the value that a body is, as the store keeps it: JSON, a form's fields, or nothing.
+
+    Raises ``CallbackRefused``.
+    """
+    try:
+        return event_value(_read(base(media_type), body, max_depth))
+    except ValueError as error:
+        raise CallbackRefused(413, str(error)) from None
+
+
+def _read(media_type: bytes, body: bytes, max_depth: int) -> object:
+    if not body:
+        return None
+    if media_type == FORM:
+        return _fields(body)
+    if media_type and media_type != b"application/json" and not media_type.endswith(b"+json"):
+        named = media_type[:60].decode("latin-1")
+        raise CallbackRefused(
+            415, f"the body of a callback is JSON (application/json) or a form, not {named!r}"
+        )
+    try:
+        protojson.check_limits(body, max_depth, max_parts=len(body))
+        return msgspec.json.decode(body)
+    except A2AError as error:
+        raise CallbackRefused(400, error.message) from None
+    except (ValueError, RecursionError) as error:
+        message = f"the body of a callback is JSON, and this is not: {error}"
+        raise CallbackRefused(400, message) from None
 
 
 def _fields(body: bytes) -> dict[str, str | list[str]]:
@@ -165,7 +170,7 @@ def _fields(body: bytes) -> dict[str, str | list[str]]:
             max_num_fields=_MAX_FIELDS,
         )
     except ValueError:  # UnicodeDecodeError is one
-        raise _Refused(
+        raise CallbackRefused(
             400, f"the body is no form: up to {_MAX_FIELDS} fields in UTF-8, percent-encoded"
         ) from None
     return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

@@ -175,11 +175,17 @@ class SqliteAdmin:
         completed = ask_to_complete(self._path, agent, key, value)
         if completed is not None:
             return completed
-        with self._open() as file:
-            try:
-                return complete_in(file.writer, agent, key, value, now_ms())
-            except sqlite3.Error as error:
-                raise explain(error, self._path) from error
+        try:
+            with self._open() as file:
+                try:
+                    return complete_in(file.writer, agent, key, value, now_ms())
+                except sqlite3.Error as error:
+                    raise explain(error, self._path) from error
+        except StoreUnavailable:  # a server that has only just opened it can be asked by now
+            completed = ask_to_complete(self._path, agent, key, value)
+            if completed is None:
+                raise
+            return completed
 
     @contextmanager
     def reading(self) -> Iterator[SqliteExportSource]:

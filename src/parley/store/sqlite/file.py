@@ -33,6 +33,13 @@ CACHE_KIB = 32 * 1024
 QUICK_CHECK_SECONDS = 2.0
 WAL_BYTES = 64 << 20
 
+LOCK_SECONDS = 1.0
+"""How long to wait for the lock: a command, or ``parley.complete``, may have the file for a moment,
+and must not keep a server from starting.
+"""
+
+LOCK_INTERVAL = 0.02
+
 SQL = filled(
     queries("sqlite", "connection.sql", "queries.sql", "prune.sql", "timers.sql"),
     {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
@@ -108,6 +115,18 @@ class SqliteFile:
         return StoreUnavailable(f"{self.path}: {reason}; {REMEDY}") if reason else None
 
 
+def _lock_of(path: Path) -> LockFile:
+    """Return the lock at a path. Raises ``LockHeld`` after ``LOCK_SECONDS``, ``OSError``."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return LockFile(path)
+        except LockHeld:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOCK_INTERVAL)
+
+
 def _acquire_lock(path: Path) -> LockFile:
     """Return the lock of the database's writer.
 
@@ -120,7 +139,7 @@ def _acquire_lock(path: Path) -> LockFile:
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it")
     try:
-        return LockFile(path.with_name(path.name + ".lock"))
+        return _lock_of(path.with_name(path.name + ".lock"))
     except LockHeld as held:
         raise StoreUnavailable(
             f"{path} is in use by process {held.pid}; stop that process, or give this server a "
