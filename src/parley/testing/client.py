@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from parley.agent.agent import Agent
-from parley.client.bindings.http import redacted
+from parley.client.bindings.http import HttpTransport, redacted
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
@@ -18,6 +18,7 @@ from parley.client.errors import ClientError, Disconnected
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.host.complete import complete
 from parley.host.connecting import ADDRESS, refuse_for_local
 from parley.host.host import Identify
 from parley.host.in_process import InProcessExchange, InProcessTransport, Site
@@ -26,6 +27,7 @@ from parley.model.extensions import Extension
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
 from parley.server.settings import Settings
+from parley.store.task_store import TaskStore
 from parley.testing.clock import Clock
 from parley.testing.deployment import CALLER, Deployment
 from parley.testing.loop import SimulatedLoop
@@ -279,6 +281,27 @@ class TestedAgent(RemoteAgent):
         self._world.time.refuse_inside("crash")
         await self._world.crash(address or self._address, down_for)
 
+    @property
+    def store(self) -> TaskStore:
+        """The agent's store: for ``parley.complete(..., store=remote.store)``, for instance."""
+        return self._world.sites[self._address].store
+
+    @property
+    def http(self) -> HttpTransport:
+        """What carries the client's requests: for others, such as to ``turn.callback``."""
+        return self._connection.http
+
+    async def complete(self, key: str, value: Any = None) -> bool:
+        """Complete an event that turns wait for (``turn.wait_event``), and wait until they rest.
+
+        Returns and raises what ``parley.complete`` does.
+        """
+        deployment = self._world.sites[self._address]
+        done = complete(key, value, agent=deployment.agent, store=deployment.store)
+        completed = await deployment.process.run(done)
+        await self.settle()
+        return completed
+
     def as_caller(self, caller: str | Caller) -> TestedAgent:
         """Return a client of the same agent for another caller. It is closed with this one."""
         return self._connection.for_caller(caller)
@@ -302,10 +325,10 @@ class _Connection(Connection):
         self._address = address
         self._options = options
         self._resolved: ResolvedCard | None = None
-        http = _Transport(world.sites, caller=caller, is_closed_with=True)
+        self.http = _Transport(world.sites, caller=caller, is_closed_with=True)
         super().__init__(
             address,
-            http=http,
+            http=self.http,
             path="",
             api_key=None,
             stream_idle_timeout=None,
