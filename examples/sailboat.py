@@ -3,16 +3,21 @@
     parley serve examples/sailboat.py
     parley send "Draw a sailboat"
     parley send --context-id ... "Make it red"
+    python examples/sailboat.py http://localhost:9999
 
 A finished task never changes. "Make it red" is a new task in the same context; it refers to the
 task that drew the boat, by the message's referenceTaskIds or because that was the only drawing,
 and its artifact has the same name and an id of its own. When several could be meant, it asks.
+The last command is a client that keeps the versions of the drawing, and says which one it means.
 """
 
+import asyncio
 import struct
+import sys
 import zlib
 
-from parley import Agent, Turn
+import parley
+from parley import Agent, ArtifactVersions, Turn
 
 agent = Agent(
     name="Sailboat agent",
@@ -48,8 +53,10 @@ async def sailboat(turn: Turn) -> None:
 
 async def which(turn: Turn) -> str:
     """Return the colour of the earlier boat that is meant; ask when it could be several."""
-    tasks = await turn.references() or await turn.other_tasks()
-    drawn = [boat for task in tasks for boat in task.artifacts if boat.name == NAME]
+    drawn = [boat for boat in await turn.referenced_artifacts() if boat.name == NAME]
+    if not drawn:
+        tasks = await turn.references() or await turn.other_tasks()
+        drawn = [boat for task in tasks for boat in task.artifacts if boat.name == NAME]
     colours = list(dict.fromkeys(boat.metadata["colour"] for boat in drawn if boat.metadata))
     while len(colours) > 1:
         answer = await turn.ask(f"Which sailboat do you mean: {' or '.join(colours)}?")
@@ -85,3 +92,20 @@ def paint(sail: str) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
+
+
+async def repaint(address: str) -> None:
+    """Have a boat drawn and repainted; the second colour does not please."""
+    async with parley.connect(address) as boats:
+        versions = ArtifactVersions()
+        versions.add(await boats.send("Draw a sailboat"))
+        versions.add(await boats.send(versions.message("Make it black", NAME)))
+        versions.reject(versions.latest(NAME))
+        versions.add(await boats.send(versions.message("Make it red", NAME)))
+        for version in versions.versions(NAME):
+            before = f"from {version.predecessor.number}" if version.predecessor else "new"
+            print(version.number, version.artifact.metadata["colour"], before, version.verdict)
+
+
+if __name__ == "__main__":
+    asyncio.run(repaint(sys.argv[1]))

@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests.services.postgres import postgres as postgres
 from tests.services.postgres import postgres_url as postgres_url
 from tests.services.redis import redis as redis
+from tests.services.s3 import s3 as s3
 
 # Servers that run as another user are forked; what gRPC does to a fork may end it before it begins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

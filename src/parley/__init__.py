@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.turn import Turn
+    from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.answer import Answer
@@ -68,6 +69,8 @@ _HOMES = {
     "AgentSkill": "parley.model.cards",
     "Answer": "parley.engine.answer",
     "Artifact": "parley.model.parts",
+    "ArtifactVersion": "parley.client.artifact_versions",
+    "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingTurn": "parley.agent.blocking_turn",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
@@ -109,6 +112,8 @@ __all__ = [
     "AgentSkill",
     "Answer",
     "Artifact",
+    "ArtifactVersion",
+    "ArtifactVersions",
     "BlockingTurn",
     "CallContext",
     "Caller",

@@ -10,7 +10,7 @@ from parley.model.encoding import encode
 
 
 def parts(*flags, stdin=b""):
-    message = build_message(
+    message, _ = build_message(
         [Flag(*flag) for flag in flags], context_id=None, task_id=None, read_stdin=lambda: stdin
     )
     return message.parts
@@ -65,12 +65,20 @@ def test_a_url_is_sent_as_a_reference_and_not_fetched():
     assert made.media_type == "application/pdf"
 
 
-def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
-    file = tmp_path / "large"
+def test_a_file_that_is_too_large_for_a_message_is_left_where_it_is(tmp_path):
+    file = tmp_path / "large.pdf"
     with file.open("wb") as opened:
         opened.truncate(MAX_FILE + 1)
-    with pytest.raises(UsageFailure, match="too large"):
-        parts(("file", str(file)))
+    flags = [Flag("file", str(file)), Flag("file", "https://a.example/b")]
+    message, files = build_message(flags, text="Read", context_id=None, task_id=None)
+    assert message.parts[1].url == file.as_uri()
+    assert (message.parts[1].filename, message.parts[1].media_type) == (
+        "large.pdf",
+        "application/pdf",
+    )
+    assert files == {1: file}
+    with pytest.raises(UsageFailure, match=r"large\.pdf is too large"):
+        parts(("data", str(file)))
 
 
 def test_a_media_type_needs_a_part_flag_before_it_not_just_a_text():
@@ -79,7 +87,7 @@ def test_a_media_type_needs_a_part_flag_before_it_not_just_a_text():
 
 
 def test_ids_of_the_server_are_never_made_up():
-    message = build_message([Flag("text", "hi")], context_id=None, task_id=None)
+    message, _ = build_message([Flag("text", "hi")], context_id=None, task_id=None)
     assert message.task_id == ""
     assert message.context_id == ""
     assert message.message_id

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from parley import Message, Part, Role, TaskState
+from parley import ArtifactVersions, Message, Part, Role, TaskState
 
 pytestmark = pytest.mark.anyio
 
@@ -106,3 +106,26 @@ async def test_a_boat_is_redrawn_in_its_colour_when_none_is_named(boats, serve) 
         first = await agent.send("Draw a purple sailboat")
         second = await agent.send("Again, please", task=first)
     assert sails(second) == sails(first) == (130, 60, 160)
+
+
+async def test_its_client_goes_on_from_the_version_that_pleased(example, serve, capsys) -> None:
+    module = example("sailboat")
+    async with serve(module.agent) as agent:
+        await module.repaint(agent.card.supported_interfaces[0].url)
+    assert capsys.readouterr().out.splitlines() == [
+        "1 white new ",
+        "2 black from 1 rejected",
+        "3 red from 1 ",
+    ]
+
+
+async def test_of_several_boats_the_one_that_a_message_names_is_meant(boats, serve) -> None:
+    async with serve(boats) as agent:
+        versions = ArtifactVersions()
+        versions.add(await agent.send("Draw a blue sailboat"))
+        another = "Draw a green sailboat"
+        versions.add(await agent.send(another, context_id=versions.context_id))
+        versions.accept(versions.versions("sailboat.png")[0])
+        task = await agent.send(versions.message("Again, please", "sailboat.png"))
+    assert task.state is TaskState.COMPLETED
+    assert sails(task) == (40, 80, 180)

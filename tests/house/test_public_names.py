@@ -6,10 +6,10 @@ import parley
 
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
-AgentSkill Answer Artifact BlockingTurn CallContext Caller ClientError EventCompleted Message Part
-RemoteAgent RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent
-TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn asgi
-complete complete_sync connect connect_sync serve
+AgentSkill Answer Artifact ArtifactVersion ArtifactVersions BlockingTurn CallContext Caller
+ClientError EventCompleted Message Part RemoteAgent RemoteTaskFailed Role RoutedMessage Settings
+StoreError Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState TaskStatus
+TaskStatusUpdateEvent TraceContext Turn asgi complete complete_sync connect connect_sync serve
 """
 
 

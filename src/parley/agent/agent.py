@@ -5,26 +5,33 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
+from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.default_extensions import BUILT_IN, default_uris
+from parley.agent.lifespan import checked_lifespan
+from parley.agent.turn import Turn
+from parley.engine.content import takes as takes_part
 from parley.engine.description import AgentDescription
 from parley.engine.extended_card import ExtendedCard, ExtendedCards
 from parley.engine.options import Options
 from parley.engine.routing import RoutedMessage
 from parley.engine.skill import (
+    InvalidInput,
     Replies,
     Skill,
     default_skill,
     form_of,
     modes_of,
     strings_of,
-    takes_of,
 )
-from parley.extensions.call_chain import CallChain
-from parley.extensions.idempotent_send import IdempotentSend
-from parley.extensions.resumable_streams import ResumableStreams
+from parley.engine.typed.inputs import Inputs
+from parley.engine.typed.parameters import parameters_of
+from parley.engine.typed.results import result_of
+from parley.extensions.skill_schemas import SKILL_SCHEMAS, SkillSchema, SkillSchemas
 from parley.model.cards import (
     AgentCapabilities,
     AgentCard,
@@ -33,6 +40,7 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.extensions import Extension, collect_extensions
+from parley.model.parts import Part
 from parley.wire.versions import LATEST
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,9 +49,6 @@ log = logging.getLogger("parley.agent")
 
 ANY_MODES = ("text/plain", "application/json", "*/*")
 """The input modes on the card of an agent that declares none."""
-
-BUILT_IN = (ResumableStreams(), IdempotentSend(), CallChain())
-"""The extensions of every agent."""
 
 
 class Agent:
@@ -54,6 +59,8 @@ class Agent:
     except for files without a type; without them every part is accepted. A caller who accepts none
     of the output modes is refused.
     ``extensions`` change messages and events, or are only declared on the card.
+    ``default_extensions`` are those that every agent has: all of them, none (``False``), or a list
+    of their URIs. What is left out is neither on the card nor offered.
     ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
     the caller that returns one of them (see ``extended_card``).
     The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
@@ -63,6 +70,8 @@ class Agent:
     ``keep_history`` stores the conversation of each context for ``turn.history()``.
     ``keep_claims`` names the claims of callers that are stored with messages: ``turn.caller`` has
     these and no others.
+    ``lifespan`` is a function that takes the agent and returns an async context manager: it is
+    entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
     ``Options`` documents the other options.
 
@@ -82,6 +91,7 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = ("text/plain",),
         extensions: Iterable[Extension | AgentExtension] = (),
+        default_extensions: bool | Iterable[str] = True,
         extended_card: ExtendedCard | None = None,
         retention: timedelta | None = timedelta(days=7),
         input_timeout: timedelta | None = timedelta(days=30),
@@ -102,6 +112,7 @@ class Agent:
         keep_claims: Iterable[str] = (),
         streaming: bool = True,
         push_notifications: bool = True,
+        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -118,13 +129,15 @@ class Agent:
         self.icon_url = icon_url
         self.input_modes = modes_of(input_modes)
         self.output_modes = modes_of(output_modes) or ("text/plain",)
-        self.extensions = _extensions(extensions)
+        self.default_extensions = default_uris(default_extensions)
+        self.extensions = _extensions(extensions, self.default_extensions)
         self.extended_cards = None if extended_card is None else ExtendedCards(extended_card)
         self.retention = retention
         self.input_timeout = input_timeout
         self.threads = threads
         self.streaming = streaming
         self.push_notifications = push_notifications
+        self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -168,6 +181,7 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
         replies: Replies | None = None,
+        invalid_input: InvalidInput = "refuse",
         default: bool = False,
     ) -> Callable[[F], F]: ...
 
@@ -184,14 +198,17 @@ class Agent:
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
         replies: Replies | None = None,
+        invalid_input: InvalidInput = "refuse",
         default: bool = False,
     ) -> F | Callable[[F], F]:
         """Make a function a skill; use it as a decorator.
 
         The id defaults to the function's name, the description to its docstring. ``replies`` fixes
         the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
-        before the function runs. Without it, the behaviour of the function decides. ``default``
-        makes it the skill of messages that name none.
+        before the function runs. Without it, the behaviour of the function decides.
+        ``invalid_input`` says what becomes of a message that does not fit typed parameters:
+        ``"refuse"`` makes it an error without a task, ``"ask"`` a task that asks for what is
+        missing. ``default`` makes it the skill of messages that name none.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -208,6 +225,7 @@ class Agent:
                 input_modes=modes_of(input_modes),
                 output_modes=modes_of(output_modes),
                 replies=replies,
+                invalid_input=invalid_input,
                 default=default,
             )
             return target
@@ -222,6 +240,7 @@ class Agent:
         name: str | None,
         description: str | None,
         replies: Replies | None,
+        invalid_input: InvalidInput,
         default: bool,
         **described: tuple[str, ...],
     ) -> None:
@@ -235,6 +254,21 @@ class Agent:
         if replies not in (None, "message", "task"):
             raise ValueError(f"replies is 'message', 'task' or None, not {replies!r}")
         form = form_of(function)
+        takes, inputs = parameters_of(function, (Turn, BlockingTurn))
+        schema = inputs.schema if inputs is not None else None
+        if invalid_input not in ("refuse", "ask"):
+            raise ValueError(f"invalid_input is 'refuse' or 'ask', not {invalid_input!r}")
+        if invalid_input == "ask" and schema is None:
+            raise ValueError(
+                f"the skill {skill_id!r} has no typed parameters, so no input is invalid; leave "
+                "invalid_input out, or write the types of its parameters"
+            )
+        if invalid_input == "ask" and replies == "message":
+            raise ValueError(
+                f"the skill {skill_id!r} asks for what is missing, which needs a task; "
+                "replies='message' cannot be"
+            )
+        result = None if form.streams else result_of(function)
         if replies == "message" and form.streams:
             raise TypeError(
                 f"the skill {skill_id!r} yields, which needs a task; replies='message' cannot be"
@@ -251,12 +285,31 @@ class Agent:
             default=default,
             function=function,
             form=form,
-            takes=takes_of(function),
+            takes=takes,
+            inputs=inputs,
+            result=result,
+            invalid_input=invalid_input,
             tags=described["tags"] or (self.key,),
             examples=described["examples"],
-            input_modes=described["input_modes"],
-            output_modes=described["output_modes"],
+            input_modes=described["input_modes"]
+            or (() if inputs is None else self._typed_input_modes(inputs)),
+            output_modes=described["output_modes"]
+            or (() if result is None else self._data_output_modes()),
         )
+        if schema is not None:
+            _check_takes_data(self.skills[skill_id])
+
+    def _typed_input_modes(self, inputs: Inputs) -> tuple[str, ...]:
+        """Return the modes of a skill with typed parameters that declares none."""
+        if inputs.schema is None or (inputs.takes_turn and not self.input_modes):
+            return ()
+        others = self.input_modes if inputs.takes_turn else ("text/plain",)
+        return ("application/json", *(mode for mode in others if mode != "application/json"))
+
+    def _data_output_modes(self) -> tuple[str, ...]:
+        """Return the modes of a skill that returns data and declares none."""
+        others = (mode for mode in self.output_modes if mode != "application/json")
+        return ("application/json", *others)
 
     def router(self, function: F) -> F:
         """Make a function the router: it takes a ``RoutedMessage`` and returns a skill's id.
@@ -310,6 +363,21 @@ class Agent:
             )
         return default_skill(self.skills)
 
+    @property
+    def _declared(self) -> tuple[Extension, ...]:
+        """The extensions on the card: with the schemas of typed skills, if there are any."""
+        schemas = {}
+        for skill in self.skills.values():
+            schema = SkillSchema(
+                input=skill.inputs.schema if skill.inputs is not None else None,
+                output=skill.result.schema if skill.result is not None else None,
+            )
+            if schema.input is not None or schema.output is not None:
+                schemas[skill.id] = schema
+        if not schemas or any(extension.uri == SKILL_SCHEMAS for extension in self.extensions):
+            return self.extensions
+        return (*self.extensions, SkillSchemas.of_skills(schemas))
+
     # -- for the server ------------------------------------------------------------------------
 
     def describe(self) -> AgentDescription:
@@ -325,7 +393,7 @@ class Agent:
             router=self._router,
             input_modes=self.input_modes,
             extended_cards=self.extended_cards,
-            extensions=self.extensions,
+            extensions=self._declared,
             options=self.options,
             retention=self.retention,
             input_timeout=self.input_timeout,
@@ -350,11 +418,21 @@ class Agent:
                 streaming=self.streaming,
                 push_notifications=self.push_notifications,
                 extended_agent_card=self.extended_cards is not None,
-                extensions=tuple(extension.declared() for extension in self.extensions),
+                extensions=tuple(extension.declared() for extension in self._declared),
             ),
             default_input_modes=self.input_modes or ANY_MODES,
             default_output_modes=self.output_modes,
             skills=tuple(skill.described for skill in self.skills.values()),
+        )
+
+
+def _check_takes_data(skill: Skill) -> None:
+    """Refuse modes by which a typed skill takes no message that has its data."""
+    kinds = (Part(data={}), Part(text=""))
+    if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
+        raise ValueError(
+            f"the skill {skill.id!r} has typed parameters, and its input_modes take neither "
+            "application/json nor text/plain"
         )
 
 
@@ -363,8 +441,11 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w]+", "-", name.lower()).strip("-_") or "agent"
 
 
-def _extensions(given: Iterable[Extension | AgentExtension]) -> tuple[Extension, ...]:
-    extensions = collect_extensions([*BUILT_IN, *given])
+def _extensions(
+    given: Iterable[Extension | AgentExtension], defaults: Collection[str]
+) -> tuple[Extension, ...]:
+    built_in = [extension for extension in BUILT_IN if extension.uri in defaults]
+    extensions = collect_extensions([*built_in, *given])
     for extension in extensions:
         if extension.required and extension.is_declaration_only:
             log.warning(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +24,7 @@ class ArtifactStream:
     Every chunk is an artifact update with ``append``, except the first, and the last carries
     ``lastChunk``. To know the last, the stream buffers the newest chunk until the next one, for at
     most 20 ms; a stream that is closed later ends with an empty chunk. An exception in the context
-    leaves the artifact without a last chunk.
+    leaves the artifact without a last chunk. ``referred`` makes a part of the file at a path.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ArtifactStream:
         artifact_id: str | None = None,
         media_type: str = "",
         metadata: dict[str, Any] | None = None,
+        referred: Callable[[object], Awaitable[object]] | None = None,
     ) -> None:
         self.artifact_id = artifact_id or attempt.next_artifact_id()
         self._attempt = attempt
@@ -41,6 +44,7 @@ class ArtifactStream:
         self._description = description
         self._media_type = media_type
         self._metadata = metadata
+        self._referred = referred
         self._begun = False
         self._buffered: tuple[Part, ...] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -66,7 +70,12 @@ class ArtifactStream:
             self._stop()
 
     async def write(self, chunk: object) -> None:
-        """Add a chunk: text, bytes, data, a part or parts. Waits for the store (backpressure)."""
+        """Add a chunk: text, bytes, data, a path, a part or parts.
+
+        Waits for the store (backpressure). A large file at a path becomes a reference.
+        """
+        if isinstance(chunk, Path) and self._referred is not None:
+            chunk = await self._referred(chunk)
         self.put(chunk)
         writer = self._attempt.runner.writer
         if writer is not None and writer.is_full:

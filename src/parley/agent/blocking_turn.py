@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.files import BlockingFile
 from parley.agent.remote.blocking import BlockingAgent
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.turn import Turn
@@ -22,7 +23,7 @@ from parley.agent.turn_facts import TurnFacts
 from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Task
 
 P = ParamSpec("P")
@@ -89,6 +90,20 @@ class BlockingTurn(TurnFacts):
         """The agent's public address, without a trailing slash; empty if it is not known."""
         return self._turn.base_url
 
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run."""
+        return self._turn.state
+
+    @property
+    def files(self) -> tuple[BlockingFile, ...]:
+        """The file parts of the message that began the task: ``turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> BlockingFile:
+        """Return a file part of any message or artifact, with methods to read it."""
+        return BlockingFile.blocking(part, self._turn.file(part), self._wait)
+
     def references(self) -> tuple[Task, ...]:
         """Return the tasks that the newest message refers to."""
         return self._wait(self._turn.references())
@@ -149,9 +164,18 @@ class BlockingTurn(TurnFacts):
             raise
         self._wait(close(stream, None))
 
-    def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers."""
-        return self._wait(self._turn.ask(question, key=key))
+    @overload
+    def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of a type."""
+        return self._wait(self._turn.ask(question, answer=answer, key=key))
 
     def require_auth(self, content: object, *, key: str | None = None) -> Answer:
         """Ask the caller to authorise something, and return the message that answers."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.blocking_turn import BlockingTurn
+from parley.agent.large_files import referred
 from parley.agent.services import TurnServices
 from parley.agent.turn import Turn
+from parley.agent.typed_questions import ask_inputs
 from parley.engine.content import checked
 from parley.engine.skill import Form
-from parley.engine.turn.attempt import Attempt
+from parley.engine.turn.attempt import Attempt, Failed
+from parley.engine.typed.inputs import Inputs
+from parley.engine.typed.mismatch import Mismatch
 from parley.model.parts import Artifact, Message
 from parley.model.tasks import TaskState
 
@@ -23,46 +29,78 @@ async def call(services: TurnServices, attempt: Attempt) -> object:
     """Call the skill's function for an attempt and return its value; stream what it yields."""
     skill = attempt.request.skill
     form = skill.form
+    function = skill.function
     arguments: tuple[Any, ...] = ()
     if skill.takes == "turn":
-        turn = Turn(attempt, services)
-        arguments = (BlockingTurn(turn) if form.in_thread else turn,)
+        arguments = (_turn(services, attempt),)
     elif skill.takes == "text":
         arguments = (attempt.request.message.text,)
+    elif skill.inputs is not None:
+        function = await _filled(skill.inputs, services, attempt)
     value: Any
     if form is Form.COROUTINE:
-        value = await skill.function(*arguments)
+        value = await function(*arguments)
         if type(value) is str:
             return value
     elif form is Form.PLAIN:
-        value = await attempt.runner.in_thread(skill.function, *arguments)
+        value = await attempt.runner.in_thread(function, *arguments)
         if inspect.isawaitable(value):
             value = await value
     else:
-        value = skill.function(*arguments)
+        value = function(*arguments)
     if isinstance(value, AsyncIterator) and hasattr(value, "aclose"):
-        await _stream(attempt, value)
+        await _stream(services, attempt, value)
         return None
     if inspect.isgenerator(value):
-        await _stream_from_thread(attempt, value)
+        await _stream_from_thread(services, attempt, value)
         return None
-    return value
+    return await referred(services, attempt, value)
 
 
-async def _stream(attempt: Attempt, values: Any) -> None:
+def _turn(services: TurnServices, attempt: Attempt) -> Turn | BlockingTurn:
+    turn = Turn(attempt, services)
+    return BlockingTurn(turn) if attempt.request.skill.form.in_thread else turn
+
+
+async def _filled(inputs: Inputs, services: TurnServices, attempt: Attempt) -> Callable[[], Any]:
+    """Return the skill's function with its parameters filled.
+
+    The values are those of the message that began the task, in every attempt; what it lacked, and
+    was asked for, comes from the answers in the log.
+    """
+    skill, message = attempt.request.skill, attempt.request.message
+    values = attempt.request.inputs
+    if values is None:
+        try:
+            values = inputs.read(message)
+        except Mismatch as mismatch:
+            if skill.invalid_input != "ask":  # the type has changed since the task began
+                raise Failed(f"The input does not fit any more: {mismatch}") from None
+            values = await ask_inputs(attempt, inputs, mismatch)
+    by_position, by_name = inputs.arguments(values, _turn(services, attempt), message.text)
+    return partial(skill.function, *by_position, **by_name)
+
+
+async def _stream(services: TurnServices, attempt: Attempt, values: Any) -> None:
     async with aclosing(values), ArtifactStream(attempt, name=attempt.request.skill.name) as out:
         async for value in values:
+            if isinstance(value, Path):
+                value = await referred(services, attempt, value)
             give(attempt, out, value)
             writer = attempt.runner.writer
             if writer is not None and writer.is_full:
                 await writer.drain()
 
 
-async def _stream_from_thread(attempt: Attempt, values: Iterator[object]) -> None:
+async def _stream_from_thread(
+    services: TurnServices, attempt: Attempt, values: Iterator[object]
+) -> None:
     loop = asyncio.get_running_loop()
     async with ArtifactStream(attempt, name=attempt.request.skill.name) as out:
 
         async def give_one(value: object) -> None:
+            if isinstance(value, Path):
+                value = await referred(services, attempt, value)
             give(attempt, out, value)
             writer = attempt.runner.writer
             if writer is not None and writer.is_full:

@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.agent.context import AgentContexts
+from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
+from parley.agent.remote_files import RemoteFiles
 from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.callbacks import Callbacks
+from parley.files.turn_files import TurnFiles
+
+INLINE_BYTES = 1024 * 1024
+"""The size up to which a file is part of a message, unless the server says otherwise."""
 
 
 @dataclass(slots=True)
@@ -20,11 +26,18 @@ class TurnServices:
     ``callbacks`` makes addresses at which others complete events. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
+    ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
+    of more than ``inline_bytes`` becomes a reference by itself. ``remote_files`` fetches files from
+    elsewhere.
     """
 
     contexts: AgentContexts
     callbacks: Callbacks
     address: Callable[[str], str] | None = None
+    lifespan: Lifespan | None = None
+    files: TurnFiles | None = None
+    inline_bytes: int = INLINE_BYTES
+    remote_files: RemoteFiles = field(default_factory=RemoteFiles)
     connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
 

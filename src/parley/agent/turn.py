@@ -14,11 +14,14 @@ import msgspec
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.context import AgentContext
+from parley.agent.files import FileAccess, TurnFile
+from parley.agent.large_files import base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.connection import TurnConnection, delegate
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import TurnServices
 from parley.agent.turn_facts import TurnFacts
+from parley.agent.typed_questions import ask_typed
 from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
@@ -27,7 +30,7 @@ from parley.engine.serialization import check_metadata, kept, read
 from parley.engine.turn.attempt import Attempt
 from parley.engine.turn.output_filter import active
 from parley.engine.turn.waits import seconds_of
-from parley.model.parts import Artifact, Message
+from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
 from parley.model.tasks import Task, TaskState
 
@@ -57,12 +60,41 @@ class Turn(TurnFacts):
         That is the ``url`` of the server; without one, the address that this turn's message was
         sent to. Empty if neither is known: over gRPC, and in process.
         """
-        request, address = self._attempt.request, self._services.address
-        return request.base_url if address is None else address(request.tenant)
+        return base_url(self._services, self._attempt)
 
     @property
     def _context(self) -> AgentContext:
         return self._services.contexts.of(self._attempt.runner)
+
+    @property
+    def state(self) -> Any:
+        """The value of the agent's lifespan: what it opened before its turns run.
+
+        Raises ``RuntimeError`` for an agent without one.
+        """
+        lifespan = self._services.lifespan
+        if lifespan is None:
+            raise RuntimeError(
+                "turn.state is the value of the agent's lifespan, and this agent has none; "
+                "give it one: Agent(..., lifespan=...)"
+            )
+        return lifespan.value
+
+    # -- files ---------------------------------------------------------------------------------
+
+    @property
+    def files(self) -> tuple[TurnFile, ...]:
+        """The file parts of the message that began the task: ``await turn.files[0].read()``."""
+        return tuple(self.file(part) for part in self.message.parts if part.is_file)
+
+    def file(self, part: Part) -> TurnFile:
+        """Return a file part of any message or artifact, with methods to read it.
+
+        The bytes of a file by reference come from this server if it keeps the file, else from the
+        part's address, through the egress guard. Raises ``ValueError`` for a part that is no file.
+        """
+        access = FileAccess(self._services, self._attempt.runner.scope)
+        return TurnFile.of(part, access.open)
 
     # -- other tasks ---------------------------------------------------------------------------
 
@@ -149,13 +181,16 @@ class Turn(TurnFacts):
         """Write a whole artifact and return its id.
 
         ``content`` is text, bytes, a path, data, a part or a list of parts. It replaces an artifact
-        with the same id.
+        with the same id. Bytes and a path above the server's ``inline_file_bytes`` become a file by
+        reference, which is kept as long as the task.
         """
         if isinstance(content, Artifact):
             artifact = checked(content)
         else:
+            artifact_id = artifact_id or self._attempt.next_artifact_id()
+            content = await self._referred(content, media_type=media_type, filename=filename)
             artifact = Artifact(
-                artifact_id=artifact_id or self._attempt.next_artifact_id(),
+                artifact_id=artifact_id,
                 name=name or filename,
                 description=description,
                 parts=to_parts(content, media_type=media_type, filename=filename),
@@ -182,15 +217,38 @@ class Turn(TurnFacts):
             artifact_id=artifact_id,
             media_type=media_type,
             metadata=check_metadata(metadata),
+            referred=self._referred,
         )
 
-    async def ask(self, question: object, *, key: str | None = None) -> Answer:
-        """Ask the caller, and return the message that answers.
+    async def _referred(
+        self, content: object, *, media_type: str = "", filename: str = ""
+    ) -> object:
+        return await referred(
+            self._services, self._attempt, content, media_type=media_type, filename=filename
+        )
+
+    @overload
+    async def ask(self, question: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: type[R], key: str | None = None) -> R: ...
+
+    @overload
+    async def ask(self, question: object, *, answer: object, key: str | None = None) -> Any: ...
+
+    async def ask(self, question: object, *, answer: Any = None, key: str | None = None) -> Any:
+        """Ask the caller, and return the message that answers, or a value of the type ``answer``.
 
         The task waits as INPUT_REQUIRED and costs nothing: the function ends here, and runs again
         from the top when the answer arrives. ``key`` identifies a question, else its order does.
         ``replayed`` of the answer is true if an earlier attempt had it already.
+
+        With ``answer``, a type, the question goes out with its JSON Schema, and the answer is data
+        that fits it, or text that is such a JSON object. The caller is asked again, and told what
+        was wrong, until it fits. Raises ``TypeError`` for a type that has no JSON form.
         """
+        if answer is not None:
+            return await ask_typed(self._attempt, question, answer, key)
         return await self._attempt.ask(TaskState.INPUT_REQUIRED, question, key)
 
     async def require_auth(

@@ -43,11 +43,6 @@ class TurnFacts:
         return self.message.parts
 
     @property
-    def files(self) -> tuple[Part, ...]:
-        """The file parts of that message, raw or by URL."""
-        return tuple(part for part in self.message.parts if part.is_file)
-
-    @property
     def data(self) -> Any:
         """The value of its first data part, or ``None``."""
         for part in self.message.parts:

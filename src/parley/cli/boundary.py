@@ -24,6 +24,8 @@ def exit_status_of(output: Output, action: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except CommandFailure as failure:
+        if failure.__cause__ is not None:
+            output.debug(traceback.format_exc())
         return _report(output, failure)
     except Exception as error:
         output.debug(traceback.format_exc())

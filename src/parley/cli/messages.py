@@ -18,6 +18,17 @@ MAX_FILE = 7 * 1024 * 1024  # in base64 under the 10 MiB limit of common servers
 OCTETS = "application/octet-stream"
 
 
+class Draft(NamedTuple):
+    """A message, and where its files are on this machine, by the index of their part.
+
+    A file that is too large for a message is not read: the URL of its part is that of the file
+    here, until it is uploaded.
+    """
+
+    message: Message
+    files: dict[int, Path]
+
+
 class Flag(NamedTuple):
     """One of ``text``, ``file``, ``data`` and ``media_type``, with its value."""
 
@@ -32,29 +43,33 @@ def build_message(
     context_id: str | None,
     task_id: str | None,
     read_stdin: Callable[[], bytes] | None = None,
-) -> Message:
+) -> Draft:
     """Return the message that ``flags`` describe, after ``text``.
 
     The message id is new; the other ids are the caller's.
 
-    Raises ``UsageFailure`` for a media type without a part, a file that is unreadable or too large,
-    data that is not JSON, and a message without any part.
+    Raises ``UsageFailure`` for a media type without a part, a file that is unreadable, data that is
+    too large or not JSON, and a message without any part.
     """
     parts = [Part(text=_well_formed(text))] if text else []
-    for part, media_type in _with_media_types(flags):
-        parts.append(_part(part, media_type, read_stdin or sys.stdin.buffer.read))
+    files: dict[int, Path] = {}
+    for flag, media_type in _with_media_types(flags):
+        if flag.name == "file" and not _is_url(flag.value):
+            files[len(parts)] = Path(flag.value)
+        parts.append(_part(flag, media_type, read_stdin or sys.stdin.buffer.read))
     if not parts:
         raise UsageFailure(
             "the message is empty",
             hint='give a text, as in parley send "What time is it?", or --text, --file or --data',
         )
-    return Message(
+    message = Message(
         message_id=str(uuid4()),
         role=Role.USER,
         parts=tuple(parts),
         context_id=context_id or "",
         task_id=task_id or "",
     )
+    return Draft(message, files)
 
 
 def _with_media_types(flags: Sequence[Flag]) -> list[tuple[Flag, str]]:
@@ -100,18 +115,30 @@ def _well_formed(text: str) -> str:
     return text
 
 
-def _file(location: str, media_type: str) -> Part:
+def _is_url(location: str) -> bool:
     parts = urlsplit(location)
-    if parts.scheme in {"http", "https"} and parts.netloc:
-        name = unquote(parts.path.rpartition("/")[2])
+    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+
+
+def _file(location: str, media_type: str) -> Part:
+    if _is_url(location):
+        name = unquote(urlsplit(location).path.rpartition("/")[2])
         return Part(url=location, filename=name, media_type=media_type or _guess(name))
     path = Path(location)
+    media_type = media_type or _guess(path.name)
     content = _read(path, "--file")
-    return Part(raw=content, filename=path.name, media_type=media_type or _guess(path.name))
+    if len(content) > MAX_FILE:
+        return Part(url=path.absolute().as_uri(), filename=path.name, media_type=media_type)
+    return Part(raw=content, filename=path.name, media_type=media_type)
 
 
 def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Part:
     content = read_stdin() if location == "-" else _read(Path(location), "--data")
+    if len(content) > MAX_FILE:
+        raise UsageFailure(
+            f"--data: {location} is too large; a message carries at most {MAX_FILE:,} bytes",
+            hint="send it as a file: --file",
+        )
     try:
         value = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -121,17 +148,12 @@ def _data(location: str, media_type: str, read_stdin: Callable[[], bytes]) -> Pa
 
 
 def _read(path: Path, flag: str) -> bytes:
+    """Return the bytes of a file, one more than a message carries at most."""
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
+            return file.read(MAX_FILE + 1)
     except OSError as error:
         raise UsageFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE:
-        raise UsageFailure(
-            f"{flag}: {path} is too large; a message carries at most {MAX_FILE:,} bytes",
-            hint="put the file where the agent can fetch it, and give its URL: --file https://...",
-        )
-    return content
 
 
 def _guess(name: str) -> str:

@@ -1,20 +1,29 @@
 """The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
 
+from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
 from parley.client.calls.diff import new_output
 from parley.client.calls.event_stream import EventStream
 from parley.client.connection import Connection, connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
+from parley.extensions.skill_schemas import SkillSchema, schemas_on
+from parley.extensions.typed_questions import Question, question
 
 __all__ = [
+    "ArtifactVersion",
+    "ArtifactVersions",
     "ClientError",
     "Connection",
     "EventStream",
+    "Question",
     "RemoteAgent",
+    "SkillSchema",
     "SyncEventStream",
     "SyncRemoteAgent",
     "connect",
     "connect_sync",
     "new_output",
+    "question",
+    "schemas_on",
 ]

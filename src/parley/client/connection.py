@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from parley.client.bindings.binding import Binding, binding_class
@@ -12,12 +12,15 @@ from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
 from parley.client.credentials import Credentials
 from parley.client.extensions import activate
+from parley.client.files.transfer import FileTransfer
 from parley.client.headers import split_headers
+from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
 from parley.model.cards import AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
+from parley.security.egress import Egress
 from parley.wire import versions
 
 
@@ -43,6 +46,7 @@ class Connection:
         idempotent: bool,
         insecure: bool,
         trust_origins: Sequence[str],
+        allow_private_files: bool | Iterable[str],
         http: HttpTransport | None,
     ) -> None:
         if path:
@@ -53,6 +57,8 @@ class Connection:
         self._reference, self._credentials = Credentials.from_reference(
             reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
         )
+        self._trusted = tuple(map(Origin.parse, trust_origins))
+        self._egress = Egress.allowing(allow_private_files)
         self._binding = binding
         self._version = _supported(version)
         self._timeout = timeout
@@ -120,7 +126,18 @@ class Connection:
             http=self._http,
         )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
-        return self.agent_type(
+        agent: RemoteAgent
+        files = FileTransfer(
+            self._http,
+            credentials,
+            card=lambda: agent.card,
+            base_url=resolved.url or choice.candidates[0].interface.url,
+            origins=_origins_of(resolved, choice.candidates, self._trusted),
+            egress=self._egress,
+            retry=self._retry,
+            idle=self._timeout,
+        )
+        agent = self.agent_type(
             resolved,
             FailoverBinding(choice.candidates, make_binding, name=card.name),
             CallContext(extensions=activation.uris),
@@ -128,8 +145,10 @@ class Connection:
             skipped_interfaces=[candidate.interface for candidate in choice.skipped],
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
+            files=files,
             http=self._http if self._owns_http else None,
         )
+        return agent
 
 
 def connect(
@@ -148,6 +167,7 @@ def connect(
     idempotent: bool = True,
     insecure: bool = False,
     trust_origins: Sequence[str] = (),
+    allow_private_files: bool | Iterable[str] = False,
     http: HttpTransport | None = None,
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
@@ -177,6 +197,10 @@ def connect(
     which may change what is sent, or URIs alone. ``insecure`` switches the verification of TLS
     certificates off. ``http`` shares connections and has its own TLS settings.
 
+    Files that the agent refers to at other origins are fetched without credentials, and only from
+    public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
+    of a list (``["files.internal", "10.1.0.0/16"]``); so does an agent on this machine.
+
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
     ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an unsupported version, a
     header that the client sets itself, an invalid token or key, and an invalid origin.
@@ -196,8 +220,18 @@ def connect(
         idempotent=idempotent,
         insecure=insecure,
         trust_origins=trust_origins,
+        allow_private_files=allow_private_files,
         http=http,
     )
+
+
+def _origins_of(
+    resolved: ResolvedCard, candidates: Sequence[Candidate], trusted: Sequence[Origin]
+) -> list[Origin]:
+    """Return where the agent is: its card, its interfaces, and what the caller trusts."""
+    fetched = Origin.of(resolved.url) if resolved.url else None
+    own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
+    return [*(origin for origin in own if origin is not None), *trusted]
 
 
 def _below(reference: Reference, path: str) -> str:

@@ -15,6 +15,9 @@
     ├── AuthenticationRequired    HTTP 401 or 403
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
     ├── ResponseTooLarge      more bytes than the client's limit
+    ├── AddressNotAllowed     a file's address, where this client must not go
+    ├── FileTooLarge          a file of more bytes than a message, an agent or a reader takes
+    ├── FileMismatch          a file's bytes are not those that were announced
     └── ConnectionClosed      this side closed the connection
 
 A refusal of the agent itself is an ``A2AError`` (see ``parley.model.errors``).
@@ -129,6 +132,18 @@ class UnexpectedStatus(ClientError):
 
 class ResponseTooLarge(ClientError):
     """The answer is larger than the client's limit."""
+
+
+class AddressNotAllowed(ClientError):
+    """An address that others gave leads where this side must not go. Nothing was sent there."""
+
+
+class FileTooLarge(ClientError):
+    """A file has more bytes than a message, the agent's file transfer or a reader takes."""
+
+
+class FileMismatch(ClientError):
+    """The bytes of a file are not those that were announced, or it changed on the way."""
 
 
 class ConnectionClosed(ClientError):

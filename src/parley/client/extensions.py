@@ -12,7 +12,9 @@ from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SkillSchemas
 from parley.extensions.task_search import TaskSearch
+from parley.extensions.typed_questions import TypedQuestions
 from parley.model.cards import AgentCard, AgentExtension
 from parley.model.extensions import (
     IDEMPOTENT_SEND,
@@ -31,6 +33,8 @@ SUPPORTED: tuple[Extension, ...] = (
     CallChain(),
     TaskSearch(),
     MessageTimestamps(),
+    SkillSchemas(),
+    TypedQuestions(),
 )
 """The extensions that the client supports by itself: it requests those that an agent requires."""
 

@@ -7,10 +7,11 @@ goes through ``turn_events`` or ``follow`` first.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, cast, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,6 +30,9 @@ from parley.client.card.interface import declares
 from parley.client.card.resolver import ResolvedCard
 from parley.client.errors import ClientError, Timeout
 from parley.client.extensions import Activation, call_method
+from parley.client.files.content import Uploadable
+from parley.client.files.stream import MAX_READ, FileStream, Progress
+from parley.client.files.transfer import FileTransfer
 from parley.client.message import Push, Sendable, compose
 from parley.client.push import RemotePushConfigs
 from parley.client.retry import Retry
@@ -37,7 +41,7 @@ from parley.model.cards import AgentCard, AgentInterface
 from parley.model.encoding import encode
 from parley.model.errors import UnsupportedOperationError
 from parley.model.extensions import IDEMPOTENT_SEND, RESUMABLE_STREAMS, A, ExtensionMethod, Q
-from parley.model.parts import Message, Part
+from parley.model.parts import Artifact, Message, Part
 from parley.model.requests import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
@@ -73,6 +77,7 @@ class RemoteAgent:
         refetch: Callable[[], Awaitable[ResolvedCard]],
         retry: Retry,
         http: HttpTransport | None,
+        files: FileTransfer,
         activation: Activation,
         skipped_interfaces: Sequence[AgentInterface] = (),
     ) -> None:
@@ -84,6 +89,7 @@ class RemoteAgent:
         self._refetch = refetch
         self._retry = retry
         self._http = http
+        self._files = files
         self._activation = activation
         self._skipped_interfaces = tuple(skipped_interfaces)
 
@@ -106,6 +112,14 @@ class RemoteAgent:
     def version(self) -> str:
         """The protocol version in use, such as 1.0."""
         return self._interfaces.current.version
+
+    @property
+    def inline_bytes(self) -> int | None:
+        """The size up to which the agent wants files in messages; larger ones are uploaded.
+
+        ``None`` for an agent that declares no file transfer.
+        """
+        return self._files.inline_bytes
 
     @property
     def push(self) -> RemotePushConfigs:
@@ -138,6 +152,7 @@ class RemoteAgent:
         try:
             await self._interfaces.aclose()
         finally:
+            await self._files.aclose()
             if self._http is not None:
                 await self._http.close()
 
@@ -168,10 +183,14 @@ class RemoteAgent:
         where the agent posts the task's events. ``return_immediately`` returns the task as soon as
         it exists. ``timeout`` bounds the whole wait; without it the wait is as long as the task.
 
+        Paths and bytes that are too large for a message are uploaded first, if the agent declares
+        file transfer; ready parts are sent as they are.
+
         After a broken connection the message is sent again if the agent answers repeats once,
-        otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known.
+        otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known, and
+        ``FileTooLarge`` before anything is sent.
         """
-        request = await compose(
+        request = await self._compose(
             message,
             context_id=context_id,
             task_id=task_id,
@@ -235,7 +254,7 @@ class RemoteAgent:
         The iterator raises ``StreamCut`` when the agent stays unreachable.
         """
         compose_request = partial(
-            compose,
+            self._compose,
             message,
             context_id=context_id,
             task_id=task_id,
@@ -264,6 +283,18 @@ class RemoteAgent:
             retry=self._retry,
         )
         return EventStream(events, reader)
+
+    async def _compose(
+        self,
+        message: Sendable | None,
+        *,
+        files: Sequence[str | Path | bytes | Part] = (),
+        **options: Any,
+    ) -> SendMessageRequest:
+        """Return the request for a message, with large files uploaded."""
+        if files or not (message is None or isinstance(message, str | Message | Part | dict)):
+            message, files = await self._files.by_reference(message, files)
+        return await compose(message, files=files, **options)
 
     async def get(self, task_id: str, *, history_length: int | None = None) -> Task:
         """Return the current task, with the last ``history_length`` messages (all of them)."""
@@ -434,6 +465,79 @@ class RemoteAgent:
         except (UnsupportedOperationError, ClientError):
             return False, last_message
         return False, last_message
+
+    async def upload(
+        self,
+        file: Uploadable,
+        *,
+        filename: str = "",
+        media_type: str = "",
+        progress: Progress | None = None,
+    ) -> Part:
+        """Upload a file to the agent, and return the part that refers to it, to be sent.
+
+        ``file`` is a path, bytes, a file that is open for reading, or an iterator of bytes, of
+        which only a piece at a time is in memory. A connection that breaks is taken up where it
+        broke, also after a restart of the server. ``progress`` is called with the bytes sent so far
+        and all of them, ``None`` if that is not known. The agent removes a file that no message
+        names for a while.
+
+        Raises ``FileTooLarge``, ``FileMismatch`` for a file that changes meanwhile, and
+        ``ClientError`` if the agent declares no file transfer.
+        """
+        return await self._files.upload(
+            file, filename=filename, media_type=media_type, progress=progress
+        )
+
+    def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
+        """Return the bytes of a file part as a stream: of its ``raw``, or at its ``url``.
+
+        A download that breaks off is taken up where it broke. Credentials go to the agent's own
+        origin only; other addresses have to be public ones (see ``connect``). The stream raises
+        ``FileMismatch`` if the file is not what was announced, and ``AddressNotAllowed``.
+
+        Raises ``ValueError`` for a part that is no file.
+        """
+        return self._files.open(part, progress=progress)
+
+    async def read(self, part: Part, *, limit: int = MAX_READ) -> bytes:
+        """Return all bytes of a file part.
+
+        Raises ``FileTooLarge`` for more than ``limit`` (64 MiB), and the errors of ``open``.
+        """
+        return await self._files.open(part).read(limit=limit)
+
+    @overload
+    async def download(
+        self, source: Part, to: str | Path | None = None, *, progress: Progress | None = None
+    ) -> Path: ...
+
+    @overload
+    async def download(
+        self,
+        source: Artifact | Message | Task,
+        to: str | Path | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> builtins.list[Path]: ...
+
+    async def download(
+        self,
+        source: Part | Artifact | Message | Task,
+        to: str | Path | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> Path | builtins.list[Path]:
+        """Write a file part to disk and return its path, or all files of an artifact, a message or
+        a task and return their paths.
+
+        ``to`` is a path or, if it is there already, a folder; for several files it is a folder,
+        which is made. Without it that is the current one. In a folder a file gets the name that the
+        agent gave it, made safe, and a number if there is such a file already. A file appears when
+        it is whole. Errors are those of ``open``, and ``OSError``.
+        """
+        paths = await self._files.download(source, to, progress=progress)
+        return paths[0] if isinstance(source, Part) else paths
 
     async def call(self, method: ExtensionMethod[Q, A], request: Q) -> A:
         """Call a method that one of the agent's extensions adds, and return its answer."""

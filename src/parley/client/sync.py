@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from parley.client.calls.event_stream import EventStream
 from parley.client.connection import connect
 from parley.client.errors import ConnectionClosed
+from parley.client.files.stream import MAX_READ, FileStream, Progress
 from parley.client.push import RemotePushConfigs
 from parley.client.remote_agent import RemoteAgent
 from parley.model.cards import AgentCard, AgentInterface
+from parley.model.parts import Artifact, Message, Part
 from parley.model.tasks import Event, Task, TaskState
 
 P = ParamSpec("P")
@@ -169,6 +183,41 @@ class SyncEventStream(SyncIterator[Event]):
         return self._stream.before
 
 
+class SyncFileStream(SyncIterator[bytes]):
+    """The bytes of a file, for a ``for`` loop: see ``FileStream``."""
+
+    def __init__(self, owner: _SyncProxy[Any], stream: FileStream) -> None:
+        super().__init__(owner, stream)
+        self._stream = stream
+
+    @property
+    def filename(self) -> str:
+        """The name of the file, as its sender wrote it: not safe to use as a path."""
+        return self._stream.filename
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the file."""
+        return self._stream.media_type
+
+    @property
+    def size(self) -> int | None:
+        """The number of bytes, if it is known; inside ``with`` the server has been asked."""
+        return self._stream.size
+
+    def __enter__(self) -> Self:
+        self._owner._run(self._stream.__aenter__())
+        return self
+
+    def read(self, *, limit: int = MAX_READ) -> bytes:
+        """Return all bytes. Raises ``FileTooLarge`` for more than ``limit``."""
+        return self._owner._run(self._stream.read(limit=limit))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the bytes to a file at ``path``, and return the path."""
+        return self._owner._run(self._stream.save(path))
+
+
 def _call(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_SyncProxy[A], P], T]:
@@ -185,6 +234,16 @@ def _stream(
     @wraps(method)
     def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncEventStream:
         return SyncEventStream(self, method(self._target, *args, **kwargs))
+
+    return call
+
+
+def _open(
+    method: Callable[Concatenate[A, P], FileStream],
+) -> Callable[Concatenate[_SyncProxy[A], P], SyncFileStream]:
+    @wraps(method)
+    def call(self: _SyncProxy[A], /, *args: P.args, **kwargs: P.kwargs) -> SyncFileStream:
+        return SyncFileStream(self, method(self._target, *args, **kwargs))
 
     return call
 
@@ -233,9 +292,34 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     cancel = _call(RemoteAgent.cancel)
     subscribe = _stream(RemoteAgent.subscribe)
     wait = _call(RemoteAgent.wait)
+    upload = _call(RemoteAgent.upload)
+    read = _call(RemoteAgent.read)
     call = _call(RemoteAgent.call)
     refresh_card = _call(RemoteAgent.refresh_card)
     extended_card = _call(RemoteAgent.extended_card)
+    open = _open(RemoteAgent.open)
+    if TYPE_CHECKING:
+
+        @overload
+        def download(
+            self, source: Part, to: str | Path | None = None, *, progress: Progress | None = None
+        ) -> Path: ...
+
+        @overload
+        def download(
+            self,
+            source: Artifact | Message | Task,
+            to: str | Path | None = None,
+            *,
+            progress: Progress | None = None,
+        ) -> builtins.list[Path]: ...
+
+        def download(self, source: Any, to: Any = None, *, progress: Any = None) -> Any:
+            """Write files to disk: see ``RemoteAgent.download``."""
+            ...
+
+    else:
+        download = _call(RemoteAgent.download)
 
     @property
     def push(self) -> SyncRemotePushConfigs:
@@ -261,6 +345,11 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     def skipped_interfaces(self) -> tuple[AgentInterface, ...]:
         """The interfaces that are not called: their origins may not have the credentials."""
         return self._target.skipped_interfaces
+
+    @property
+    def inline_bytes(self) -> int | None:
+        """The size up to which the agent wants files in messages; larger ones are uploaded."""
+        return self._target.inline_bytes
 
     @property
     def version(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.engine.serialization import check_metadata
+from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE
 from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Message, Part
 
@@ -71,7 +72,7 @@ def to_data(value: object) -> Any:
         data = msgspec.to_builtins(value, str_keys=True)
     except (TypeError, RecursionError) as error:
         raise UnusableValue(value) from error
-    _refuse_non_finite(data)
+    refuse_non_finite(data)
     return data
 
 
@@ -85,9 +86,12 @@ def checked(value: V) -> V:
     for part in [value] if isinstance(value, Part) else getattr(value, "parts", ()):
         check_metadata(part.metadata)
         if part.data is not msgspec.UNSET:
-            _refuse_non_finite(part.data)
+            refuse_non_finite(part.data)
+    # A file of a turn is a part with methods; what is sent is the part.
+    kind: type[Any] = Part if isinstance(value, Part) else type(value)
     try:
-        return decode(encode(value), type(value))
+        sendable: V = decode(encode(value), kind)
+        return sendable
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
         raise ValueError(f"this {type(value).__name__} cannot be sent: {error}") from error
 
@@ -99,7 +103,8 @@ def _is_structured(value: object) -> bool:
     )
 
 
-def _refuse_non_finite(value: object) -> None:
+def refuse_non_finite(value: object) -> None:
+    """Raise ``ValueError`` for data with a number that JSON does not have."""
     pending: list[object] = [value]
     while pending:
         item = pending.pop()
@@ -181,12 +186,15 @@ _AS_TEXT = {"application/json": ("text/plain",)}
 def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part, ...], str]:
     """Return parts in an accepted form, and the media type of a part that has none.
 
-    Data becomes JSON text for callers who accept text but not JSON. Other parts are unchanged.
+    Data becomes JSON text for callers who accept text but not JSON. Other parts are unchanged, and
+    so is the schema of a question.
     """
     converted: list[Part] = []
     unaccepted = ""
     for part in parts:
-        if not takes(accepted, part):
+        if part.media_type == SCHEMA_MEDIA_TYPE and part.data is not msgspec.UNSET:
+            pass  # it belongs to a question, and its text is another part
+        elif not takes(accepted, part):
             if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):
                 part = msgspec.structs.replace(
                     part,

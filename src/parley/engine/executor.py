@@ -164,23 +164,25 @@ class AgentExecutor:
         logged: bool,
         receipts: Sequence[Receipt] = (),
         push: PushRecord | None = None,
+        task_id: str = "",
     ) -> ReplyHandle:
         """Start the turn of a message that has no task yet, or enqueue it.
 
         ``logged`` makes its task durable before its function runs. ``push`` is a webhook for the
-        task's events, or for the direct reply. Raises ``OverloadedError`` without capacity.
+        task's events, or for the direct reply. ``task_id`` is the task's id, if it was needed
+        before. Raises ``OverloadedError`` without capacity.
         """
         self._check_open()
         is_direct = request.skill.replies == "message"
         if not self._may_start:
             if not is_direct:
                 self._check_queue()
-                return self._enqueue(request, scope, context_id, receipts, push)
+                return self._enqueue(request, scope, context_id, receipts, push, task_id)
             if not self.has_capacity:
                 raise OverloadedError(
                     f"the agent runs {self.options.max_running} turns already", retry_after=1
                 )
-        runner = TaskRunner(self, context_id=context_id, scope=scope)
+        runner = TaskRunner(self, context_id=context_id, scope=scope, task_id=task_id)
         runner.receipts = receipts
         if push is not None:
             runner.push = push
@@ -200,10 +202,11 @@ class AgentExecutor:
         context_id: str,
         receipts: Sequence[Receipt],
         push: PushRecord | None,
+        task_id: str,
     ) -> ReplyHandle:
         """Append the task of a message without a lease, for any replica to claim."""
         at, skills = self.store.now(), len(self.skills)
-        task_id = new_id(at)
+        task_id = task_id or new_id(at)
         append = Append(
             task_id=task_id,
             events=first_events(request, task_id, context_id, skills=skills, at=at, queued=True),

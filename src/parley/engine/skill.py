@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Literal
@@ -11,9 +10,15 @@ from typing import Any, Literal
 import msgspec
 
 from parley.engine.content import KINDS
+from parley.engine.typed.inputs import Inputs
+from parley.engine.typed.parameters import Takes
+from parley.engine.typed.results import ResultType
 from parley.model.cards import AgentSkill
 
 Replies = Literal["message", "task"]
+
+InvalidInput = Literal["refuse", "ask"]
+"""What becomes of a message that does not fit typed parameters."""
 
 
 class Form(Enum):
@@ -38,7 +43,8 @@ class Form(Enum):
 class Skill(msgspec.Struct, frozen=True, kw_only=True):
     """A function with its description.
 
-    ``takes`` is the function's argument: the turn, the message's text, or nothing.
+    ``takes`` is the function's argument: the turn, the message's text, nothing, or ``inputs``.
+    ``result`` is what its return annotation promises, if that is data.
     """
 
     id: str
@@ -52,7 +58,10 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     default: bool
     function: Callable[..., Any]
     form: Form
-    takes: Literal["turn", "text", "nothing"]
+    takes: Takes
+    inputs: Inputs | None = None
+    result: ResultType | None = None
+    invalid_input: InvalidInput = "refuse"
 
     @property
     def described(self) -> AgentSkill:
@@ -85,36 +94,6 @@ def form_of(function: Callable[..., Any]) -> Form:
     if inspect.isgeneratorfunction(target):
         return Form.GENERATOR
     return Form.PLAIN
-
-
-def takes_of(function: Callable[..., Any]) -> Literal["turn", "text", "nothing"]:
-    """Return the argument that ``function`` takes.
-
-    Raises ``TypeError`` if it needs more than one.
-    """
-    parameters = [
-        p
-        for p in inspect.signature(function).parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
-    if len(needed) > 1:
-        raise TypeError(
-            f"{function!r} needs {len(needed)} arguments; a skill takes the turn "
-            "(def f(turn: Turn)), the text (def f(text: str)), or nothing"
-        )
-    if not parameters:
-        return "nothing"
-    return "text" if hints_of(function).get(parameters[0].name) is str else "turn"
-
-
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the function's annotations; those that cannot be resolved as written."""
-    try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):
-        hints = dict(getattr(function, "__annotations__", {}))
-        return {name: str if hint == "str" else hint for name, hint in hints.items()}
 
 
 def strings_of(values: Iterable[str], what: str) -> tuple[str, ...]:

@@ -4,15 +4,18 @@ from parley.extensions import Extension, TaskSearch, method
 """
 
 from parley.extensions.call_chain import CallChain, Chain
+from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
+from parley.extensions.skill_schemas import SkillSchema, SkillSchemas, schemas_on
 from parley.extensions.task_search import (
     SEARCH,
     SearchTasksRequest,
     SearchTasksResponse,
     TaskSearch,
 )
+from parley.extensions.typed_questions import Question, TypedQuestions, question
 from parley.model.extensions import Extension, ExtensionMethod, method
 from parley.model.struct import A2AStruct
 
@@ -23,11 +26,18 @@ __all__ = [
     "Chain",
     "Extension",
     "ExtensionMethod",
+    "FileTransfer",
     "IdempotentSend",
     "MessageTimestamps",
+    "Question",
     "ResumableStreams",
     "SearchTasksRequest",
     "SearchTasksResponse",
+    "SkillSchema",
+    "SkillSchemas",
     "TaskSearch",
+    "TypedQuestions",
     "method",
+    "question",
+    "schemas_on",
 ]

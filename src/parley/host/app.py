@@ -11,10 +11,18 @@ import msgspec
 
 from parley.agent.agent import Agent
 from parley.engine.service.service import AgentService
+from parley.files.errors import FilesUnavailable
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.host.files import open_files
 from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.store_urls import open_bus, open_store
+from parley.model.cards import AgentCard
 from parley.security.egress import Egress
 from parley.server.app import App, Endpoint, Settings, create_app
+from parley.server.endpoint import Interfaces
+from parley.server.file_service import FileService
+from parley.server.middleware import AnyMiddleware
 from parley.store.bus.subscriptions import Bus
 from parley.store.protocols.errors import StoreError
 from parley.store.task_store import TaskStore
@@ -35,10 +43,13 @@ def asgi(
     settings: Settings | None = None,
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
+    allow_private_files: bool | Iterable[str] = False,
     bus: str | Bus | None = None,
     role: Role = "both",
     lease: float | None = None,
     migrate: bool = True,
+    middleware: Iterable[AnyMiddleware] = (),
+    files: str | Path | ObjectStore | None = None,
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -52,6 +63,14 @@ def asgi(
     fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
     ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
     to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
+    ``allow_private_files`` allows the same for files that callers name by their addresses.
+    ``files`` is where files by reference are kept: a directory, ``s3://bucket/prefix``, or
+    ``"none"``. By default they are beside the file of a SQLite store, and with ``memory:`` in a
+    temporary directory; replicas that share a store have no default.
+
+    ``middleware`` is a list of Starlette's ``Middleware(cls, ...)``, or of functions that take an
+    ASGI app and return one, the first outermost. It is around every HTTP request, and not around
+    gRPC; what is to be opened and closed goes into ``Agent(lifespan=...)``.
 
     The rest is for processes that share a store. ``bus`` carries hints between them:
     ``redis://host``, ``postgresql://...``, ``None`` for the store's own database, or ``"none"``:
@@ -61,9 +80,11 @@ def asgi(
     is refused.
 
     To mount the app in another, pass ``lifespan=app.lifespan`` to that one: it starts and stops
-    the agents. Raises ``ValueError`` for what cannot be served.
+    the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
+    middleware.
     """
     tenants = dict(tenants or {})
+    settings = settings or Settings()
     host = Host(
         placed(agents, tenants),
         open_store(store, lease, migrate=migrate),
@@ -74,8 +95,18 @@ def asgi(
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
         url=url,
+        files=open_files(files, store),
+        file_limits=FileLimits(
+            file_bytes=settings.max_file_bytes,
+            uploads=settings.max_uploads,
+            upload_bytes=settings.max_upload_bytes,
+            upload_timeout=settings.upload_timeout,
+            link_timeout=settings.file_link_timeout,
+        ),
+        inline_file_bytes=settings.inline_file_bytes,
+        file_egress=Egress.allowing(allow_private_files),
     )
-    return app_of(host, settings=settings, url=url, caller=caller, role=role)
+    return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
 
 def app_of(
@@ -85,10 +116,12 @@ def app_of(
     url: str | None = None,
     caller: Identify | None = None,
     role: Role = "both",
+    middleware: Iterable[AnyMiddleware] = (),
 ) -> App:
     """Return the ASGI app that serves a host, starts it and stops it."""
+    settings = settings or Settings()
     return create_app(
-        {} if role == "worker" else _endpoints(host),
+        {} if role == "worker" else _endpoints(host, settings),
         settings=settings,
         identify=host.identify_with(caller),
         url=url,
@@ -97,24 +130,43 @@ def app_of(
         on_drain=host.drain,
         unavailable_reason=lambda: host.store.unavailable_reason,
         unavailable_message=WORKER if role == "worker" else "",
+        middleware=middleware,
     )
 
 
-def _endpoints(host: Host) -> dict[str, Endpoint]:
+def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
     """Return the endpoint of each path; the root has the tenants."""
-    endpoints = {path: _endpoint(host, service) for path, service in host.services.items()}
+
+    def endpoint(service: AgentService) -> Endpoint:
+        agent = service.agent
+        if host.files is None:
+            return Endpoint(
+                service,
+                agent.card_at,
+                agent.extensions,
+                key=agent.key,
+                callbacks=host.callbacks[agent.key],
+            )
+        files = FileService(host.files, agent.key, settings.inline_file_bytes)
+
+        def card(interfaces: Interfaces) -> AgentCard:
+            return files.declared(agent.card_at(interfaces), interfaces)
+
+        return Endpoint(
+            service,
+            card,
+            agent.extensions,
+            key=agent.key,
+            callbacks=host.callbacks[agent.key],
+            files=files,
+        )
+
+    endpoints = {path: endpoint(service) for path, service in host.services.items()}
     if host.tenants:
-        by_tenant = {name: _endpoint(host, service) for name, service in host.tenants.items()}
+        by_tenant = {name: endpoint(service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
     return endpoints
-
-
-def _endpoint(host: Host, service: AgentService) -> Endpoint:
-    agent = service.agent
-    return Endpoint(
-        service, agent.card_at, agent.extensions, key=agent.key, callbacks=host.callbacks[agent.key]
-    )
 
 
 def serve(
@@ -156,5 +208,5 @@ def serve(
     grace = math.ceil(drain) + 1  # answers of released turns need another second
     try:
         run(app, host=host, port=port, grace=grace, grpc=grpc, on_listening=on_listening)
-    except (ListenError, StoreError) as error:
+    except (ListenError, StoreError, FilesUnavailable) as error:
         raise SystemExit(str(error)) from error

@@ -15,8 +15,10 @@ from typing import Any, Literal
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
+from parley.agent.lifespan import Lifespan
 from parley.agent.remote.cancel import cancel_calls
-from parley.agent.services import TurnServices
+from parley.agent.remote_files import RemoteFiles
+from parley.agent.services import INLINE_BYTES, TurnServices
 from parley.client.connection import Connection, connect
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
@@ -26,6 +28,10 @@ from parley.engine.maintenance import Maintenance
 from parley.engine.service.service import AgentService
 from parley.engine.skill import form_of
 from parley.engine.thread_pool import ThreadPool
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.files.turn_files import TurnFiles
+from parley.host.files import FileSweeps, hosted_files, kept_for
 from parley.host.startup_log import log_startup
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
@@ -116,6 +122,8 @@ class Host:
 
     With the role ``"api"`` the process accepts messages and leaves turns to workers, except for
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
+    ``files`` keeps the bytes of files by reference, which the files that turns make become above
+    ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
 
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
@@ -137,6 +145,10 @@ class Host:
         connect: Callable[..., Connection] = connect,
         webhooks: WebhookTransport | None = None,
         url: str | None = None,
+        files: ObjectStore | None = None,
+        file_limits: FileLimits | None = None,
+        inline_file_bytes: int = INLINE_BYTES,
+        file_egress: Egress | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -156,6 +168,10 @@ class Host:
             hints=self.hints,
             transport=webhooks,
         )
+        limits = file_limits or FileLimits()
+        self._inline_file_bytes = inline_file_bytes
+        self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
+        self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
@@ -166,9 +182,15 @@ class Host:
         self._threads = ThreadPool(CALLER_THREADS, "parley-caller")
         self._services: list[TurnServices] = []
         by_key = {agent.key: agent for agent in (*agents.values(), *tenants.values())}
+        self._lifespans = {
+            agent.key: Lifespan(agent.name, partial(agent.lifespan, agent))
+            for agent in by_key.values()
+            if agent.lifespan is not None
+        }
         self._agents = [agent.describe() for agent in by_key.values()]
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
+        self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
         services = {
             agent.key: AgentService(
@@ -178,6 +200,7 @@ class Host:
                 hints=self.hints,
                 authenticates=authenticates,
                 keeps_addresses=url is None,
+                files=self._turn_files(agent),
             )
             for agent in self._agents
         }
@@ -209,8 +232,15 @@ class Host:
             contexts=AgentContexts(keep_history=agent.options.keep_history),
             callbacks=self.callbacks[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
+            files=self._turn_files(agent),
+            lifespan=self._lifespans.get(agent.key),
+            inline_bytes=self._inline_file_bytes,
+            remote_files=self._remote_files,
             connect=self._connect,
         )
+
+    def _turn_files(self, agent: AgentDescription) -> TurnFiles | None:
+        return None if self.files is None else TurnFiles(self.files, agent.key, kept_for(agent))
 
     # -- start ---------------------------------------------------------------------------------
 
@@ -227,15 +257,22 @@ class Host:
             stack.callback(self._threads.close)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
+            for lifespan in self._lifespans.values():
+                await lifespan.enter()
+                self._on_stop(stack, "a lifespan", lifespan.leave)
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
+            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
+            if self.files is not None and self._sweeps is not None:
+                self._on_stop(stack, "files", self._sweeps.stop)
+                await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False
             self._started = stack.pop_all()

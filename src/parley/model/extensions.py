@@ -25,6 +25,7 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEv
 RESUMABLE_STREAMS = "urn:parley:resumable-streams:v1"
 IDEMPOTENT_SEND = "urn:parley:idempotent-send:v1"
 CALL_CHAIN = "urn:parley:call-chain:v1"
+FILE_TRANSFER = "urn:parley:file-transfer:v1"
 
 E = TypeVar("E", Message, TaskStatusUpdateEvent, TaskArtifactUpdateEvent)
 Q = TypeVar("Q", bound=A2AStruct)

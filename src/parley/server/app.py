@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from starlette.middleware.cors import CORSMiddleware
@@ -25,6 +25,7 @@ from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.middleware import AnyMiddleware, middleware_of, wrapped
 from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
 
@@ -36,7 +37,11 @@ _REQUEST_HEADERS = (
     "Authorization",
     "Content-Type",
     "If-None-Match",
+    "If-Range",
     "Last-Event-ID",
+    "Range",
+    "Upload-Complete",
+    "Upload-Offset",
     "traceparent",
     "tracestate",
 )
@@ -44,8 +49,14 @@ _RESPONSE_HEADERS = (
     "A2A-Version",
     "A2A-Extensions",
     "X-A2A-Extensions",
+    "Accept-Ranges",
+    "Content-Disposition",
+    "Content-Range",
     "ETag",
+    "Location",
     "Retry-After",
+    "Upload-Complete",
+    "Upload-Offset",
     "WWW-Authenticate",
 )
 _log = logging.getLogger("parley.server")
@@ -62,6 +73,7 @@ def create_app(
     on_drain: Callable[[], None] | None = None,
     unavailable_reason: Callable[[], str] | None = None,
     unavailable_message: str = "",
+    middleware: Iterable[AnyMiddleware] = (),
 ) -> App:
     """Return the app that serves agents, each under its path ("" or "/" for the root).
 
@@ -71,10 +83,11 @@ def create_app(
     ``url`` is the public address of the app, if requests do not show it. ``startup`` runs once
     before the first answer, ``on_drain`` when the server begins to drain, ``shutdown`` at the end.
     ``unavailable_reason`` returns why the agents cannot work now: then the app is not ready.
+    ``middleware`` is around every HTTP request, the first of it outermost.
     With ``unavailable_message`` there may be no agents: the app answers health probes, and refuses
     every other request with that message.
 
-    Raises ``ValueError`` for an invalid path or URL.
+    Raises ``ValueError`` for an invalid path or URL, and ``TypeError`` for what is no middleware.
     """
     if not endpoints and not unavailable_message:
         raise ValueError("a server needs at least one agent")
@@ -88,6 +101,7 @@ def create_app(
         url=_public_url(url),
         lifecycle=lifecycle,
         unavailable_message=unavailable_message,
+        middleware=middleware_of(middleware),
     )
 
 
@@ -108,6 +122,7 @@ class App:
         url: str | None,
         lifecycle: Lifecycle,
         unavailable_message: str = "",
+        middleware: Iterable[AnyMiddleware] = (),
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
@@ -138,20 +153,16 @@ class App:
             self._cors = CORSMiddleware(
                 self._dispatch,
                 allow_origins=settings.cors_origins,
-                allow_methods=("GET", "POST", "DELETE", "HEAD"),
+                allow_methods=("GET", "POST", "PATCH", "DELETE", "HEAD"),
                 allow_headers=_REQUEST_HEADERS,
                 expose_headers=_RESPONSE_HEADERS,
             )
+        self._serve_http = wrapped(self._answer, middleware)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "http":
-            try:
-                self.hosts.check(scope)
-            except HostNotAllowed as error:
-                await refuse_host(self._handler(scope), error, scope, send)
-                return
-            await (self._cors or self._handler(scope))(scope, receive, send)
+            await self._serve_http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         else:
@@ -165,6 +176,15 @@ class App:
             yield
         finally:
             await self.lifecycle.stop()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer an HTTP request."""
+        try:
+            self.hosts.check(scope)
+        except HostNotAllowed as error:
+            await refuse_host(self._handler(scope), error, scope, send)
+            return
+        await (self._cors or self._handler(scope))(scope, receive, send)
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._handler(scope)(scope, receive, send)

@@ -98,6 +98,8 @@ class ServiceCall(msgspec.Struct, frozen=True):
             return card
         # The agent does not know its interfaces; the server does.
         interfaces = self.interfaces(self.context.tenant)
+        if self.endpoint.files is not None:
+            card = self.endpoint.files.declared(card, interfaces)
         return msgspec.structs.replace(card, supported_interfaces=interfaces)
 
     def stream(self) -> AsyncIterator[StreamItem]:
@@ -189,6 +191,10 @@ class Dispatcher:
         return ServiceCall(
             agent.endpoint, operation, request, context, parameters.interfaces, limiter
         )
+
+    def endpoint(self, tenant: str) -> Endpoint:
+        """Return the endpoint of a tenant. Raises ``InvalidParamsError`` if there is none."""
+        return self._select(tenant).endpoint
 
     def extension_method(self, name: str, tenant: str) -> Operation | None:
         """Return the extension method of this name, if the agent has one.

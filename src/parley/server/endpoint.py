@@ -10,6 +10,7 @@ import msgspec
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.extensions import Extension
 from parley.model.service import A2AService
+from parley.server.file_service import FileService
 
 CALLBACKS = "/callbacks"
 """Where callbacks arrive, below the address of an agent."""
@@ -39,11 +40,12 @@ class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
     ``card`` returns the agent's card for the interfaces that a server advertises. Capabilities and
-    extensions must not depend on them. ``extensions`` are those of the agent with dependencies or
-    methods for the server to handle. ``tenants`` are agents behind the same address, by the tenant
-    that requests name; any other tenant is passed to ``service``. Without ``service`` and ``card``
-    there are only tenants. ``key`` is an id of the agent for paths. ``callbacks`` receives what is
-    posted to the agent's callback addresses, below ``CALLBACKS``.
+    extensions must not depend on them, but for an address in the parameters of one. ``extensions``
+    are those of the agent with dependencies or methods for the server to handle. ``tenants`` are
+    agents behind the same address, by the tenant that requests name; any other tenant is passed to
+    ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
+    agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
+    ``CALLBACKS``. ``files`` are those of the agent, if the server keeps any.
     """
 
     service: A2AService | None = None
@@ -52,3 +54,4 @@ class Endpoint(msgspec.Struct, frozen=True):
     tenants: Mapping[str, Endpoint] = {}
     key: str = ""
     callbacks: CallbackReceiver | None = None
+    files: FileService | None = None

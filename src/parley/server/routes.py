@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import quote
 
 from starlette.types import ASGIApp
@@ -17,6 +17,7 @@ from parley.server.endpoint import CALLBACKS, Endpoint
 from parley.server.hosts import AllowedHosts
 from parley.server.http.callbacks import CallbackRoute
 from parley.server.http.exchange import Identify, ServedEndpoint
+from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import has_quoted_slash
@@ -38,6 +39,7 @@ _OWN_SEGMENTS = frozenset(
         "card",
         "docs",
         "extendedagentcard",
+        "files",
         "health",
         "message",
         "openapi.json",
@@ -91,6 +93,9 @@ class Routes:
         self.grpc = GrpcAddress(settings.grpc_address)
         limiter = ConcurrencyLimiter(
             "senders wait", settings.max_blocking_requests, settings.caller_share
+        )
+        self._transfers = ConcurrencyLimiter(
+            "files are uploaded or downloaded", settings.max_file_transfers, settings.caller_share
         )
         dispatchers = {
             prefix: Dispatcher(endpoint, lifecycle, limiter)
@@ -153,7 +158,10 @@ class Routes:
             for each in (endpoint, *endpoint.tenants.values())
             for extension in each.extensions
         ]
-        below = HttpJsonBinding(served, prefix.split("/")[1:], extensions)
+        segments = prefix.split("/")[1:]
+        below = self._with_files(
+            HttpJsonBinding(served, segments, extensions), served, segments, endpoint
+        )
         self._add_binding(prefix, JsonRpcBinding(served), card, below)
         if endpoint.service is not None:
             self._add_docs(prefix, endpoint, advertised)
@@ -175,8 +183,9 @@ class Routes:
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Relative to /a2a, a tenant's name is the tenant segment of the path.
-        below = HttpJsonBinding(
-            served, (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id), endpoint.extensions
+        segments = (ASSISTANTS[1:],) if tenant else (ASSISTANTS[1:], id)
+        below = self._with_files(
+            HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
         known = set(self._exact)
         self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
@@ -199,6 +208,14 @@ class Routes:
         """Add the handler of all paths below an address, unless it has one."""
         self._below.setdefault(address, handler)
         self._longest = max(self._longest, len(address))
+
+    def _with_files(
+        self, below: ASGIApp, served: ServedEndpoint, segments: Iterable[str], endpoint: Endpoint
+    ) -> ASGIApp:
+        """Return what answers below an agent's address: files too, where there are any."""
+        if any(each.files is not None for each in (endpoint, *endpoint.tenants.values())):
+            return FilesBinding(below, served, segments, self._transfers)
+        return below
 
     def _add_docs(
         self,

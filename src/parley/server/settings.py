@@ -10,6 +10,7 @@ import msgspec
 from parley.server.hosts import is_pattern
 
 _DAY = 24 * 60 * 60
+_MONTH = 30 * _DAY
 _AUTHORITY = re.compile(r"(?:(?:https?://)?[^\s/]+:\d{1,5})?")
 _ORIGIN = re.compile(r"https?://[^/\s,]+")
 
@@ -24,8 +25,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     unread answers; beyond it, the one without progress for longest is aborted. ``send_buffer``
     bounds the bytes of one stream for a slow reader; one event may exceed it.
     ``max_streams`` bounds open streams, ``max_blocking_requests`` requests that wait for a reply.
-    ``caller_share`` is the part of either that one known caller may have. ``max_connections``
-    bounds the connections of HTTP, and of gRPC, within what the system lets a process open.
+    ``max_file_bytes`` bounds a file by reference, ``max_file_transfers`` the uploads and downloads
+    under way. ``inline_file_bytes`` is on the card: callers should send files up to that size in
+    messages. ``max_uploads`` and ``max_upload_bytes`` bound the files of one caller that no task
+    has, unfinished ones among them; callers who are not identified share one such allowance. After
+    ``upload_timeout`` an upload expires, and a complete file that no task has expires as long after
+    its last byte. ``file_link_timeout`` is how long a signed address of a file is valid.
+    ``caller_share`` is the part of streams, waiting requests or transfers that one known caller may
+    have. ``max_connections`` bounds the connections of HTTP, and of gRPC, within what the system
+    lets a process open.
     ``head_timeout`` runs from the first byte of a request to the end of its headers,
     ``body_timeout`` for its body; each 4 KiB received extend it by a second, and no pause may last
     as long. For gRPC they are for the handshake of a connection and for a whole message. After
@@ -64,6 +72,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_streams: int = 10_000
     max_blocking_requests: int = 10_000
     caller_share: float = 0.5
+    max_file_bytes: int = 5 * 1024 * 1024 * 1024
+    inline_file_bytes: int = 1024 * 1024
+    max_file_transfers: int = 1_000
+    max_uploads: int = 100
+    max_upload_bytes: int = 20 * 1024 * 1024 * 1024
+    upload_timeout: float = 24 * 60 * 60
+    file_link_timeout: float = 24 * 60 * 60
     max_connections: int = 25_000
     head_timeout: float = 10.0
     body_timeout: float = 30.0
@@ -89,6 +104,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the setting {name} takes seconds above 0, up to a day, not {seconds!r}"
                 )
+        for name in ("upload_timeout", "file_link_timeout"):
+            if not _is_up_to(_MONTH, seconds := getattr(self, name)):
+                raise ValueError(
+                    f"the setting {name} takes seconds above 0, up to 30 days, not {seconds!r}"
+                )
+        if self.max_upload_bytes < self.max_file_bytes:
+            raise ValueError(
+                "the setting max_upload_bytes takes at least as many as one file may have "
+                f"(max_file_bytes, {self.max_file_bytes}), not {self.max_upload_bytes}"
+            )
         if self.max_body_bytes_held < self.max_body_bytes:
             raise ValueError(
                 "the setting max_body_bytes_held takes at least as many as one request may have "
@@ -147,6 +172,11 @@ _MINIMUM = {
     "send_buffer": 1024,
     "max_streams": 1,
     "max_blocking_requests": 1,
+    "max_file_bytes": 1,
+    "inline_file_bytes": 0,
+    "max_file_transfers": 1,
+    "max_uploads": 1,
+    "max_upload_bytes": 1,
     "max_connections": 1,
     "card_max_age": 0,
 }

@@ -233,3 +233,57 @@ def test_a_change_of_code_restarts_the_server(file, parley, tmp_path):
         assert parley("send", "-a", url, "hi").field("Text") == "TWICE hi"
         assert server.end(signal.SIGTERM) == 0
         assert "Traceback" not in server.stderr
+
+
+LIFESPAN = '''
+from contextlib import asynccontextmanager
+
+from parley import Agent, Turn
+
+
+@asynccontextmanager
+async def life(agent):
+    with open("life.txt", "a") as told:
+        print("in ONCE", file=told)
+    yield "ONCE"
+    with open("life.txt", "a") as told:
+        print("out ONCE", file=told)
+
+
+agent = Agent("Keeper", lifespan=life)
+
+
+@agent.skill
+async def state(turn: Turn) -> str:
+    """Says what is kept."""
+    return turn.state
+'''
+
+
+@posix
+def test_a_lifespan_is_left_before_the_changed_one_is_entered(file, parley, tmp_path):
+    pytest.importorskip("watchfiles")
+    file.write_text(LIFESPAN)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    told = tmp_path / "life.txt"
+    with Running(["serve", "echo.py", "--reload", "--port", port], tmp_path) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        assert parley("send", "-a", url, "hi").field("Text") == "ONCE"
+        file.write_text(LIFESPAN.replace("ONCE", "TWICE"))
+        server.until("Ctrl-C stops the server", times=2)
+        assert parley("send", "-a", url, "hi").field("Text") == "TWICE"
+        assert server.end(signal.SIGTERM) == 0
+    assert told.read_text().splitlines() == ["in ONCE", "out ONCE", "in TWICE", "out TWICE"]
+
+
+def test_a_lifespan_that_fails_is_said_in_a_line(file, parley):
+    file.write_text(LIFESPAN.replace("    yield", '    raise OSError("no database")\n    yield'))
+    ran = parley("serve", "echo.py", "--port", "0")
+    assert ran.status == 1
+    assert "the lifespan of the agent 'Keeper' could not be entered: OSError: no database" in (
+        ran.stderr
+    )
+    assert "Traceback" not in ran.stderr
+    ran = parley("serve", "echo.py", "--port", "0", "--debug")
+    assert "raise OSError" in ran.stderr

@@ -31,6 +31,7 @@ class TurnCalls:
     def __init__(self, attempt: Attempt, connections: Connections) -> None:
         self.attempt = attempt
         self.connections = connections
+        self._own_id = ""
         self._counts: Counter[str] = Counter()
         self._unidentified: set[asyncio.Event] = set()
 
@@ -81,12 +82,13 @@ class TurnCalls:
     async def chain(self) -> Chain:
         """Return the chain of calls that a message from this turn belongs to."""
         runner, inbound = self.attempt.runner, self.attempt.request.chain or Chain()
-        own = await chain_id(runner.store, runner.scope.agent)
+        if not self._own_id:
+            self._own_id = await chain_id(runner.store, runner.scope.agent)
         at = runner.deadline_at
         return Chain(
             hops=inbound.hops + 1,
             deadline=None if at is None else Timestamp.from_milliseconds(at),
-            path=(*inbound.path, own)[-MAX_PATH:],
+            path=(*inbound.path, self._own_id)[-MAX_PATH:],
         )
 
     def trace(self) -> TraceContext:

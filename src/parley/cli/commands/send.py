@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ from parley.cli.output.streams import Output
 from parley.cli.settings.options import (
     CLIENT_OPTIONS,
     EXIT_HELP,
+    SAVE,
     SECRETS_HELP,
     SOURCES_HELP,
     part_flags,
@@ -21,13 +23,14 @@ from parley.cli.settings.table import CommandSettings
 
 if TYPE_CHECKING:
     from parley.cli.calls.agent_call import AgentCall
-    from parley.model.parts import Message
+    from parley.cli.messages import Draft
 
 EXAMPLES = """\b
 Examples:
   parley send "What time is it in Tokyo?"
   parley send -a agents.example.com --stream "Write a report about tides"
   parley send --text "What is in it?" --file photo.jpg
+  parley send "Make thumbnails" --file film.mp4 --save out
   parley send --file scan.bin --media-type application/pdf --data order.json
   parley send --task-id 0193... "Make it Tuesday"         answer a question
   parley send -o json --async "Go ahead" | jq -r .task.id"""
@@ -57,6 +60,7 @@ def register(app: typer.Typer) -> None:
         message: str = typer.Argument(
             "", metavar="MESSAGE", help="The text of the message.", show_default=False
         ),
+        save: Path = SAVE,
     ) -> int:
         """Send a message to start or continue an interaction.
 
@@ -67,6 +71,11 @@ def register(app: typer.Typer) -> None:
         """
         if settings.stream and settings.async_ and settings.is_flag("async"):
             raise UsageFailure("--stream and --async contradict each other; give one of them")
+        if save is not None and settings.async_:
+            raise UsageFailure(
+                "--save and --async contradict each other: there is nothing to save at once",
+                hint="save it later: parley task get --wait --save DIR TASK_ID",
+            )
         built = build_message(
             part_flags(context),
             text=message,
@@ -77,18 +86,22 @@ def register(app: typer.Typer) -> None:
         from parley.cli.calls.agent_call import AgentCall
 
         call = AgentCall(settings, output)
-        return call.run(lambda: _send(call, built))
+        return call.run(lambda: _send(call, built, save))
 
 
-async def _send(call: AgentCall, message: Message) -> None:
+async def _send(call: AgentCall, draft: Draft, save: Path | None) -> None:
+    from parley.cli.calls.files import save_files, upload_files
     from parley.cli.calls.follow import note_before, send_and_follow, send_and_wait
     from parley.cli.calls.report import Report
 
     settings, report = call.settings, Report(call)
-    report.sent(message)
     async with call.agent() as agent:
+        message = await upload_files(call, agent, draft)
+        report.sent(message)
         if settings.stream:
-            report.next_step(await send_and_follow(call, agent, message, report.event))
+            answer = await send_and_follow(call, agent, message, report.event)
+            await save_files(call, agent, answer, save)
+            report.next_step(answer)
             return
         if settings.async_:
             await note_before(call, agent, message)
@@ -100,4 +113,5 @@ async def _send(call: AgentCall, message: Message) -> None:
             )
         else:
             answer = await send_and_wait(call, agent, message)
+            await save_files(call, agent, answer, save)
         report.answer(answer)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STORE = "sqlite:///parley.db"
 STORE_VARIABLE = "PARLEY_STORE"
 BUS_VARIABLE = "PARLEY_BUS"
+FILES_VARIABLE = "PARLEY_FILES"
 ROLES = ("both", "api", "worker")
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -48,8 +49,8 @@ Examples:
   parley serve agent.py --store postgresql://user@host/database
 
 \b
---store and --bus are read from PARLEY_STORE and PARLEY_BUS too, where other
-users of the machine do not see the passwords in them."""
+--store, --bus and --files are read from PARLEY_STORE, PARLEY_BUS and
+PARLEY_FILES too, where other users of the machine do not see the passwords."""
 
 
 def register(app: typer.Typer) -> None:
@@ -85,6 +86,17 @@ def register(app: typer.Typer) -> None:
                 metavar="URL",
             ),
         ] = STORE,
+        files: Annotated[
+            str,
+            typer.Option(
+                help="Where files are kept that are too large for messages: a directory, "
+                "s3://BUCKET/PREFIX, or none. [default: beside a SQLite store; with memory: until "
+                "the end; with PostgreSQL none]",
+                envvar=FILES_VARIABLE,
+                metavar="PLACE",
+                show_default=False,
+            ),
+        ] = "",
         bus: Annotated[
             str,
             typer.Option(
@@ -221,6 +233,7 @@ def register(app: typer.Typer) -> None:
             # URLs with passwords must not appear in the process table.
             os.environ[STORE_VARIABLE] = store
             os.environ[BUS_VARIABLE] = bus
+            os.environ[FILES_VARIABLE] = files
             status = exit_status_of(output, lambda: _reload(targets, tenants, child))
         else:
             status = exit_status_of(
@@ -234,6 +247,7 @@ def register(app: typer.Typer) -> None:
                     url,
                     log_level.lower(),
                     sharing=lambda: _sharing(bus, role, lease, migrate=not no_migrate),
+                    files=files,
                     allowed_hosts=tuple(allowed_host or ()),
                     allow_private_webhooks=allow_private_webhooks,
                     port_for_grpc=grpc_port,
@@ -257,6 +271,7 @@ def _serve(
     log_level: str,
     *,
     sharing: Callable[[], dict[str, Any]],
+    files: str = "",
     allowed_hosts: tuple[str, ...] = (),
     allow_private_webhooks: bool = False,
     port_for_grpc: int | None = None,
@@ -277,6 +292,8 @@ def _serve(
     log_to_stderr(log_level)
     agents, tenants = load(targets), load_tenants(tenant_targets)
 
+    from parley.agent.lifespan import LifespanFailed
+    from parley.files.errors import FilesUnavailable
     from parley.host.app import asgi
     from parley.host.store_urls import shown
     from parley.server.app import Settings
@@ -293,6 +310,7 @@ def _serve(
             url=url or None,
             settings=Settings(allowed_hosts=allowed_hosts, grpc_on_card=grpc_on_card),
             allow_private_webhooks=allow_private_webhooks,
+            files=files or None,
             **shared,
         )
     except ValueError as error:
@@ -317,9 +335,17 @@ def _serve(
                 )
             ),
         )
+    except LifespanFailed as error:
+        raise CommandFailure(
+            "PARLEY_ERR_AGENT", str(error), hint="the same command with --debug shows where"
+        ) from error
     except ListenError as error:
         raise CommandFailure(
             "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"
+        ) from error
+    except FilesUnavailable as error:
+        raise CommandFailure(
+            "PARLEY_ERR_FILES", str(error), hint="name another place with --files, or none"
         ) from error
     except StoreError as error:
         raise CommandFailure(

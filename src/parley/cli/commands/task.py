@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,7 +10,13 @@ import typer
 from parley.cli.commands import push_config
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.options import CLIENT_OPTIONS, EXIT_HELP, SOURCES_HELP, settings_command
+from parley.cli.settings.options import (
+    CLIENT_OPTIONS,
+    EXIT_HELP,
+    SAVE,
+    SOURCES_HELP,
+    settings_command,
+)
 from parley.cli.settings.table import CommandSettings
 from parley.model.tasks import TaskState
 
@@ -29,13 +36,15 @@ def register(app: typer.Typer) -> None:
     @settings_command(
         group, "get", "history", *CLIENT_OPTIONS, "wait", "poll_interval", epilog=EPILOG
     )
-    def get(settings: CommandSettings, output: Output, task_id: str = TASK) -> int:
+    def get(
+        settings: CommandSettings, output: Output, task_id: str = TASK, save: Path = SAVE
+    ) -> int:
         """Show a task: its state and its artifacts.
 
         Once, or with --wait again and again until it ends or asks for something.
         """
         call = push_config.call_for_task(settings, output, task_id)
-        return call.run(lambda: _get(call, task_id))
+        return call.run(lambda: _get(call, task_id, save))
 
     @settings_command(group, "list", "context_id", "history", *CLIENT_OPTIONS, epilog=EPILOG)
     def list_tasks(
@@ -115,9 +124,10 @@ def parse_state(text: str) -> TaskState:
         raise UsageFailure(f"--state: {text!r} is no state; there are {known}") from None
 
 
-async def _get(call: AgentCall, task_id: str) -> None:
+async def _get(call: AgentCall, task_id: str, save: Path | None) -> None:
     import asyncio
 
+    from parley.cli.calls.files import save_files
     from parley.cli.calls.follow import poll
     from parley.cli.calls.report import Report
     from parley.client.calls.prior_question import is_settled
@@ -127,6 +137,7 @@ async def _get(call: AgentCall, task_id: str) -> None:
         if call.settings.wait and not is_settled(task.state):
             await asyncio.sleep(call.settings.poll_interval)
             task = await poll(call, agent, task_id)
+        await save_files(call, agent, task, save)
         Report(call).task(task)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.cli.demo.view import DemoView
 from parley.cli.output.failures import CommandFailure
-from parley.client import connect
+from parley.client import ArtifactVersions, connect
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
@@ -90,7 +90,8 @@ async def picture(view: DemoView, address: str) -> None:
             raise _unexpected("a task", first)
         view.show_task(first)
         view.show_request("Make it red")
-        second = await agent.send("Make it red", context_id=first.context_id)
+        versions = ArtifactVersions.of([first])
+        second = await agent.send(versions.message("Make it red", *versions.names))
         if not isinstance(second, Task) or second.context_id != first.context_id:
             raise _unexpected("a task in the same context", second)
         view.show_task(second)

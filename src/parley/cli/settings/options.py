@@ -43,6 +43,17 @@ OUTPUT_OPTIONS = ("output", "stream", "verbose", "debug", "config")
 CLIENT_OPTIONS = (*AGENT_OPTIONS, "timeout", *OUTPUT_OPTIONS)
 
 PART_FLAGS = {"text": "--text", "file": "--file", "data": "--data", "media_type": "--media-type"}
+SAVE = typer.Option(
+    None,
+    "--save",
+    metavar="DIR",
+    file_okay=False,
+    help="Save the files of the answer in this folder, which is made.",
+    show_default=False,
+    rich_help_panel="Output",
+)
+"""The option to save files; one may be large, so no setting turns it on."""
+
 _PARTS_KEY = "parley.parts"
 
 EXIT_HELP = """\b
@@ -216,7 +227,7 @@ def _part_option(name: str) -> inspect.Parameter:
 _PART_METAVARS = {"text": "TEXT", "file": "PATH|URL", "data": "PATH|-", "media_type": "TYPE"}
 _PART_HELP = {
     "text": "A text part.",
-    "file": "A file part: a file's bytes, or a URL for the agent to fetch.",
+    "file": "A file part: a file here, uploaded if it is large, or a URL for the agent to fetch.",
     "data": "A data part: a JSON file, or - for standard input.",
     "media_type": "The media type of the part before it; guessed from the name if left out.",
 }

@@ -6,17 +6,19 @@ The only file of the client that knows the HTTP library, which it imports at the
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
 from parley.client.bindings.grpc_tls import GrpcTls
 from parley.client.errors import (
+    AddressNotAllowed,
     ClientError,
     ConnectionClosed,
     Disconnected,
@@ -28,6 +30,7 @@ from parley.client.errors import (
 )
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
+from parley.security.egress import Egress, find_forbidden
 from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
@@ -43,6 +46,12 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Less than the five seconds after which common servers close an idle connection: a request must not
 # go into a closing one.
 KEEP_ALIVE = 4.0
+
+LARGE = 512 * 1024
+"""The bytes above which a body is sent piece by piece."""
+
+Body = bytes | AsyncIterable[bytes] | None
+"""The body of a request. One that is sent in pieces has a ``Content-Length``, or is chunked."""
 
 
 class Reply(NamedTuple):
@@ -130,6 +139,8 @@ class HttpTransport:
     password from ``~/.netrc``.
     Only ``get`` follows redirects, at most three, and never from an encrypted address to an
     unencrypted one; another server gets no header that may be secret. Cookies are not stored.
+    With ``egress`` only addresses that it allows are dialled, without proxies; a call to any other
+    raises ``AddressNotAllowed``.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -149,6 +160,7 @@ class HttpTransport:
         grpc_tls: GrpcTls | None = None,
         insecure: bool = False,
         trust_env: bool = False,
+        egress: Egress | None = None,
     ) -> None:
         if insecure:
             logger.warning("TLS certificates are not verified; do not use this in production")
@@ -160,7 +172,8 @@ class HttpTransport:
         self.grpc_tls = grpc_tls
         self.insecure = insecure
         self.trust_env = trust_env
-        self._session: aiohttp.ClientSession | None = None
+        self._egress = egress
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._responses: set[aiohttp.ClientResponse] = set()
         self.closed = False
 
@@ -173,13 +186,12 @@ class HttpTransport:
     async def close(self) -> None:
         """Close all connections; calls under way fail with ``ConnectionClosed``. Idempotent."""
         self.closed = True
-        session, self._session = self._session, None
-        if session is None:
-            return
+        sessions, self._sessions = self._sessions, {}
         # Closing the session alone would leave pending body reads blocked for ever.
         for response in self._responses:
             response.content.set_exception(ConnectionResetError("closed by this side"))
-        await session.close()
+        for session in sessions.values():
+            await session.close()
 
     async def get(
         self,
@@ -206,7 +218,7 @@ class HttpTransport:
                 status, location = opened.status, opened.headers.get("location")
                 if status not in REDIRECTS or location is None:
                     return Reply(status, opened.headers, await opened.read(limit), opened.url)
-            target = _redirect_target(opened.url, location, status)
+            target = redirect_target(opened.url, location, status)
             if not is_same_server(opened.url, target):
                 headers = {n: v for n, v in headers.items() if n.lower() in PUBLIC_HEADERS}
             # A redirect back may be an attack: after a foreign server no credentials are sent.
@@ -234,7 +246,7 @@ class HttpTransport:
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: bytes | None,
+        body: Body,
         *,
         timeout: float | None = None,
         idle: float | None = None,
@@ -249,16 +261,17 @@ class HttpTransport:
         import aiohttp
 
         try:
-            response = await self._open_session().request(
+            response = await self._session_for(url).request(
                 method,
                 url,
-                data=body,
+                # As one piece a large body would hold the event loop up, and the library warns.
+                data=io.BytesIO(body) if isinstance(body, bytes) and len(body) > LARGE else body,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(
                     total=timeout, connect=self.connect_timeout, sock_read=idle
                 ),
                 allow_redirects=False,
-                proxy=_proxy_for(url) if self.trust_env else None,
+                proxy=_proxy_for(url) if self.trust_env and self._egress is None else None,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
@@ -270,23 +283,37 @@ class HttpTransport:
             # Closes the connection of a response that was not read to its end.
             response.release()
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _session_for(self, url: str) -> aiohttp.ClientSession:
+        """Return the session for an address.
+
+        Raises ``ForbiddenAddress`` for one that is forbidden by its words alone.
+        """
+        egress, is_guarded = self._egress, False
+        if egress is not None:
+            host = Origin.of(url).host
+            egress.check_host(host)
+            is_guarded = not egress.trusts(host)
+        session = self._sessions.get(is_guarded)
+        if session is None:
             import aiohttp
 
-            self._session = aiohttp.ClientSession(
-                connector=bounded_connector(
-                    limit=self._max_connections,
-                    keepalive_timeout=KEEP_ALIVE,
-                    ssl=self._ssl,
-                    socket_factory=_keepalive_socket,
-                ),
+            options: dict[str, Any] = {
+                "limit": self._max_connections,
+                "keepalive_timeout": KEEP_ALIVE,
+                "ssl": self._ssl,
+            }
+            if egress is not None and is_guarded:
+                connector = egress.connector(**options)
+            else:
+                connector = bounded_connector(socket_factory=_keepalive_socket, **options)
+            session = self._sessions[is_guarded] = aiohttp.ClientSession(
+                connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"User-Agent": f"parley/{VERSION}"},
                 # Otherwise passwords from ~/.netrc would go to any port of their hosts.
                 trust_env=False,
             )
-        return self._session
+        return session
 
     def translate(self, error: Exception, url: str) -> ClientError:
         """Return the ``ClientError`` for an error of the HTTP library."""
@@ -297,6 +324,12 @@ class HttpTransport:
         import aiohttp
 
         where = redacted(url)
+        forbidden = find_forbidden(error)
+        if forbidden is not None:
+            return AddressNotAllowed(
+                f"{where} is at a {forbidden.kind} address, which is not allowed; the option "
+                "allow_private_files takes the hosts and networks that are"
+            )
         match error:
             case aiohttp.ConnectionTimeoutError():
                 return Unreachable(f"no connection to {where} within {self.connect_timeout:g} s")
@@ -371,7 +404,7 @@ def redacted(url: str) -> str:
     return f"{scheme}{host}{parts.path}" if host else parts.path
 
 
-def _redirect_target(url: str, location: str, status: int) -> str:
+def redirect_target(url: str, location: str, status: int) -> str:
     """Return the address of a redirect. Raises ``UnexpectedStatus`` for one not to be followed."""
     try:
         target = urljoin(url, location)

@@ -99,7 +99,7 @@ def choose(
             msgspec.structs.replace(offered, url=url),
             candidate.binding,
             candidate.version,
-            _origin(candidate.binding, url, http) if credentials else None,
+            _origin(candidate.binding, url, http) if credentials is not None else None,
         )
         if credentials and not credentials.allows(resolved.origin):
             logger.info("%.100s: passing over %s, whose origin is not trusted", card.name, resolved)

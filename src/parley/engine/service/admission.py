@@ -14,16 +14,26 @@ from parley.engine.executor import AgentExecutor
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
 from parley.engine.routing import RoutedMessage, route, skill_of
-from parley.engine.service.checks import cannot_join, check_modes, invalid, owned, too_many_pushes
+from parley.engine.service.checks import (
+    cannot_join,
+    check_modes,
+    invalid,
+    owned,
+    read_inputs,
+    too_many_pushes,
+)
 from parley.engine.skill import Skill
 from parley.engine.turn.attempt import Request
 from parley.engine.turn.replay import first_turn
+from parley.files.errors import FilesUnavailable
+from parley.files.turn_files import TurnFiles
 from parley.model.errors import (
     OverloadedError,
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
 from parley.model.extensions import CALL_CHAIN
+from parley.model.parts import Message
 from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
@@ -41,6 +51,7 @@ class Admission:
     """Hands the messages to one agent to its executor, one turn for each.
 
     ``keeps_addresses``: the address that a message was sent to is the turn's ``base_url``.
+    ``files`` keeps what messages name by reference.
     """
 
     def __init__(
@@ -50,12 +61,14 @@ class Admission:
         store: TaskStore,
         *,
         keeps_addresses: bool = True,
+        files: TurnFiles | None = None,
     ) -> None:
         self._agent = agent
         self._executor = executor
         self._store = store
         self._keeps_addresses = keeps_addresses
         self._chains = ChainCheck(store, agent.key, agent.options.max_hops)
+        self._files = files
 
     async def begin_or_join(
         self,
@@ -86,7 +99,12 @@ class Admission:
             routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
             skill = await route(self._agent, routed, self._executor.in_thread)
         check_modes(request, skill, self._agent)
+        inputs = None if skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
+        task_id = ""
+        if self._has_files(message):
+            task_id = new_id(self._store.now())
+            await self._attach(message, scope, task_id)
         return self._executor.submit(
             Request(
                 message=message,
@@ -97,18 +115,34 @@ class Admission:
                 metadata=request.metadata,
                 extensions=context.extensions,
                 base_url=self._base_url(context),
-                chain=chain,
                 trace=context.trace,
+                inputs=inputs,
+                chain=chain,
             ),
             scope=scope,
             context_id=message.context_id or new_id(),
             logged=skill.replies == "task" or (logged and skill.replies is None),
             receipts=receipts,
             push=push,
+            task_id=task_id,
         )
 
     def _base_url(self, context: CallContext) -> str:
         return context.base_url if self._keeps_addresses else ""
+
+    def _has_files(self, message: Message) -> bool:
+        """Return whether a message may name files of this server."""
+        return self._files is not None and any(self._files.is_own(each) for each in message.parts)
+
+    async def _attach(self, message: Message, scope: Scope, task_id: str) -> None:
+        """Keep the files that a message names with its task, before the task has the message."""
+        assert self._files is not None
+        try:
+            await self._files.attach(
+                message.parts, tenant=scope.tenant, owner=scope.owner, task_id=task_id
+            )
+        except FilesUnavailable as error:
+            raise OverloadedError(str(error), retry_after=1) from error
 
     def _push(self, request: SendMessageRequest, context: CallContext) -> PushRecord | None:
         """Return the webhook that comes with a message, checked first of all."""
@@ -152,6 +186,8 @@ class Admission:
             raise ended(task_id)
         check_modes(request, await self._skill_of(record), self._agent)
         self._executor.check_capacity()
+        if self._has_files(message):
+            await self._attach(message, scope, task_id)
         entry = new_id()
         received = MessageReceived(
             entry=entry,

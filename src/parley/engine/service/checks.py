@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET
 
 from parley.engine.content import gives, media_type_of, takes
 from parley.engine.description import AgentDescription
 from parley.engine.skill import Skill
+from parley.engine.typed.message_data import data_of
+from parley.engine.typed.mismatch import Mismatch
 from parley.model.errors import (
     ContentTypeNotSupportedError,
     FieldViolation,
@@ -18,6 +23,8 @@ from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.task_log import TaskLog, TaskRecord
 from parley.store.protocols.webhooks import MAX_PUSHES
+
+WHERE = "send the input as a data part, or as text that is a JSON object"
 
 
 def check_request(request: SendMessageRequest) -> None:
@@ -68,6 +75,24 @@ def _check_output(configuration: SendMessageConfiguration, modes: Sequence[str])
             f"this agent gives {', '.join(modes)}",
             metadata={"supported": ", ".join(modes)},
         )
+
+
+def read_inputs(message: Message, skill: Skill) -> dict[str, Any] | None:
+    """Return the values of a skill's typed parameters; ``None`` if the task asks for them.
+
+    Raises ``InvalidParamsError`` that names each field that does not fit.
+    """
+    assert skill.inputs is not None
+    try:
+        return skill.inputs.read(message)
+    except Mismatch as mismatch:
+        if skill.invalid_input == "ask":
+            return None
+        hint = f"; {WHERE}" if data_of(message) is UNSET else ""
+        raise InvalidParamsError(
+            f"the input of the skill {skill.id!r} does not fit: {mismatch}{hint}",
+            violations=mismatch.fields,
+        ) from None
 
 
 async def owned(

@@ -17,6 +17,7 @@ from parley.engine.service.checks import check_history, invalid, not_found, owne
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
 from parley.engine.service.push_configs import PushConfigs
+from parley.files.turn_files import TurnFiles
 from parley.model.cards import AgentCard
 from parley.model.errors import (
     OverloadedError,
@@ -24,6 +25,7 @@ from parley.model.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from parley.model.extensions import RESUMABLE_STREAMS
 from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import (
@@ -57,7 +59,8 @@ class AgentService:
 
     Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
-    are told the address that their message was sent to, because none is configured.
+    are told the address that their message was sent to, because none is configured. ``files`` keeps
+    what messages name by reference.
     """
 
     def __init__(
@@ -69,13 +72,15 @@ class AgentService:
         hints: LocalHints,
         authenticates: bool = False,
         keeps_addresses: bool = True,
+        files: TurnFiles | None = None,
     ) -> None:
         self.agent = agent
         self._executor = executor
         self._store = store
         self._hints = hints
         self._authenticates = authenticates
-        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses)
+        self._numbers_events = RESUMABLE_STREAMS in (e.uri for e in agent.extensions)
+        admission = Admission(agent, executor, store, keeps_addresses=keeps_addresses, files=files)
         self._admission = IdempotentAdmission(admission, store, executor.remote_replies)
         self._pushes = PushConfigs(executor, store, enabled=agent.push_notifications)
 
@@ -125,7 +130,9 @@ class AgentService:
         agent has ``stream_until_terminal``. Tasks have as much history as requested.
         """
         items, length = self._stream(request, context), _history_length(request)
-        return items if length is None else _with_histories(items, length)
+        if length is not None:
+            items = _with_histories(items, length)
+        return items if self._numbers_events else _without_numbers(items)
 
     async def _stream(
         self, request: SendMessageRequest, context: CallContext
@@ -202,14 +209,21 @@ class AgentService:
 
     # -- streams -------------------------------------------------------------------------------
 
-    async def subscribe_to_task(
+    def subscribe_to_task(
         self, request: SubscribeToTaskRequest, context: CallContext
     ) -> AsyncIterator[StreamItem]:
         """Follow a task to its end: first the task, then its events (§3.1.6).
 
         With ``last_event_id`` the stream begins with the next event instead, and a task that has
-        ended is replayed from there.
+        ended is replayed from there; an agent without resumable streams ignores it.
         """
+        if self._numbers_events:
+            return self._subscribe(request, context)
+        return _without_numbers(self._subscribe(request, replace(context, last_event_id=None)))
+
+    async def _subscribe(
+        self, request: SubscribeToTaskRequest, context: CallContext
+    ) -> AsyncGenerator[StreamItem, None]:
         scope = self._scope(context)
         record = await self._owned(request.id, scope)
         if context.last_event_id is not None:
@@ -219,8 +233,8 @@ class AgentService:
             return
         if record.task.state.is_terminal:
             raise UnsupportedOperationError(
-                "the task has ended, so there is nothing to subscribe to; get the task, "
-                "or replay its events with Last-Event-ID",
+                "the task has ended, so there is nothing to subscribe to; get the task"
+                + (", or replay its events with Last-Event-ID" if self._numbers_events else ""),
                 metadata={"taskId": request.id},
             )
         record = await self._owned(request.id, scope, history=None, artifacts=True)
@@ -402,6 +416,15 @@ async def _with_histories(
             if isinstance(task, Task) and length < len(task.history):
                 item = StreamItem(_with_history(task, length), item.seq)
             yield item
+
+
+async def _without_numbers(
+    items: AsyncGenerator[StreamItem, None],
+) -> AsyncGenerator[StreamItem, None]:
+    """Yield the items of a stream of an agent that does not offer to resume one."""
+    async with aclosing(items):
+        async for item in items:
+            yield StreamItem(item.event, json=item.json)
 
 
 def _event_number(last_event_id: str, record: TaskRecord) -> int:

@@ -48,7 +48,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The request of a turn: the message that began the task, and what came beside it.
 
     ``base_url`` is the agent's address as the sender of the turn's message saw it, unless the
-    server's own address is configured.
+    server's own address is configured. ``inputs`` are the values of typed parameters; ``None`` if
+    they were not read yet.
     """
 
     message: Message
@@ -59,8 +60,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     extensions: frozenset[str] = frozenset()
     base_url: str = ""
-    chain: Chain | None = None
     trace: TraceContext = NO_TRACE
+    inputs: dict[str, Any] | None = None
+    chain: Chain | None = None
 
 
 class AttemptRunner(Protocol):
@@ -271,8 +273,7 @@ class Attempt:
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
         """Return the answer to a question, or park the task until there is one."""
         if key is None:
-            self.question_count += 1
-            key = str(self.question_count)
+            key = self.next_question_key()
         self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
@@ -283,6 +284,11 @@ class Attempt:
         await self.runner.park(writer.status(state, message))
         never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         return await never  # the runner cancels this function here
+
+    def next_question_key(self) -> str:
+        """Return the key of a question that has none of its own: its order."""
+        self.question_count += 1
+        return str(self.question_count)
 
     def use(self, key: str, what: str) -> None:
         """Note that this attempt uses a key. Raises ``ValueError`` if it has used it before."""

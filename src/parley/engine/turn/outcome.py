@@ -47,6 +47,8 @@ def outcome_of(
 def _of_value(attempt: Attempt, value: object, *, has_task: bool) -> Outcome:
     """Raise ``UnusableValue`` or ``ValueError`` for a value that cannot be sent."""
     skill = attempt.request.skill
+    if skill.result is not None and (data := skill.result.dump(value)) is not None:
+        value = Part(data=data)
     needs_task = skill.replies is None and (value is None or isinstance(value, Artifact))
     if not (has_task or needs_task or skill.replies == "task"):
         return _direct_reply(attempt, value)

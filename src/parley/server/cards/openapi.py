@@ -22,6 +22,7 @@ from parley.model.requests import SendMessageResponse, StreamResponse
 from parley.model.schemes import OAuthFlows, SecurityScheme
 from parley.model.service import A2AService
 from parley.model.struct import A2AStruct, Timestamp
+from parley.server.cards.openapi_files import file_paths
 from parley.server.cards.openapi_security import security_of
 from parley.wire import versions
 
@@ -89,7 +90,7 @@ def document(
             "version": card.version or "0",
         },
         "servers": [{"url": url.rstrip("/") or "/"}],
-        "paths": paths,
+        "paths": {**paths, **file_paths(card)},
         "components": {
             "schemas": {**schemas, **_ERROR_SCHEMAS},
             "responses": _error_responses(),

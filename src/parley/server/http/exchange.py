@@ -226,7 +226,7 @@ class Exchange(ABC):
     async def _send_error(self, send: Send, error: A2AError) -> None:
         """Send an error in the binding's status and body."""
         status, body = self.error_response(error)
-        headers = [*self.response_headers, *_error_headers(error)]
+        headers = [*self.response_headers, *error_headers(error)]
         if self.is_notification:
             await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
@@ -331,7 +331,7 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _error_headers(error: A2AError) -> Headers:
+def error_headers(error: A2AError) -> Headers:
     """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
     headers = []
     if error.retry_after is not None:

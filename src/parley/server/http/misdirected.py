@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Scope, Send
 
 from parley.model.errors import InvalidRequestError
 from parley.server.hosts import HostNotAllowed
+from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.media_types import answered_with
@@ -29,7 +30,7 @@ async def refuse_host(handler: ASGIApp, error: HostNotAllowed, scope: Scope, sen
     if isinstance(handler, JsonRpcBinding) and scope["method"] == "POST":
         written = versions.dialect(version).jsonrpc.write_error(refusal)
         await reply(send, error.status, jsonrpc.error_response(None, written), headers)
-    elif isinstance(handler, HttpJsonBinding) and scope["method"] != "HEAD":
+    elif isinstance(handler, HttpJsonBinding | FilesBinding) and scope["method"] != "HEAD":
         codec = versions.dialect(version).http_json
         body = codec.write_error(refusal)
         media_type = answered_with(codec.media_type.encode(), scope["headers"])

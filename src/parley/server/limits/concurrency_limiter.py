@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from parley.model.errors import OverloadedError
 from parley.model.service import CallContext
@@ -24,10 +24,13 @@ class ConcurrencyLimiter:
         self._taken = 0
         self._by_caller: dict[tuple[str, str], int] = {}
 
-    @contextmanager
-    def slot(self, context: CallContext) -> Iterator[None]:
+    def slot(self, context: CallContext) -> AbstractContextManager[None]:
         """Have a slot while the context lasts. Raises ``OverloadedError`` if none is free."""
-        caller = (context.tenant, context.caller.owner)
+        return self.slot_of((context.tenant, context.caller.owner))
+
+    @contextmanager
+    def slot_of(self, caller: tuple[str, str]) -> Iterator[None]:
+        """Have a slot for a caller, given as tenant and owner, while the context lasts."""
         self.acquire(caller)
         try:
             yield

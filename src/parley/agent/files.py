@@ -1,0 +1,188 @@
+"""The files of a message, as an author reads them: parts with methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Self
+
+from parley.agent.services import TurnServices
+from parley.client.errors import FileTooLarge
+from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
+from parley.model.parts import Part
+from parley.store.protocols.scope import Scope
+
+Open = Callable[[Part, int | None], FileStream]
+"""Opens a part, up to a limit of bytes."""
+
+
+class FileAccess:
+    """Opens the files that parts name, for the turns of one caller.
+
+    Bytes in a message are there already. A file that this server keeps is read from there, if it is
+    the caller's or its address is signed. Any other address goes through the egress guard.
+    """
+
+    def __init__(self, services: TurnServices, scope: Scope) -> None:
+        self._services = services
+        self._scope = scope
+
+    def open(self, part: Part, limit: int | None = None) -> FileStream:
+        """Return the bytes of a file part as a stream. Raises ``ValueError`` for any other part."""
+        return open_part(part, lambda url, facts: self._chunks(part, url, facts, limit))
+
+    async def _chunks(self, part: Part, url: str, facts: FileFacts, limit: int | None) -> Chunks:
+        services, scope = self._services, self._scope
+        limit = services.remote_files.max_bytes if limit is None else limit
+        stored = None
+        if services.files is not None and services.files.is_own(part):
+            stored = await services.files.open(part, tenant=scope.tenant, owner=scope.owner)
+        if stored is None:
+            remote = services.remote_files.fetch(url, facts, limit=limit, caller=scope.owner)
+            async with aclosing(remote):
+                async for chunk in remote:
+                    yield chunk
+            return
+        facts.size = stored.size
+        facts.filename = facts.filename or stored.filename
+        facts.media_type = facts.media_type or stored.media_type
+        if stored.size > limit:
+            raise FileTooLarge(f"the file has {stored.size:,} bytes, the limit is {limit:,}")
+        async for chunk in stored.read():
+            yield chunk
+
+
+class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
+    """A part that can be opened. It compares and serializes like the part."""
+
+    @classmethod
+    def of(cls, part: Part, access: Open) -> Self:
+        """Return the same part, opened by ``access``. Raises ``ValueError`` if it is no file."""
+        if not part.is_file:
+            access(part, None)  # which says what the part is
+        file = cls(**{name: getattr(part, name) for name in Part.__struct_fields__})
+        file.__dict__["access"] = access
+        return file
+
+    def _stream(self, limit: int | None) -> FileStream:
+        access: Open | None = self.__dict__.get("access")
+        if access is None:
+            raise RuntimeError("this file is a copy; read one of turn.files, or turn.file(part)")
+        return access(self._part(), limit)
+
+    def _part(self) -> Part:
+        return Part(**{name: getattr(self, name) for name in Part.__struct_fields__})
+
+    def __eq__(self, other: object) -> bool:
+        return self._part() == (other._part() if isinstance(other, _AccessedPart) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._part())
+
+    def __copy__(self) -> Part:
+        return self._part()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _part_of, ({name: getattr(self, name) for name in Part.__struct_fields__},)
+
+
+def _part_of(fields: dict[str, Any]) -> Part:
+    return Part(**fields)
+
+
+class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
+    """A file part of a message, with methods to read it. It compares and serializes like the part.
+
+    Errors of reading are those of ``parley.client.errors``: ``AddressNotAllowed`` for an address
+    where this server must not go, ``FileTooLarge``, ``FileMismatch``, ``Unreachable`` and others.
+    """
+
+    def open(self, *, limit: int | None = None) -> FileStream:
+        """Return the bytes as a stream: ``async with file.open() as stream: async for ...``.
+
+        More bytes than ``limit`` (that of the server's own files, 5 GiB) raise ``FileTooLarge``.
+        """
+        return self._stream(limit)
+
+    async def read(self, *, limit: int = MAX_READ) -> bytes:
+        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileTooLarge`` for more."""
+        return await self._stream(limit).read(limit=limit)
+
+    async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
+        """Write the bytes to a file, and return its path.
+
+        It appears when it is whole. In a folder it gets the name of the part, made safe.
+        """
+        return await self._stream(limit).save(path)
+
+
+Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine on the event loop, and waits for its result in the author's thread."""
+
+
+class BlockingFileStream:
+    """The bytes of a file, for a thread: an iterator of chunks, and a context manager."""
+
+    def __init__(self, stream: FileStream, wait: Wait) -> None:
+        self._stream = stream
+        self._wait = wait
+
+    @property
+    def filename(self) -> str:
+        """The name of the file, as its sender wrote it: not safe to use as a path."""
+        return self._stream.filename
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the file."""
+        return self._stream.media_type
+
+    @property
+    def size(self) -> int | None:
+        """The number of bytes, if it is known; inside ``with`` the server has been asked."""
+        return self._stream.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        async def following() -> bytes | None:
+            return await anext(self._stream, None)
+
+        chunk: bytes | None = self._wait(following())
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def __enter__(self) -> Self:
+        self._wait(self._stream.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._wait(self._stream.aclose())
+
+
+class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
+    """A file part of a message, for a function that runs in a thread: see ``TurnFile``."""
+
+    @classmethod
+    def blocking(cls, part: Part, file: TurnFile, wait: Wait) -> Self:
+        """Return the same part, opened as ``file`` is."""
+        blocking = cls.of(part, lambda _, limit: file.open(limit=limit))
+        blocking.__dict__["wait"] = wait
+        return blocking
+
+    def open(self, *, limit: int | None = None) -> BlockingFileStream:
+        """Return the bytes as a stream: ``with file.open() as stream: for chunk in stream``."""
+        return BlockingFileStream(self._stream(limit), self.__dict__["wait"])
+
+    def read(self, *, limit: int = MAX_READ) -> bytes:
+        """Return all bytes, up to ``limit`` (64 MiB). Raises ``FileTooLarge`` for more."""
+        content: bytes = self.__dict__["wait"](self._stream(limit).read(limit=limit))
+        return content
+
+    def save(self, path: str | Path, *, limit: int | None = None) -> Path:
+        """Write the bytes to a file, and return its path."""
+        saved: Path = self.__dict__["wait"](self._stream(limit).save(path))
+        return saved

@@ -1,0 +1,73 @@
+"""Files of a message and of its answer: uploaded before it is sent, saved when it has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from parley.cli.calls.agent_call import AgentCall
+from parley.cli.messages import MAX_FILE, Draft
+from parley.cli.output.failures import CommandFailure, UsageFailure
+from parley.client import RemoteAgent
+from parley.client.calls.diff import new_output
+from parley.model.extensions import FILE_TRANSFER
+from parley.model.parts import Message, Part
+from parley.model.tasks import Task
+
+
+async def upload_files(call: AgentCall, agent: RemoteAgent, draft: Draft) -> Message:
+    """Return the message, with references in place of files that the agent wants by reference.
+
+    Raises ``UsageFailure`` for a file that is too large for a message, if the agent takes no
+    others.
+    """
+    parts = list(draft.message.parts)
+    inline_bytes = agent.inline_bytes
+    for index, path in draft.files.items():
+        raw = parts[index].raw
+        if inline_bytes is None and raw is None:
+            raise UsageFailure(
+                f"--file: {path} is too large; a message carries at most {MAX_FILE:,} bytes, and "
+                f"the agent declares no file transfer ({FILE_TRANSFER})",
+                hint="put the file where the agent can fetch it, and give its URL: "
+                "--file https://...",
+            )
+        if inline_bytes is not None and (raw is None or len(raw) > inline_bytes):
+            parts[index] = await _upload(call, agent, path, parts[index])
+    return msgspec.structs.replace(draft.message, parts=tuple(parts))
+
+
+async def _upload(call: AgentCall, agent: RemoteAgent, path: Path, part: Part) -> Part:
+    try:
+        call.output.note(f"uploading {_described(path)}")
+        return await agent.upload(path, filename=part.filename, media_type=part.media_type)
+    except OSError as error:
+        raise UsageFailure(f"--file: {path} cannot be read: {error.strerror}") from None
+
+
+async def save_files(
+    call: AgentCall, agent: RemoteAgent, answer: Task | Message, folder: Path | None
+) -> None:
+    """Save the files of an answer in a folder, if there is one, and say where.
+
+    Of a task that a message continued, only what is new is saved.
+    """
+    if folder is None:
+        return
+    if isinstance(answer, Task) and call.before is not None:
+        answer = new_output(call.before, answer)
+    try:
+        paths = await agent.download(answer, folder)
+    except OSError as error:
+        raise CommandFailure(
+            "A2ACLI_ERR_INTERNAL", f"--save: {folder} cannot be written: {error.strerror}"
+        ) from None
+    for path in paths:
+        call.output.note(f"saved {_described(path)}")
+    if not paths:
+        call.output.note("the answer has no file to save")
+
+
+def _described(path: Path) -> str:
+    return f"{path} ({path.stat().st_size:,} bytes)"

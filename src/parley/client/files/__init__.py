@@ -1,0 +1,1 @@
+"""Files by reference: up to an agent, and down from where it says."""

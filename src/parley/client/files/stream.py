@@ -1,0 +1,158 @@
+"""The bytes of a file, as callers and authors read them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote
+
+import msgspec
+
+from parley.client.errors import FileTooLarge
+from parley.client.files.saving import free_path, safe_name, write_file
+from parley.client.origin import Origin
+from parley.model.parts import Part
+
+MAX_READ = 64 * 1024 * 1024
+"""The bytes that ``read`` holds in memory, unless the caller says otherwise."""
+
+Progress = Callable[[int, int | None], None]
+"""A function that is called with the bytes so far, and all of them if that is known."""
+
+
+Chunks = AsyncGenerator[bytes, None]
+"""The bytes of a file, piece by piece."""
+
+
+class FileFacts(msgspec.Struct):
+    """What is known about a file; reading it adds to that."""
+
+    filename: str = ""
+    media_type: str = ""
+    size: int | None = None
+
+
+class FileStream:
+    """The bytes of a file: an async iterator of chunks, and an async context manager.
+
+    A connection that breaks is taken up where it broke. The last chunk comes only after the check
+    of the whole; a file that fails it raises ``FileMismatch`` at the end, so do not use what came
+    before. Leave the loop early inside ``async with``, which closes the connection.
+    """
+
+    def __init__(self, chunks: Chunks, facts: FileFacts, url: str = "") -> None:
+        self._chunks = chunks
+        self._facts = facts
+        self._url = url
+        self._first: bytes | None = None
+
+    @property
+    def filename(self) -> str:
+        """The name of the file, as its sender wrote it: not safe to use as a path."""
+        return self._facts.filename
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the file."""
+        return self._facts.media_type
+
+    @property
+    def size(self) -> int | None:
+        """The number of bytes, if it is known; inside ``async with`` the server has been asked."""
+        return self._facts.size
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._first is not None:
+            chunk, self._first = self._first, None
+            return chunk
+        return await anext(self._chunks)
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._first = await anext(self._chunks, None)
+        except BaseException:
+            await self.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading and close the connection. Idempotent."""
+        await self._chunks.aclose()
+
+    async def read(self, *, limit: int = MAX_READ) -> bytes:
+        """Return all bytes.
+
+        Raises ``FileTooLarge`` as soon as there are more than ``limit``.
+        """
+        pieces: list[bytes] = []
+        size = 0
+        async with self:
+            self._check(self.size or 0, limit)
+            async for chunk in self:
+                size += len(chunk)
+                self._check(size, limit)
+                pieces.append(chunk)
+        return b"".join(pieces)
+
+    def _check(self, size: int, limit: int) -> None:
+        if size > limit:
+            raise FileTooLarge(
+                f"{self.filename[:100] or 'the file'} has more than {limit:,} bytes, which is what "
+                "read() holds in memory; read it piece by piece with open(), write it to disk, or "
+                "give read() a larger limit"
+            )
+
+    async def save(self, path: str | Path) -> Path:
+        """Write the bytes to a file, and return its path.
+
+        The file appears when it is whole, and replaces one that is there. If ``path`` is a folder,
+        the file gets its own name there, made safe, and a number if there is such a file already.
+        """
+        path = Path(path)
+        async with self:
+            if not await asyncio.to_thread(path.is_dir):
+                return await write_file(path, self)
+            name = safe_name(self.filename or _last_segment(self._url), self.media_type)
+            path = await asyncio.to_thread(free_path, path, name)
+            try:
+                return await write_file(path, self)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+
+
+async def in_memory(content: bytes, chunk: int = 64 * 1024) -> AsyncGenerator[bytes, None]:
+    """Yield bytes that are there already."""
+    for begin in range(0, len(content), chunk):
+        yield content[begin : begin + chunk]
+
+
+def open_part(part: Part, fetch: Callable[[str, FileFacts], Chunks]) -> FileStream:
+    """Return the bytes of a file part as a stream; ``fetch`` yields those at an address.
+
+    Raises ``ValueError`` for a part that is no file, or has an address of another kind.
+    """
+    facts = FileFacts(part.filename, part.media_type)
+    if part.raw is not None:
+        facts.size = len(part.raw)
+        return FileStream(in_memory(part.raw), facts)
+    if part.url is None:
+        kind = "text" if part.text is not None else "data"
+        raise ValueError(f"this part is {kind} and no file; its content is part.{kind}")
+    try:
+        Origin.of(part.url)
+    except ValueError as error:
+        raise ValueError(f"the file's address is {part.url[:200]!r}; expected {error}") from None
+    return FileStream(fetch(part.url, facts), facts, part.url)
+
+
+def _last_segment(url: str) -> str:
+    return unquote(url.partition("?")[0].partition("#")[0].rpartition("/")[2])

@@ -1,0 +1,181 @@
+"""The parameters of an author's function: which the turn fills, and which the message."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NoReturn
+
+from parley.engine.typed.annotations import (
+    Unresolved,
+    arms,
+    bound_keywords,
+    plain,
+    resolved,
+    signature_of,
+)
+from parley.engine.typed.inputs import Field, Inputs
+from parley.engine.typed.mismatch import UnsupportedType
+from parley.engine.typed.value_type import ValueType
+
+Takes = Literal["turn", "text", "nothing", "typed"]
+"""What fills the parameters: the turn, the message's text, nothing, or ``Inputs``."""
+
+FORMS = (
+    "a skill takes the turn (def f(turn: Turn)), the text (def f(text: str)), nothing, or typed "
+    "parameters, also beside the turn (def f(turn: Turn, request: Conversion), "
+    'def f(amount: float, currency: str = "EUR"))'
+)
+
+_DECLARATIONS = ("pydantic", "msgspec", "fastapi", "annotated_types")
+
+
+def parameters_of(
+    function: Callable[..., Any], turns: tuple[type, ...]
+) -> tuple[Takes, Inputs | None]:
+    """Return how the parameters of ``function`` are filled; ``turns`` are the types of turns.
+
+    Raises ``TypeError`` for a function whose parameters cannot be filled.
+    """
+    what = f"the skill {getattr(function, '__name__', None) or repr(function)!r}"
+    bound = bound_keywords(function)
+    parameters = [p for p in signature_of(function).parameters.values() if p.name not in bound]
+    if not parameters:
+        return "nothing", None
+    annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    hints = resolved(function, annotations)
+    roles = {p.name: _role(p, hints, turns) for p in parameters}
+    if len(parameters) == 1 and hints.get(parameters[0].name) in (Any, object):
+        roles[parameters[0].name] = "untyped"
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    to_fill = [p for p in named if roles[p.name] != "untyped" or p.default is p.empty]
+    if not any(roles[p.name] == "typed" for p in parameters):
+        return _untyped(what, parameters, to_fill, roles)
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            _refuse(what, f"takes {parameter}, which a message cannot fill")
+    turn = [p for p in to_fill if roles[p.name] == "turn"]
+    untyped = [p for p in to_fill if roles[p.name] == "untyped"]
+    if untyped and not turn and untyped[0] is named[0]:
+        turn = [untyped.pop(0)]
+    for parameter in untyped:
+        _refuse(what, f"does not say what {parameter.name!r} is: write its type")
+    _check_one(what, turn)
+    typed = [p for p in to_fill if roles[p.name] == "typed"]
+    name = turn[0].name if turn else ""
+    if [_is_text(hints[p.name]) for p in typed] == [True]:
+        [text] = typed
+        if not name:
+            return "text", None
+        return "typed", Inputs((), turn=name, text=text.name, order=_order(named))
+    fields = tuple(_field(what, p, hints[p.name]) for p in typed)
+    return "typed", Inputs(fields, turn=name, order=_order(named))
+
+
+def _untyped(
+    what: str,
+    parameters: list[inspect.Parameter],
+    to_fill: list[inspect.Parameter],
+    roles: Mapping[str, str],
+) -> tuple[Takes, Inputs | None]:
+    """Return how parameters are filled none of which is typed."""
+    needed = [p for p in to_fill if p.default is p.empty]
+    turns = [p for p in to_fill if roles[p.name] == "turn"]
+    _check_one(what, turns)
+    if len(needed) > 1:
+        unclear = [p.name for p in needed if roles[p.name] == "untyped"][-1]
+        _refuse(what, f"needs {len(needed)} arguments; write the type of {unclear!r}")
+    if turns and turns[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        return "typed", Inputs((), turn=turns[0].name)
+    for parameter in needed:
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            _refuse(what, f"does not say what {parameter.name!r} is: write its type")
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    )
+    return ("turn" if any(p.kind in positional for p in parameters) else "nothing"), None
+
+
+def _check_one(what: str, turns: list[inspect.Parameter]) -> None:
+    if len(turns) > 1:
+        names = " and ".join(repr(p.name) for p in turns)
+        _refuse(what, f"takes the turn twice, as {names}")
+
+
+def _role(
+    parameter: inspect.Parameter, hints: Mapping[str, Any], turns: tuple[type, ...]
+) -> Literal["turn", "typed", "untyped"]:
+    """Return what fills a parameter, by its annotation."""
+    if parameter.name not in hints:
+        return "untyped"
+    hint = hints[parameter.name]
+    if isinstance(hint, Unresolved):
+        # Often imported for type checkers alone.
+        last = hint.text.rpartition(".")[2].strip("'\"")
+        return "turn" if last in {turn.__name__ for turn in turns} else "typed"
+    kinds = [kind for kind in arms(hint) if kind is not type(None)]
+    return "turn" if kinds and all(_is_turn(kind, turns) for kind in kinds) else "typed"
+
+
+def _is_turn(kind: Any, turns: tuple[type, ...]) -> bool:
+    if not isinstance(kind, type) or kind is object:
+        return False
+    try:
+        return any(issubclass(turn, kind) or issubclass(kind, turn) for turn in turns)
+    except TypeError:  # a protocol that is not checked at run time
+        return False
+
+
+def _is_text(hint: Any) -> bool:
+    return hint is str or (typing.get_origin(hint) is None and plain(hint) is str)
+
+
+def _field(what: str, parameter: inspect.Parameter, hint: Any) -> Field:
+    name, default = parameter.name, parameter.default
+    if isinstance(hint, Unresolved):
+        _refuse(
+            what,
+            f"has the parameter {name!r} of the type {hint.text!r}, which cannot be resolved "
+            f"({hint.missing}); import it where the function is defined, outside of "
+            "TYPE_CHECKING",
+        )
+    _check_default(what, parameter, hint)
+    try:
+        kind = ValueType(hint)
+    except UnsupportedType as error:
+        _refuse(what, f"has the parameter {name!r}, which a message cannot fill: {error}")
+    return Field(name=name, type=kind, required=default is parameter.empty, default=default)
+
+
+def _check_default(what: str, parameter: inspect.Parameter, hint: Any) -> None:
+    """Refuse a default that declares something instead of being a value, as in FastAPI."""
+    declaration = type(parameter.default)
+    module = declaration.__module__.partition(".")[0]
+    if module == "fastapi" and declaration.__name__ == "Depends":
+        _refuse(
+            what,
+            f"has the dependency {parameter.name!r}, and there is no dependency injection; "
+            "call the function in the skill",
+        )
+    if module in _DECLARATIONS and declaration.__name__ in ("FieldInfo", "Meta", "Field", "Body"):
+        _refuse(
+            what,
+            f"has a declaration as the default of {parameter.name!r}; write "
+            f"{parameter.name}: Annotated[{_named(hint)}, ...] around it",
+        )
+
+
+def _order(parameters: list[inspect.Parameter]) -> tuple[tuple[str, Any], ...]:
+    """Return the parameters that are filled by position, and their defaults."""
+    return tuple((p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_ONLY)
+
+
+def _refuse(what: str, problem: str) -> NoReturn:
+    raise TypeError(f"{what} {problem}; {FORMS}")
+
+
+def _named(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) else str(kind)

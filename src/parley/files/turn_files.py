@@ -1,0 +1,174 @@
+"""What turns and messages need of files: keep one that a turn makes, read one that a part names."""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+from parley.files.errors import NoSuchFile
+from parley.files.file_store import DOWNLOAD, FileStore
+from parley.files.objects import READ_BYTES
+from parley.files.records import FileRecord, FileScope
+from parley.model.parts import Part
+
+SIGNATURE = "signature"
+"""The query parameter of a signed address."""
+
+OCTETS = "application/octet-stream"
+
+_PATH = re.compile(r"/files/([0-9a-f]{48})/?")
+
+Source = Path | bytes | bytearray | memoryview | AsyncIterable[bytes]
+"""The bytes of a file: a path, the bytes themselves, or an async iterator of them."""
+
+
+class StoredFile:
+    """A complete file of this server: what it is, and its bytes."""
+
+    def __init__(self, files: FileStore, record: FileRecord) -> None:
+        self._files = files
+        self._record = record
+        self.size = record.size
+        self.filename = record.filename
+        self.media_type = record.media_type
+        self.sha256 = record.sha256
+
+    def read(self, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the bytes from ``start`` up to ``end``, in pieces of at most 256 KiB."""
+        return self._files.read(self._record, start, end)
+
+
+class TurnFiles:
+    """The files of one agent, as its turns use them.
+
+    ``keep`` is how many seconds the agent's tasks are kept after their end, ``None`` for ever.
+    """
+
+    def __init__(self, files: FileStore, agent: str, keep: float | None) -> None:
+        self.files = files
+        self._agent = agent
+        self._keep = keep
+
+    async def store(
+        self,
+        source: Source,
+        *,
+        filename: str = "",
+        media_type: str = "",
+        tenant: str = "",
+        owner: str = "",
+        task_id: str,
+        base_url: str,
+    ) -> Part:
+        """Keep a file that a task makes as long as the task; return the part that names it.
+
+        The part has a signed address below ``base_url``, the agent's as the caller sees it. The
+        file is the owner's. A path is read in pieces, in a thread. Without a media type, that of
+        the filename counts.
+
+        Raises ``FileTooLarge``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
+        that no file can have and without a ``base_url``, and what reading the source raises.
+        """
+        if not base_url:
+            raise ValueError(
+                "the request does not show the address of this server, as over gRPC; give "
+                "parley.asgi or parley.serve its url"
+            )
+        if isinstance(source, Path) and not filename:
+            filename = source.name
+        media_type = media_type or mimetypes.guess_type(filename)[0] or OCTETS
+        await self.files.open()
+        scope = FileScope(self._agent, tenant, owner)
+        record = await self.files.begin_for_task(
+            scope, task_id, self._keep, filename=filename, media_type=media_type
+        )
+        writer = self.files.writer(record, 0)
+        async for piece in _pieces(source):
+            await writer.write(piece)
+        record = await writer.finish()
+        return Part(
+            url=address(self.files, _with_tenant(base_url, tenant), record.id),
+            filename=filename,
+            media_type=media_type,
+        )
+
+    def is_own(self, part: Part) -> bool:
+        """Return whether a part has an address as this server gives to files. Costs no look-up."""
+        return part.url is not None and id_in(part.url) is not None
+
+    async def open(self, part: Part, *, tenant: str = "", owner: str = "") -> StoredFile | None:
+        """Return the file of this server that a part names, ``None`` if it names none.
+
+        The owner gets it, and whoever has a valid signature in the address. An address of the same
+        form that names no file here, or none for this caller, may be that of another server.
+        Raises ``FilesUnavailable``.
+        """
+        id = id_in(part.url or "")
+        if id is None:
+            return None
+        await self.files.open()
+        scope: FileScope | None = FileScope(self._agent, tenant, owner)
+        signature = parse_qs(urlsplit(part.url or "").query).get(SIGNATURE)
+        if signature and self.files.allows(DOWNLOAD, id, signature[0]):
+            scope = None
+        try:
+            return StoredFile(self.files, await self.files.find(id, scope))
+        except NoSuchFile:
+            return None
+
+    async def attach(
+        self, parts: Iterable[Part], *, tenant: str = "", owner: str = "", task_id: str
+    ) -> None:
+        """Keep the owner's files that parts name as long as a task is kept. Idempotent.
+
+        Ignores files of others. Raises ``FilesUnavailable``.
+        """
+        await self.files.open()
+        scope = FileScope(self._agent, tenant, owner)
+        for id in {id: None for part in parts if (id := id_in(part.url or "")) is not None}:
+            try:
+                record = await self.files.completed(id) or await self.files.begun(id)
+                if record.scope == scope:
+                    await self.files.attach(record, task_id, self._keep)
+            except NoSuchFile:
+                continue
+
+
+def address(files: FileStore, base_url: str, id: str) -> str:
+    """Return the signed address of a file, below the address of its agent and tenant."""
+    return f"{base_url.rstrip('/')}/files/{id}?{SIGNATURE}={files.sign(DOWNLOAD, id)}"
+
+
+def _with_tenant(base_url: str, tenant: str) -> str:
+    """Return the address of a tenant, below that of its agent unless that is its own."""
+    segment = f"/{quote(tenant, safe='')}" if tenant else ""
+    return base_url if base_url.endswith(segment) else base_url + segment
+
+
+def id_in(url: str) -> str | None:
+    """Return the id of the file that an address of this form names."""
+    if "/files/" not in url:
+        return None
+    try:
+        path = urlsplit(url).path
+    except ValueError:
+        return None
+    match = _PATH.search(path)
+    return match[1] if match is not None and match.end() == len(path) else None
+
+
+async def _pieces(source: Source) -> AsyncIterator[bytes]:
+    """Yield the bytes of a source, in small pieces."""
+    if isinstance(source, Path):
+        with await asyncio.to_thread(open, source, "rb", buffering=0) as file:
+            while piece := await asyncio.to_thread(file.read, READ_BYTES):
+                yield piece
+    elif isinstance(source, bytes | bytearray | memoryview):
+        yield bytes(source)
+    else:
+        async for each in source:
+            yield each

@@ -1,0 +1,151 @@
+"""Where the files of a server are kept, and the sweeps that remove them with their tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from parley.engine.description import AgentDescription
+from parley.files.disk import DiskObjects
+from parley.files.errors import FilesUnavailable
+from parley.files.file_store import FileStore
+from parley.files.objects import ObjectStore
+from parley.files.records import FileLimits
+from parley.files.sweeper import FileSweeper
+from parley.host.store_urls import sqlite_path
+from parley.model import backoff
+from parley.model.distribution import install_command
+from parley.store.ending import end
+from parley.store.memory import MemoryTaskStore
+from parley.store.protocols.errors import StoreError
+from parley.store.task_store import TaskStore
+
+SWEEP_SECONDS = 60.0
+
+UNKNOWN_AGENT_SECONDS = 24 * 60 * 60
+"""How often to look for the tasks of agents that this server does not have."""
+
+PLACES = "a directory, s3://bucket/prefix, or none"
+
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]*(?:/[\w!.*'()/-]*)?", re.ASCII)
+
+log = logging.getLogger("parley.host")
+
+
+def open_files(
+    files: str | Path | ObjectStore | None, store: str | TaskStore
+) -> ObjectStore | None:
+    """Return the place for files, ``None`` for a server without.
+
+    ``None`` stands for the default: beside the file of a SQLite store, in a temporary directory for
+    ``memory:``, and nowhere for a store that replicas share: they share no disk, as far as is
+    known. Raises ``ValueError``.
+    """
+    if files is None:
+        return _default(store)
+    if not isinstance(files, str | Path):
+        return files
+    if files == "none":
+        return None
+    if not str(files).strip():
+        raise ValueError(f"files is {PLACES}, not an empty text")
+    text = str(files)
+    if _S3.fullmatch(text):
+        if find_spec("obstore") is None:
+            raise ValueError(f"files in S3 need the package obstore: {install_command('s3')}")
+        from parley.files.s3 import S3Objects
+
+        return S3Objects(text)
+    if "://" in text:
+        raise ValueError(f"{text.partition('://')[0]}://... is no place for files; use {PLACES}")
+    return DiskObjects(Path(files))
+
+
+def _default(store: str | TaskStore) -> ObjectStore | None:
+    if isinstance(store, str):
+        path = sqlite_path(store)
+        if path is not None:
+            return DiskObjects(path.with_name(f"{path.name}.files"), is_lazy=True)
+        is_memory = store in ("memory:", "memory://")
+    else:
+        is_memory = isinstance(store, MemoryTaskStore)
+    if not is_memory:
+        return None
+    root = Path(tempfile.gettempdir()) / f"parley-files-{os.getpid()}-{secrets.token_hex(8)}"
+    return DiskObjects(root, is_lazy=True, is_temporary=True)
+
+
+def hosted_files(objects: ObjectStore, store: TaskStore, limits: FileLimits | None) -> FileStore:
+    """Return the files of a host, by the clock of its store, under the key that replicas share."""
+
+    async def secret() -> bytes:
+        try:
+            return await store.secret("signing")
+        except StoreError as error:
+            log.error("files cannot be reached until the store works: %s", error)
+            raise FilesUnavailable(
+                "files cannot be reached now: the task log does not work"
+            ) from error
+
+    return FileStore(objects, limits=limits, clock=store.now, secret=secret)
+
+
+def kept_for(agent: AgentDescription) -> float | None:
+    """Return how many seconds an agent's tasks are kept after their end, ``None`` for ever."""
+    return None if agent.retention is None else agent.retention.total_seconds()
+
+
+class FileSweeps:
+    """Sweeps the files of a host while it runs."""
+
+    def __init__(
+        self, files: FileStore, store: TaskStore, agents: Sequence[AgentDescription]
+    ) -> None:
+        self._files = files
+        self._store = store
+        self._kept = {agent.key: kept_for(agent) for agent in agents}
+        self._sweeper = FileSweeper(
+            files, self._ended, lambda agent: self._kept.get(agent, UNKNOWN_AGENT_SECONDS)
+        )
+        self._running: list[asyncio.Task[None]] = []
+        self._fails = False
+
+    async def start(self) -> None:
+        """Check a place that the operator chose, and begin. Raises ``FilesUnavailable``."""
+        if not getattr(self._files.objects, "is_lazy", False):
+            await self._files.open()
+        self._running = [asyncio.create_task(self._run())]
+
+    async def stop(self) -> None:
+        """End the sweeps, and close the files."""
+        running, self._running = self._running, []
+        await end(running)
+        await self._files.close()
+
+    async def sweep(self) -> int:
+        """Remove the files that nobody can reach any more; return how many they were."""
+        return await self._sweeper.sweep()
+
+    async def _run(self) -> None:
+        while True:
+            # With jitter: replicas do not sweep at the same time.
+            await asyncio.sleep(SWEEP_SECONDS * backoff.uniform(0.8, 1.2))
+            try:
+                await self.sweep()
+                self._fails = False
+            except (FilesUnavailable, StoreError) as error:
+                if not self._fails:
+                    log.error("files are not swept until the store works again: %s", error)
+                self._fails = True
+            except Exception:
+                log.exception("a sweep of the files failed")
+
+    async def _ended(self, task_ids: Sequence[str]) -> Mapping[str, bool]:
+        return {each.task_id: each.ended for each in await self._store.positions(task_ids)}

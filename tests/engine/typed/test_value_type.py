@@ -1,0 +1,276 @@
+"""Types as JSON: what is read, what is refused, and with which words."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
+
+import msgspec
+import pydantic
+import pytest
+
+from parley.engine.typed.mismatch import MAX_VIOLATIONS, Mismatch, UnsupportedType
+from parley.engine.typed.value_type import ValueType
+
+T = TypeVar("T")
+
+
+class Currency(enum.Enum):
+    EUR = "EUR"
+    USD = "USD"
+
+
+@dataclass
+class Stop:
+    city: str
+    nights: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+@dataclass
+class Trip:
+    stops: list[Stop]
+    currency: Currency
+    when: datetime.datetime
+    prices: dict[str, float] = field(default_factory=dict)
+    home: Stop | None = None
+
+
+class Tree(msgspec.Struct):
+    name: str
+    leaves: list[Tree] = []
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag=True):
+    name: str
+
+
+class Camel(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    first_name: str
+
+    def __post_init__(self) -> None:
+        if self.first_name == "Nobody":
+            raise ValueError("nobody is called Nobody")
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Options(TypedDict, total=False):
+    deep: bool
+
+
+class Model(pydantic.BaseModel):
+    amount: int = pydantic.Field(gt=0)
+    stop: Stop
+
+
+class Box(msgspec.Struct, Generic[T]):
+    item: T
+
+
+UserId = NewType("UserId", int)
+
+
+def wrong(kind: Any, data: Any) -> list[tuple[str, str]]:
+    """Return the violations of data that does not fit."""
+    with pytest.raises(Mismatch) as caught:
+        ValueType(kind).read(data)
+    return [(each.field, each.description) for each in caught.value.violations]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "value"),
+    [
+        (int, 3, 3),
+        (int, 3.0, 3),
+        (float, 3, 3.0),
+        (UserId, 7, 7),
+        (str | None, None, None),
+        (Currency, "EUR", Currency.EUR),
+        (Literal["a", 1], 1, 1),
+        (datetime.date, "2026-01-31", datetime.date(2026, 1, 31)),
+        (uuid.UUID, str(uuid.UUID(int=5)), uuid.UUID(int=5)),
+        (decimal.Decimal, "1.50", decimal.Decimal("1.50")),
+        (bytes, "aGk=", b"hi"),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (set[int], [1, 2], {1, 2}),
+        (Point, [1, 2], Point(1, 2)),
+        (Options, {"deep": True, "more": 1}, {"deep": True}),
+        (Cat | Dog, {"type": "Dog", "name": "Rex"}, Dog("Rex")),
+        (Tree, {"name": "a", "leaves": [{"name": "b"}]}, Tree("a", [Tree("b")])),
+        (Camel, {"firstName": "Ada"}, Camel("Ada")),
+        (Box[int], {"item": 3}, Box(3)),
+        (list[Stop], [{"city": "Rome", "nights": 2.0}], [Stop("Rome", 2)]),
+        (Model, {"amount": "3", "stop": {"city": "Rome"}}, Model(amount=3, stop=Stop("Rome"))),
+        (dict[str, Model], {}, {}),
+        (Annotated[int, pydantic.Field(gt=0)], 3, 3),
+        (Annotated[int, msgspec.Meta(gt=0)], 3, 3),
+    ],
+)  # fmt: skip
+def test_json_is_read_into_the_type(kind: Any, data: Any, value: Any) -> None:
+    assert ValueType(kind).read(data) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "violations"),
+    [
+        (
+            Trip,
+            {
+                "stops": [{"city": 1, "nights": 0}, {"nights": 2}, 3],
+                "currency": "GBP",
+                "when": "soon",
+                "prices": {"tea": "dear"},
+                "home": {"city": []},
+            },
+            [
+                ("stops[0].city", "expected text, got a number"),
+                ("stops[0].nights", "expected an integer >= 1"),
+                ("stops[1].city", "required: text"),
+                ("stops[2]", "expected an object, got a number"),
+                ("currency", 'expected one of "EUR", "USD"'),
+                ("when", "expected a date and time such as 2026-01-31T12:00:00Z"),
+                ("prices.tea", "expected a number, got text"),
+                ("home.city", "expected text, got a list"),
+            ],
+        ),
+        (Trip, [], [("$", "expected an object, got a list")]),
+        (Model, {"amount": 0, "stop": {}},
+         [("amount", "Input should be greater than 0"), ("stop.city", "Field required")]),
+        (Box[int], {"item": "x"}, [("item", "expected an integer, got text")]),
+        (Tree, {"name": "a", "leaves": [{}]}, [("leaves[0].name", "required: text")]),
+        (Cat | Dog, {"type": "Dog"}, [("name", "required: text")]),
+        (Camel, {"firstName": "Nobody"}, [("$", "nobody is called Nobody")]),
+        (Camel, {"first_name": "x", "firstName": "a"},
+         [("first_name", "unknown field; the fields are firstName")]),
+        (tuple[int, str], [1, 2], [("[1]", "expected text, got a number")]),
+        (tuple[int, str], [1], [("$", "expected a list of length 2, got 1")]),
+        (int | str, [], [("$", "expected an integer or text, got a list")]),
+        (bool, 1, [("$", "expected true or false, got a number")]),
+        (Literal["only"], "x", [("$", 'expected "only", got text')]),
+        (Annotated[str, msgspec.Meta(pattern="^a$")], "b",
+         [("$", "expected text matching regex '^a$'")]),
+    ],
+)  # fmt: skip
+def test_every_violation_says_where_it_is_and_what_was_expected(
+    kind: Any, data: Any, violations: list[tuple[str, str]]
+) -> None:
+    assert wrong(kind, data) == violations
+
+
+def test_a_pydantic_model_within_a_struct_speaks_for_itself() -> None:
+    class Order(msgspec.Struct):
+        model: Model
+        kind: Literal["a", "b"]
+
+    assert wrong(Order, {"model": {"amount": 0, "stop": {"city": "x"}}, "kind": "c"}) == [
+        ("model.amount", "Input should be greater than 0"),
+        ("kind", 'expected one of "a", "b"'),
+    ]
+    assert ValueType(Order).schema["properties"]["model"]["required"] == ["amount", "stop"]
+    assert "Stop" in ValueType(Order).schema["$defs"]
+
+
+def test_violations_are_bounded() -> None:
+    assert len(wrong(list[int], ["x"] * 10_000)) == MAX_VIOLATIONS
+    assert len(wrong(list[Model], [{}] * 10_000)) == MAX_VIOLATIONS
+
+
+def test_a_schema_stands_alone() -> None:
+    schema = ValueType(Trip).schema
+    assert schema["type"] == "object"
+    assert schema["required"] == ["stops", "currency", "when"]
+    assert schema["$defs"].keys() == {"Stop", "Currency"}
+    assert "$ref" not in ValueType(Tree).schema
+    assert ValueType(Tree).schema["$defs"].keys() == {"Tree"}
+
+
+@pytest.mark.parametrize("kind", [complex, object(), list[complex], Stop | Trip, dict[str, T]])
+def test_a_type_without_a_json_form_is_refused(kind: Any) -> None:
+    if kind == dict[str, T]:
+        assert ValueType(kind).read({"a": 1}) == {"a": 1}  # of any type
+        return
+    with pytest.raises(UnsupportedType, match="use dataclasses, msgspec structs"):
+        ValueType(kind)
+
+
+def test_constraints_of_pydantic_are_not_lost_in_a_struct() -> None:
+    class Order(msgspec.Struct):
+        amount: Annotated[int, pydantic.Field(gt=0)]
+
+    with pytest.raises(UnsupportedType, match=r"use msgspec\.Meta"):
+        ValueType(Order)
+
+    @dataclass
+    class Purchase:
+        amount: Annotated[int, pydantic.Field(gt=0)]
+
+    assert wrong(Purchase, {"amount": 0}) == [("amount", "Input should be greater than 0")]
+
+
+def test_values_share_nothing_with_the_message() -> None:
+    data = {"deep": {"list": [1]}}
+    value = ValueType(dict[str, Any]).read(data)
+    value["deep"]["list"].append(2)
+    assert data == {"deep": {"list": [1]}}
+
+
+def test_nan_is_no_result() -> None:
+    with pytest.raises(Mismatch, match="JSON has no nan"):
+        ValueType(dict[str, Any]).dump({"x": float("nan")})
+    with pytest.raises(Mismatch, match="JSON has no nan"):
+        ValueType(dict[str, Model | float]).dump({"x": float("nan")})
+
+
+def test_a_result_is_checked_not_merely_written() -> None:
+    with pytest.raises(Mismatch, match=r"city: expected text, got a number"):
+        ValueType(Stop).dump(Stop(city=3))  # type: ignore[arg-type]
+    for model in (
+        Model.model_construct(amount=-1, stop=Stop("x")),
+        Model.model_construct(amount="many", stop=Stop("x")),
+    ):
+        with pytest.raises(Mismatch, match="amount"):
+            ValueType(Model).dump(model)
+    assert ValueType(Model).dump(Model(amount=1, stop=Stop("x"))) == {
+        "amount": 1,
+        "stop": {"city": "x", "nights": 1},
+    }
+    assert ValueType(Model).dump({"amount": "1", "stop": {"city": "x"}})["amount"] == 1
+
+
+def test_pydantic_results_are_written_by_alias_and_with_what_is_computed() -> None:
+    class Priced(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="forbid")
+        net: int = pydantic.Field(alias="netPrice")
+
+        @pydantic.computed_field  # type: ignore[prop-decorator]
+        @property
+        def gross(self) -> int:
+            return self.net * 2
+
+    kind = ValueType(Priced)
+    assert kind.dump(Priced(netPrice=2)) == {"netPrice": 2, "gross": 4}
+    assert kind.output_schema["required"] == ["netPrice", "gross"]
+    assert kind.schema["required"] == ["netPrice"]
+
+
+def test_pydantic_is_not_imported_for_other_types() -> None:
+    code = (
+        "import sys, dataclasses; from parley.engine.typed.value_type import ValueType\n"
+        "import parley.agent.agent\n"
+        "@dataclasses.dataclass\nclass A:\n    x: int\n"
+        "ValueType(A).read({'x': 1})\nassert 'pydantic' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,150 @@
+"""What every object store keeps to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from parley.files.disk import DiskObjects
+from parley.files.errors import FilesUnavailable, NoSuchFile
+from parley.files.objects import READ_BYTES, ObjectStore
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_object_is_read_as_it_was_written(objects: ObjectStore) -> None:
+    await objects.put("a/b", b"hello")
+    assert await objects.get("a/b") == b"hello"
+    await objects.put("a/b", bytearray(b"other"))
+    assert await objects.get("a/b") == b"other"
+    assert await objects.get("a/c") is None
+
+
+async def test_an_object_is_created_once(objects: ObjectStore) -> None:
+    assert await objects.create("a/b", b"first")
+    assert not await objects.create("a/b", b"second")
+    assert await objects.get("a/b") == b"first"
+
+
+async def test_of_many_that_create_an_object_one_does(objects: ObjectStore) -> None:
+    made = await asyncio.gather(*(objects.create("a/b", str(n).encode()) for n in range(8)))
+    assert made.count(True) == 1
+    assert await objects.get("a/b") == str(made.index(True)).encode()
+
+
+async def test_a_range_is_read_in_small_pieces(objects: ObjectStore) -> None:
+    data = os.urandom(3 * READ_BYTES)
+    await objects.put("a/b", data)
+    pieces = [piece async for piece in objects.read("a/b", 10, len(data) - 5)]
+    assert b"".join(pieces) == data[10:-5]
+    assert max(map(len, pieces)) <= READ_BYTES
+
+
+async def test_reading_what_is_not_there_or_is_shorter_is_an_error(objects: ObjectStore) -> None:
+    await objects.put("a/b", b"hello")
+    for key, end in (("a/c", 5), ("a/b", 9)):
+        with pytest.raises((NoSuchFile, FilesUnavailable)):
+            _ = [piece async for piece in objects.read(key, 0, end)]
+
+
+async def test_a_folder_is_listed_in_the_order_of_keys_and_in_pages(objects: ObjectStore) -> None:
+    names = ["f/01", "f/02/a", "f/02/b", "f/02-x/c", "f/03", "f-other/1", "g/1"]
+    for name in reversed(names):
+        await objects.put(name, name.encode())
+    listed = await objects.list("f")
+    assert sorted(each.key for each in listed) == sorted(n for n in names if n.startswith("f/"))
+    assert {each.key: each.size for each in listed}["f/02/a"] == 6
+    # What is listed by page has segments of one length, so every store orders it alike.
+    for name in ("n/aa/1", "n/aa/2", "n/bb/1", "n/bb/2"):
+        await objects.put(name, b"")
+    first = await objects.list("n", 3)
+    assert [each.key for each in first] == ["n/aa/1", "n/aa/2", "n/bb/1"]
+    assert [each.key for each in await objects.list("n", 3, "n/aa/2")] == ["n/bb/1", "n/bb/2"]
+    assert await objects.list("nothing") == []
+
+
+async def test_removing_is_idempotent(objects: ObjectStore) -> None:
+    await objects.put("a/b", b"")
+    await objects.delete(["a/b", "a/never"])
+    await objects.delete(["a/b"])
+    await objects.delete([])
+    assert await objects.list("a") == []
+
+
+# -- on disk ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+async def test_the_directory_and_its_files_are_private(tmp_path: Path) -> None:
+    root = tmp_path / "files"
+    root.mkdir(mode=0o755)
+    objects = DiskObjects(root)
+    await objects.open()
+    await objects.put("a/b", b"secret")
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    assert stat.S_IMODE((root / "a" / "b").stat().st_mode) == 0o600
+    assert stat.S_IMODE((root / "a").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("key", ["../x", "a/../b", "/etc/x", "a//b", "", "a/.b", "."])
+async def test_no_key_leads_out_of_the_directory(disk: DiskObjects, key: str) -> None:
+    with pytest.raises(ValueError, match="no key"):
+        await disk.put(key, b"")
+
+
+async def test_a_link_is_not_followed(disk: DiskObjects, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    await disk.put("a/b", b"")
+    (disk.root / "a" / "c").symlink_to(secret)
+    with pytest.raises(FilesUnavailable):
+        await disk.get("a/c")
+    assert [each.key for each in await disk.list("a")] == ["a/b"]
+
+
+async def test_a_place_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "files").write_text("")
+    with pytest.raises(FilesUnavailable, match="not a directory"):
+        await DiskObjects(tmp_path / "files").open()
+
+
+async def test_a_lazy_place_is_made_when_it_is_used(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path / "files", is_lazy=True, is_temporary=True)
+    assert await objects.list("due") == []
+    await objects.close()
+    assert not objects.root.exists()
+    await objects.open()
+    await objects.put("a/b", b"")
+    assert objects.root.exists()
+    await objects.close()
+    assert not objects.root.exists()
+
+
+async def test_what_an_unfinished_writer_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    left = tmp_path / "files" / "tmp" / "left"
+    left.parent.mkdir(parents=True)
+    left.write_text("")
+    await DiskObjects(tmp_path / "files").open()
+    assert left.exists()  # a process may be writing it
+    os.utime(left, (0, 0))
+    await DiskObjects(tmp_path / "files").open()
+    assert not left.exists()
+
+
+async def test_a_full_disk_is_said_and_leaves_nothing(
+    disk: DiskObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(FilesUnavailable, match="the disk is full"):
+        await disk.put("a/b", b"data")
+    monkeypatch.undo()
+    assert await disk.get("a/b") is None
+    assert os.listdir(disk.root / "tmp") == []

@@ -1,0 +1,739 @@
+"""Files over HTTP: uploads that resume, downloads with ranges, and who gets what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import parley
+from parley import Agent, Caller, Settings, Turn
+from parley.model.errors import UnauthenticatedError
+from parley.server.app import App
+from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
+from tests.polling import until
+from tests.server.raw_http import ask, connection
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1024 * 1024
+URI = "urn:parley:file-transfer:v1"
+BOB, EVE = {"Authorization": "bob"}, {"Authorization": "eve"}
+
+
+class Clock:
+    """The time of a store, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def agent_of(name: str = "Clerk") -> Agent:
+    agent = Agent(name)
+
+    @agent.skill
+    async def echo(turn: Turn) -> str:
+        """Echoes."""
+        return turn.text
+
+    return agent
+
+
+def caller(scope: Mapping[str, Any]) -> Caller:
+    name = dict(scope["headers"]).get(b"authorization", b"").decode()
+    if not name:
+        raise UnauthenticatedError("who are you?")
+    return Caller(name, authenticated=True)
+
+
+@asynccontextmanager
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        yield http
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with session() as http:
+        yield http
+
+
+@asynccontextmanager
+async def under_uvicorn(app: Any, engine: str) -> AsyncIterator[str]:
+    """Serve under uvicorn itself, with the parser of its choice."""
+    sock = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, http=engine, lifespan="on", log_config=None, log_level="warning")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    task = asyncio.create_task(server.serve([sock]))
+    try:
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@pytest.fixture(params=["parley", "h11", "httptools"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
+    """A server with files, whoever asks, over each parser of HTTP."""
+    app = parley.asgi(agent_of(), files=tmp_path / "files", drain=0.5)
+    serve = serving(app) if request.param == "parley" else under_uvicorn(app, request.param)
+    async with serve as url:
+        yield url
+
+
+@pytest.fixture
+async def private(tmp_path: Path) -> AsyncIterator[str]:
+    """A server that identifies its callers."""
+    app = parley.asgi(agent_of(), files=tmp_path / "files", caller=caller, drain=0.5)
+    async with serving(app) as url:
+        yield url
+
+
+async def begin(
+    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None, **said: Any
+) -> dict[str, str]:
+    async with http.post(f"{url}/files", json=said, headers=headers) as answer:
+        assert answer.status == 201, await answer.text()
+        begun: dict[str, str] = await answer.json()
+        assert answer.headers["Location"] == begun["uploadUrl"]
+        return begun
+
+
+async def upload(
+    http: aiohttp.ClientSession,
+    url: str,
+    data: bytes,
+    headers: Mapping[str, str] | None = None,
+    **said: Any,
+) -> str:
+    """Upload a file; return its address."""
+    begun = await begin(http, url, headers, size=len(data), **said)
+    async with http.patch(
+        begun["uploadUrl"], data=io.BytesIO(data), headers={"Upload-Offset": "0"}
+    ) as answer:
+        assert answer.status == 204, await answer.text()
+        assert answer.headers["Upload-Complete"] == "?1"
+    return begun["url"]
+
+
+def path_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.path}?{parts.query}"
+
+
+# -- up and down -----------------------------------------------------------------------------------
+
+
+async def test_a_file_goes_up_in_pieces_and_comes_down_whole(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    data = os.urandom(5 * MIB)
+    digest = hashlib.sha256(data).hexdigest()
+    begun = await begin(http, url, filename="a.bin", size=len(data), sha256=digest)
+    at = 0
+    for size in (1_000_000, 3_000_000, len(data) - 4_000_000):
+        async with http.head(begun["uploadUrl"]) as answer:
+            assert answer.status == 200
+            assert answer.headers["Upload-Offset"] == str(at)
+            assert answer.headers["Upload-Complete"] == "?0"
+        headers = {"Upload-Offset": str(at)}
+        async with http.patch(
+            begun["uploadUrl"], data=io.BytesIO(data[at : at + size]), headers=headers
+        ) as answer:
+            assert answer.status == 204, await answer.text()
+        at += size
+        assert answer.headers["Upload-Offset"] == str(at)
+    assert answer.headers["Upload-Complete"] == "?1"
+    async with http.get(begun["url"]) as answer:
+        assert await answer.read() == data
+        assert answer.headers["ETag"] == f'"{digest}"'
+        assert answer.headers["Content-Length"] == str(len(data))
+        assert answer.headers["Accept-Ranges"] == "bytes"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert "sandbox" in answer.headers["Content-Security-Policy"]
+    async with http.head(begun["url"]) as answer:
+        assert answer.headers["Content-Length"] == str(len(data))
+
+
+async def test_a_file_of_unknown_size_ends_when_its_sender_says_so(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for n in range(100):
+            yield b"%03d" % n * 1000
+
+    begun = await begin(http, url)
+    headers = {"Upload-Offset": "0", "Upload-Complete": "?1"}
+    async with http.patch(begun["uploadUrl"], data=pieces(), headers=headers) as answer:
+        assert (answer.status, answer.headers["Upload-Offset"]) == (204, "300000")
+    async with http.get(begun["url"]) as answer:
+        assert await answer.read() == b"".join([b"%03d" % n * 1000 for n in range(100)])
+
+
+async def test_a_broken_upload_goes_on_after_what_is_durable(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    data = os.urandom(6 * MIB)
+    begun = await begin(http, url, size=len(data))
+    async with connection(url) as raw:
+        headers = {"Upload-Offset": "0"}
+        await raw.request(
+            "PATCH", path_of(begun["uploadUrl"]), data[: 5 * MIB], headers, length=len(data)
+        )
+        await until(lambda: _offset(http, begun))
+    # The connection is gone, and the server keeps what it got of the chunk that it was at.
+    await until(lambda: _is_at_least(http, begun, 4 * MIB + 64 * 1024))
+    at = await _offset(http, begun)
+    headers = {"Upload-Offset": str(at)}
+    async with http.patch(
+        begun["uploadUrl"], data=io.BytesIO(data[at:]), headers=headers
+    ) as answer:
+        assert answer.headers["Upload-Complete"] == "?1"
+    async with http.get(begun["url"]) as answer:
+        assert await answer.read() == data
+
+
+async def _offset(http: aiohttp.ClientSession, begun: Mapping[str, str]) -> int:
+    async with http.head(begun["uploadUrl"]) as answer:
+        return int(answer.headers["Upload-Offset"])
+
+
+async def _is_at_least(http: aiohttp.ClientSession, begun: Mapping[str, str], size: int) -> bool:
+    return await _offset(http, begun) >= size
+
+
+async def test_of_two_uploads_at_once_one_is_taken(http: aiohttp.ClientSession, url: str) -> None:
+    begun = await begin(http, url, size=2 * MIB)
+    one, other = b"a" * 2 * MIB, b"b" * 2 * MIB
+
+    async def send(data: bytes) -> int:
+        headers = {"Upload-Offset": "0"}
+        body = io.BytesIO(data)
+        async with http.patch(begun["uploadUrl"], data=body, headers=headers) as answer:
+            return answer.status
+
+    statuses = await asyncio.gather(send(one), send(other), send(one), send(other))
+    assert sorted(statuses) == [204, 409, 409, 409]
+    async with http.get(begun["url"]) as answer:
+        assert await answer.read() in (one, other)
+
+
+async def test_a_repeated_request_is_told_where_the_upload_is(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    begun = await begin(http, url, size=10)
+    for status, offset, complete in ((204, "5", "?0"), (409, "5", "?0")):
+        async with http.patch(
+            begun["uploadUrl"], data=b"hello", headers={"Upload-Offset": "0"}
+        ) as answer:
+            assert answer.status == status
+            assert answer.headers["Upload-Offset"] == offset
+            assert answer.headers["Upload-Complete"] == complete
+    async with http.patch(
+        begun["uploadUrl"], data=b"world", headers={"Upload-Offset": "5"}
+    ) as answer:
+        assert answer.headers["Upload-Complete"] == "?1"
+    async with http.patch(
+        begun["uploadUrl"], data=b"world", headers={"Upload-Offset": "5"}
+    ) as answer:
+        assert (answer.status, answer.headers["Upload-Complete"]) == (409, "?1")
+    async with http.patch(begun["uploadUrl"], headers={"Upload-Offset": "10"}) as answer:
+        assert (answer.status, answer.headers["Upload-Complete"]) == (204, "?1")
+
+
+async def test_bytes_that_are_not_those_announced_are_refused(
+    http: aiohttp.ClientSession, url: str
+) -> None:
+    begun = await begin(http, url, size=5, sha256="0" * 64)
+    headers = {"Upload-Offset": "0"}
+    async with http.patch(begun["uploadUrl"], data=b"hello", headers=headers) as answer:
+        assert answer.status == 422
+        assert "SHA-256" in (await answer.json())["error"]
+    async with http.head(begun["uploadUrl"]) as answer:
+        assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    "offset", ["", "-1", "1", "9", "99999999999999999999", "0x0", "+0", "0 0", "1e3"]
+)
+async def test_a_wrong_offset_is_refused_and_changes_nothing(
+    http: aiohttp.ClientSession, url: str, offset: str
+) -> None:
+    begun = await begin(http, url, size=5)
+    headers = {"Upload-Offset": offset} if offset else {}
+    async with http.patch(begun["uploadUrl"], data=b"hello", headers=headers) as answer:
+        assert answer.status in (400, 409)
+        assert "Upload-Offset" in (await answer.json())["error"]
+    assert await _offset(http, begun) == 0
+
+
+@pytest.mark.parametrize("size", [5, None])
+async def test_more_bytes_than_announced_or_allowed_are_refused(
+    http: aiohttp.ClientSession, tmp_path: Path, size: int | None
+) -> None:
+    settings = Settings(max_file_bytes=5, max_upload_bytes=100)
+    async with serving(parley.asgi(agent_of(), files=tmp_path, settings=settings)) as url:
+        begun = await begin(http, url, **({} if size is None else {"size": size}))
+
+        async def chunked() -> AsyncIterator[bytes]:
+            yield b"123"
+            yield b"456"
+
+        for data in (b"123456", chunked()):
+            headers = {"Upload-Offset": "0"}
+            async with http.patch(begun["uploadUrl"], data=data, headers=headers) as answer:
+                assert answer.status == 413
+                assert "5 bytes" in (await answer.json())["error"]
+        async with http.post(f"{url}/files", json={"size": 6}) as answer:
+            assert answer.status == 413
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 201),
+        (b"{}", 201),
+        (b'{"size": -1}', 400),
+        (b'{"size": 1.5}', 400),
+        (b'{"size": "1"}', 400),
+        (b'{"size": 1e30}', 400),
+        (b'{"filename": 1}', 400),
+        (b'{"filename": "a\\nb"}', 400),
+        (b'{"filename": "../../etc/passwd"}', 201),
+        (b'{"mediaType": "text/html\\r\\nX: y"}', 400),
+        (b'{"sha256": "x"}', 400),
+        (b"[]", 400),
+        (b"{", 400),
+        (b"\xff", 400),
+        (b'{"filename": "' + b"x" * 20_000 + b'"}', 413),
+    ],
+)
+async def test_only_what_a_file_can_be_is_announced(
+    http: aiohttp.ClientSession, private: str, body: bytes, status: int
+) -> None:
+    headers = {"Content-Type": "application/json", **BOB}
+    async with http.post(f"{private}/files", data=body, headers=headers) as answer:
+        assert answer.status == status
+        if status == 400:
+            assert (await answer.json())["error"]
+
+
+async def test_an_announcement_says_that_it_is_json(
+    http: aiohttp.ClientSession, private: str
+) -> None:
+    async with http.post(f"{private}/files", data=b"{}", headers=BOB) as answer:
+        assert answer.status == 415
+
+
+# -- ranges ----------------------------------------------------------------------------------------
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.mark.parametrize(
+    ("asked", "start", "end"),
+    [
+        ("bytes=0-0", 0, 1),
+        ("bytes=10-19", 10, 20),
+        ("bytes=100-", 100, None),
+        ("bytes=-5", -5, None),
+        ("bytes=-999999", 0, None),
+        ("bytes=5-999999", 5, None),
+    ],
+)
+async def test_a_range_is_sent(
+    http: aiohttp.ClientSession, url: str, asked: str, start: int, end: int | None
+) -> None:
+    address = await upload(http, url, DATA)
+    async with http.get(address, headers={"Range": asked}) as answer:
+        wanted = DATA[start:end]
+        assert (answer.status, await answer.read()) == (206, wanted)
+        first = start % len(DATA)
+        named = f"bytes {first}-{first + len(wanted) - 1}/{len(DATA)}"
+        assert answer.headers["Content-Range"] == named
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "bytes=0-1,5-6",
+        "bytes=",
+        "bytes=-",
+        "bytes=5-2",
+        "items=0-1",
+        "bytes=a-b",
+        "0-1",
+        "x" * 4000,
+    ],
+)
+async def test_what_is_no_single_range_gets_the_whole(
+    http: aiohttp.ClientSession, private: str, asked: str
+) -> None:
+    address = await upload(http, private, DATA, BOB)
+    async with http.get(address, headers={"Range": asked}) as answer:
+        assert (answer.status, await answer.read()) == (200, DATA)
+
+
+@pytest.mark.parametrize("asked", ["bytes=10240-", "bytes=99999-999999", "bytes=-0"])
+async def test_a_range_behind_the_end_is_refused(
+    http: aiohttp.ClientSession, private: str, asked: str
+) -> None:
+    address = await upload(http, private, DATA, BOB)
+    async with http.get(address, headers={"Range": asked}) as answer:
+        assert answer.status == 416
+        assert answer.headers["Content-Range"] == f"bytes */{len(DATA)}"
+
+
+async def test_conditions_of_http_hold(http: aiohttp.ClientSession, private: str) -> None:
+    address = await upload(http, private, DATA, BOB)
+    etag = f'"{hashlib.sha256(DATA).hexdigest()}"'
+    for headers, status, size in (
+        ({"If-None-Match": etag}, 304, 0),
+        ({"If-None-Match": f'"other", W/{etag}'}, 304, 0),
+        ({"If-None-Match": "*"}, 304, 0),
+        ({"If-None-Match": '"other"'}, 200, len(DATA)),
+        ({"If-Match": '"other"'}, 412, None),
+        ({"If-Match": etag}, 200, len(DATA)),
+        ({"If-Range": etag, "Range": "bytes=0-9"}, 206, 10),
+        ({"If-Range": '"other"', "Range": "bytes=0-9"}, 200, len(DATA)),
+        ({"If-Range": "Wed, 21 Oct 2015 07:28:00 GMT", "Range": "bytes=0-9"}, 200, len(DATA)),
+    ):
+        async with http.get(address, headers=headers) as answer:
+            assert answer.status == status, headers
+            if size is not None:
+                assert len(await answer.read()) == size
+
+
+# -- who gets what ---------------------------------------------------------------------------------
+
+
+async def test_the_owner_and_whoever_has_the_signed_address_get_a_file(
+    http: aiohttp.ClientSession, private: str
+) -> None:
+    address = await upload(http, private, b"secret", BOB)
+    plain = address.partition("?")[0]
+    for url, headers, status in (
+        (address, {}, 200),
+        (address, EVE, 200),
+        (plain, BOB, 200),
+        (plain, EVE, 404),
+        (plain, {}, 401),
+        (f"{plain}?signature=x", EVE, 404),
+        (f"{plain}?signature=x", BOB, 200),
+        (f"{private}/files/{'0' * 48}", BOB, 404),
+        (f"{private}/files/{'0' * 48}", EVE, 404),
+    ):
+        async with http.get(url, headers=headers) as answer:
+            assert answer.status == status, (url, headers)
+            texts = await answer.text()
+            if status == 404:
+                assert texts == '{"error":"there is no such file here, or it is not yours"}'
+
+
+async def test_a_signature_is_for_its_own_file_and_purpose(
+    http: aiohttp.ClientSession, private: str
+) -> None:
+    one = await begin(http, private, BOB, size=5)
+    other = await upload(http, private, b"other", BOB)
+    mine = one["uploadUrl"].partition("?")[2]
+    theirs = other.partition("?")[2]
+    for method, url in (
+        ("GET", f"{other.partition('?')[0]}?{mine}"),
+        ("HEAD", f"{one['uploadUrl'].partition('?')[0]}?{theirs}"),
+        ("PATCH", f"{one['uploadUrl'].partition('?')[0]}?{theirs}"),
+        ("PATCH", f"{other.partition('?')[0]}/upload?{mine}"),
+        ("PATCH", one["uploadUrl"].partition("?")[0]),
+    ):
+        headers = {"Upload-Offset": "0", **EVE}
+        async with http.request(method, url, headers=headers) as answer:
+            assert answer.status == 404, (method, url)
+
+
+async def test_signed_addresses_expire_and_the_owner_keeps_the_file(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    clock = Clock()
+    store = MemoryTaskStore(clock=clock)
+    app = parley.asgi(agent_of(), store=store, files=tmp_path, caller=caller)
+    async with serving(app) as url:
+        address = await upload(http, url, b"secret", BOB)
+        begun = await begin(http, url, BOB, size=5)
+        clock.now += 24 * 3600 * 1000 + 1000
+        for headers, status in (({}, 401), (EVE, 404), (BOB, 200)):
+            async with http.get(address, headers=headers) as answer:
+                assert answer.status == status
+        async with http.head(begun["uploadUrl"]) as answer:
+            assert answer.status == 404
+
+
+async def test_a_file_of_one_agent_or_tenant_is_not_at_another(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    agents = {"/one": agent_of("One"), "/two": agent_of("Two")}
+    tenants = {"acme": agent_of("Acme")}
+    app = parley.asgi(agents, tenants=tenants, files=tmp_path, caller=caller)
+    async with serving(app) as url:
+        for base in ("/one", "/two", "/acme", "/one/free", "/a2a/one"):
+            address = await upload(http, url + base, b"secret", BOB)
+            assert address.startswith(f"{url}{base}/files/"), address
+            plain = address.partition("?")[0]
+            async with http.get(plain, headers=BOB) as answer:
+                assert (answer.status, await answer.read()) == (200, b"secret")
+            async with http.get(address) as answer:
+                assert answer.status == 200
+            for other in ("/one", "/two", "/acme", "/one/free"):
+                same = other == base or {base, other} == {"/one", "/a2a/one"}
+                elsewhere = plain.replace(base, other, 1)
+                async with http.get(elsewhere, headers=BOB) as answer:
+                    assert answer.status == (200 if same else 404), (base, other)
+
+
+async def test_an_upload_is_announced_by_who_may(http: aiohttp.ClientSession, private: str) -> None:
+    async with http.post(f"{private}/files", json={}) as answer:
+        assert answer.status == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert (await answer.json())["error"] == "who are you?"
+
+
+async def test_a_caller_has_so_many_files_that_no_message_names(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    settings = Settings(max_uploads=2)
+    app = parley.asgi(agent_of(), files=tmp_path, caller=caller, settings=settings)
+    async with serving(app) as url:
+        addresses = [await upload(http, url, b"x", BOB) for _ in range(2)]
+        async with http.post(f"{url}/files", json={}, headers=BOB) as answer:
+            assert answer.status == 429
+            assert answer.headers["Retry-After"]
+        await begin(http, url, EVE)
+        async with parley.connect(url, headers=BOB) as remote:
+            await remote.send(parley.Part(url=addresses[0]))
+        await begin(http, url, BOB)
+
+
+# -- what browsers are told ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("filename", "media_type", "shown"),
+    [
+        ("a.png", "image/png", 'inline; filename="a.png"'),
+        ("a.html", "text/html", 'attachment; filename="a.html"'),
+        ("a.svg", "image/svg+xml", 'attachment; filename="a.svg"'),
+        ("a.xml", "text/xml", 'attachment; filename="a.xml"'),
+        ("", "", "attachment"),
+        (
+            'a"b\\c.png',
+            "image/png",
+            "inline; filename=\"a_b_c.png\"; filename*=UTF-8''a%22b%5Cc.png",
+        ),
+        ("ü/../x", "", "attachment; filename=\"__.._x\"; filename*=UTF-8''%C3%BC%2F..%2Fx"),
+        ("a;b%41.png", "", "attachment; filename=\"a_b_41.png\"; filename*=UTF-8''a%3Bb%2541.png"),
+    ],
+)
+async def test_a_filename_cannot_break_out_of_its_header(
+    http: aiohttp.ClientSession, private: str, filename: str, media_type: str, shown: str
+) -> None:
+    address = await upload(http, private, b"x", BOB, filename=filename, mediaType=media_type)
+    async with http.get(address) as answer:
+        assert answer.headers["Content-Disposition"] == shown
+        assert answer.headers["Content-Type"] == (media_type or "application/octet-stream")
+
+
+async def test_pages_of_other_origins_may_transfer_files(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    settings = Settings(cors_origins=("https://app.example",))
+    async with serving(parley.asgi(agent_of(), files=tmp_path, settings=settings)) as url:
+        begun = await begin(http, url, size=1)
+        asked = {
+            "Origin": "https://app.example",
+            "Access-Control-Request-Method": "PATCH",
+            "Access-Control-Request-Headers": "upload-offset",
+        }
+        async with http.options(begun["uploadUrl"], headers=asked) as answer:
+            assert answer.status == 200
+            assert "PATCH" in answer.headers["Access-Control-Allow-Methods"]
+        headers = {"Origin": "https://app.example"}
+        async with http.head(begun["uploadUrl"], headers=headers) as answer:
+            assert "Upload-Offset" in answer.headers["Access-Control-Expose-Headers"]
+
+
+async def test_other_verbs_and_paths_are_refused(http: aiohttp.ClientSession, private: str) -> None:
+    address = await upload(http, private, b"x", BOB)
+    for method, url, allow in (
+        ("GET", f"{private}/files", "POST"),
+        ("DELETE", address, "GET, HEAD"),
+        ("PUT", address, "GET, HEAD"),
+        ("POST", address.replace("?", "/upload?"), "PATCH, HEAD"),
+    ):
+        async with http.request(method, url, headers=BOB) as answer:
+            assert (answer.status, answer.headers["Allow"]) == (405, allow)
+    for path in (
+        "/files/../../etc/passwd",
+        "/files/%2e%2e%2f%2e%2e%2fmanifest",
+        "/files/a/b/c",
+        "/files//upload",
+        f"/files/{'0' * 48}/other",
+        "/files/" + "x" * 9000,
+    ):
+        answer = await ask(private, "GET", path, headers=BOB)
+        assert answer.status in (404, 405, 414), path
+
+
+async def test_huge_headers_are_refused(private: str) -> None:
+    headers = {"Range": "bytes=" + "0-0," * 30_000, **BOB}
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        answer = await ask(private, "GET", f"/files/{'0' * 48}", headers=headers)
+        assert answer.status == 431
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+async def test_the_card_says_where_files_go(http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    agents = {"/one": agent_of("One")}
+    tenants = {"acme": agent_of("Acme")}
+    settings = Settings(max_file_bytes=7, max_upload_bytes=9, inline_file_bytes=3)
+    app = parley.asgi(agents, tenants=tenants, files=tmp_path, settings=settings)
+    async with serving(app) as url:
+        for base in ("/one", "/acme"):
+            async with http.get(f"{url}{base}/.well-known/agent-card.json") as answer:
+                card = await answer.json()
+            params = [
+                each["params"] for each in card["capabilities"]["extensions"] if each["uri"] == URI
+            ]
+            assert params == [{"uploadUrl": f"{url}{base}/files", "maxBytes": 7, "inlineBytes": 3}]
+            await begin(http, params[0]["uploadUrl"].removesuffix("/files"), size=5)
+
+
+async def test_a_mounted_app_has_its_files_below_its_mount(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    app = parley.asgi(agent_of(), files=tmp_path)
+    outer = Starlette(routes=[Mount("/agents/clerk", app)], lifespan=app.lifespan)
+    async with serving(outer) as url:
+        address = await upload(http, f"{url}/agents/clerk", b"hello")
+        assert address.startswith(f"{url}/agents/clerk/files/")
+        async with http.get(address) as answer:
+            assert await answer.read() == b"hello"
+
+
+async def test_a_server_without_files_declares_and_serves_none(http: aiohttp.ClientSession) -> None:
+    async with serving(parley.asgi(agent_of(), files="none")) as url:
+        async with http.get(f"{url}/.well-known/agent-card.json") as answer:
+            assert URI not in await answer.text()
+        async with http.post(f"{url}/files", json={}) as answer:
+            assert answer.status == 404
+        async with http.get(f"{url}/openapi.json") as answer:
+            assert "/files" not in (await answer.json())["paths"]
+
+
+async def test_uploads_share_the_room_that_a_server_has_for_requests(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """Without room for whole chunks, what a server holds of an upload is written early."""
+    settings = Settings(max_body_bytes=64 * 1024, max_body_bytes_held=2 * MIB, address_share=1.0)
+    app = parley.asgi(agent_of(), files=tmp_path, settings=settings)
+    peak = 0
+    reserve = app.request_bytes.reserve
+
+    def measured(address: str, size: int) -> None:
+        nonlocal peak
+        reserve(address, size)
+        peak = max(peak, app.request_bytes.total)
+
+    app.request_bytes.reserve = measured  # type: ignore[method-assign]
+    async with serving(app) as url:
+        data = [os.urandom(3 * MIB) for _ in range(4)]
+        addresses = await asyncio.gather(*(_insist(http, url, each) for each in data))
+        for address, each in zip(addresses, data, strict=True):
+            async with http.get(address) as answer:
+                assert await answer.read() == each
+    assert peak <= 2 * MIB
+    assert app.request_bytes.total == 0
+
+
+async def _insist(http: aiohttp.ClientSession, url: str, data: bytes) -> str:
+    """Upload a file, and go on as long as the server has no room."""
+    begun = await begin(http, url, size=len(data))
+    while (at := await _offset(http, begun)) < len(data):
+        with contextlib.suppress(aiohttp.ClientError):
+            headers = {"Upload-Offset": str(at)}
+            async with http.patch(
+                begun["uploadUrl"], data=io.BytesIO(data[at:]), headers=headers
+            ) as answer:
+                assert answer.status in (204, 503)
+    return begun["url"]
+
+
+async def test_transfers_are_bounded(tmp_path: Path) -> None:
+    settings = Settings(max_file_transfers=1)
+    app = parley.asgi(agent_of(), files=tmp_path, settings=settings)
+    async with serving(app) as url, session() as http:
+        begun = await begin(http, url, size=10)
+        async with connection(url) as raw:
+            headers = {"Upload-Offset": "0"}
+            await raw.request("PATCH", path_of(begun["uploadUrl"]), b"12345", headers, length=10)
+            other = await begin(http, url, size=1)
+
+            async def is_refused() -> bool:
+                async with http.patch(
+                    other["uploadUrl"], data=b"", headers={"Upload-Offset": "0"}
+                ) as answer:
+                    return answer.status == 503 and bool(answer.headers["Retry-After"])
+
+            await until(is_refused)
+
+
+async def test_a_server_that_drains_tells_where_an_upload_goes_on(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    app = parley.asgi(agent_of(), files=tmp_path, drain=1.0)
+    async with serving(app) as url:
+        begun = await begin(http, url, size=3 * MIB)
+        async with connection(url) as raw:
+            headers = {"Upload-Offset": "0"}
+            path = path_of(begun["uploadUrl"])
+            await raw.request("PATCH", path, b"x" * MIB, headers, length=3 * MIB)
+            await until(lambda: app.request_bytes.total >= MIB)
+            app.lifecycle.drain()
+            await raw.write(b"x" * 1000)
+            answer = await raw.response()
+            assert answer.status == 503
+            assert int(answer.headers["upload-offset"]) >= MIB
+
+
+async def test_a_download_whose_client_leaves_is_not_read_on(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    app: App = parley.asgi(agent_of(), files=tmp_path)
+    async with serving(app) as url:
+        address = await upload(http, url, os.urandom(16 * MIB))
+        transfers = app._routes._transfers
+        async with connection(url) as raw:
+            await raw.request("GET", path_of(address))
+            await raw.head()
+            assert transfers._taken == 1
+        await until(lambda: transfers._taken == 0)
