@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from inspect import Parameter, signature
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from parley.agent.agent import Agent
@@ -26,6 +28,7 @@ from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
+from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
 from parley.store.task_store import TaskStore
 from parley.testing.clock import Clock
@@ -313,6 +316,14 @@ class TestedAgent(RemoteAgent):
             await self._world.close()
 
 
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in signature(connect_to).parameters.items()
+    if parameter.default is not Parameter.empty
+}
+"""The options of connections that a test says nothing about."""
+
+
 class _Connection(Connection):
     """A connection to the agent under test."""
 
@@ -326,16 +337,7 @@ class _Connection(Connection):
         self._options = options
         self._resolved: ResolvedCard | None = None
         self.http = _Transport(world.sites, caller=caller, is_closed_with=True)
-        super().__init__(
-            address,
-            http=self.http,
-            path="",
-            api_key=None,
-            stream_idle_timeout=None,
-            insecure=False,
-            trust_origins=(),
-            **options,
-        )
+        super().__init__(address, **{**_DEFAULTS, **options, "http": self.http})
 
     def for_caller(self, caller: str | Caller) -> TestedAgent:
         """Return a client of the same agent for another caller."""
@@ -352,6 +354,10 @@ class _Connection(Connection):
         made._world, made._connection, made._address = self._world, self, self._address
         self._world.clients.append(made)
         return made
+
+
+_OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
+"""What of the options of the agent under test is not for remote ones."""
 
 
 class Client:
@@ -385,7 +391,7 @@ class Client:
             raise RuntimeError("this agent is under test already; make another client of it")
         world = self._world = _World(self._start)
         try:
-            shared = {**self._deployment, "identify": None, "settings": None}
+            shared = {**self._deployment, **_OF_REMOTES}
             for address, remote in self._remotes.items():
                 await world.deploy(remote, address, store="memory:", **shared)
             await world.deploy(self._agent, ADDRESS, store=self._store, **self._deployment)
@@ -416,6 +422,8 @@ def client(
     settings: Settings | None = None,
     retry_policy: RetryPolicy | None = None,
     allow_private_webhooks: bool = False,
+    files: str | Path | None = None,
+    middleware: Iterable[AnyMiddleware] = (),
     headers: Mapping[str, str] | None = None,
     bearer: str | None = None,
     binding: str | Sequence[str] = (),
@@ -439,7 +447,8 @@ def client(
     ``remote.as_caller("bob")`` too. ``identify`` is a function that finds the caller, as
     ``parley.asgi(caller=...)`` takes it, for tests of that function with ``headers`` or ``bearer``.
     ``start`` is the time at which the test begins, by default now. ``settings`` are those of the
-    server, ``retry_policy`` is that of webhooks; the other options are those of ``parley.connect``.
+    server, ``retry_policy`` is that of webhooks. ``files`` and ``middleware`` are as in
+    ``parley.asgi``; the other options are those of ``parley.connect``.
 
     Use it on one event loop. Raises ``ValueError`` for what does not fit together.
     """
@@ -472,6 +481,8 @@ def client(
             "authenticates": caller is not None,
             "retry_policy": retry_policy,
             "private_webhooks": allow_private_webhooks,
+            "files": files,
+            "middleware": tuple(middleware),
         },
     )
 

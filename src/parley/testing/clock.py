@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 BACKGROUND = (
     "parley.engine.maintenance",
+    "parley.engine.alarm",
     "parley.engine.loop_watchdog",
+    "parley.host.",
     "parley.server.",
     "parley.store.",
 )
