@@ -13,7 +13,7 @@ import parley
 from parley import Agent, Message, Task, Turn
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import CardNotFound
-from parley.host.lifespan import LifespanFailed
+from parley.host.lifespan import AppNotStarted
 from parley.testing import completed, working
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +121,7 @@ async def test_an_app_that_does_not_start_says_why() -> None:
         raise RuntimeError("no database")
         yield
 
-    with pytest.raises(LifespanFailed, match="no database"):
+    with pytest.raises(AppNotStarted, match="no database"):
         await parley.connect(FastAPI(lifespan=lifespan))
 
 

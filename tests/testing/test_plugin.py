@@ -86,7 +86,7 @@ def anyio_backend():
 
 
 def test_with_anyio_what_a_test_leaves_open_is_closed(tmp_path: Path) -> None:
-    done = run(tmp_path, AGENT + ANYIO + TESTS)
+    done = run(tmp_path, AGENT + ANYIO + TESTS, "-p", "no:asyncio")
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
 
@@ -104,7 +104,7 @@ def test_with_pytest_asyncio_too(tmp_path: Path, mode: str) -> None:
 
 
 def test_failed_comparisons_print_the_difference(tmp_path: Path) -> None:
-    done = run(tmp_path, AGENT + ANYIO + FAILING)
+    done = run(tmp_path, AGENT + ANYIO + FAILING, "-p", "no:asyncio")
     assert done.returncode == 1
     for line in (
         "the events are those expected",

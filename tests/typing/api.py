@@ -23,6 +23,9 @@ from parley import (
     Turn,
     TurnFile,
 )
+from parley.client import SyncRemoteAgent
+from parley.server.app import App
+from parley.testing import ScriptedAgent, TestedAgent, assert_events, client, completed, submitted
 
 
 @dataclass
@@ -204,3 +207,22 @@ def call_without_await() -> None:
                 assert_type(chunk, bytes)
         for event in remote.stream("Hello"):
             print(event)
+
+
+async def testing_an_agent(app: App) -> None:
+    async with parley.connect(agent) as local:
+        assert_type(local, parley.RemoteAgent)
+    async with parley.connect(app, path="/typed", bearer="token") as mounted:
+        assert_type(mounted, parley.RemoteAgent)
+    async with parley.connect("https://example.com", binding="HTTP+JSON") as remote:
+        assert_type(remote, parley.RemoteAgent)
+    parley.connect(3)  # type: ignore[arg-type]
+    parley.connect(agent, colour="red")  # type: ignore[call-arg]
+    with parley.connect_sync(agent) as blocking:
+        assert_type(blocking, SyncRemoteAgent)
+    rates = ScriptedAgent("Rates").on("convert", reply="97.20").on("fail").fails("No.")
+    assert_type(rates, ScriptedAgent)
+    async with client(agent, remotes={"https://rates.example": rates}) as tested:
+        assert_type(tested, TestedAgent)
+        assert_type(tested.as_caller("bob"), TestedAgent)
+        assert_events(tested.webhooks, [submitted(), ..., completed("97.20")])

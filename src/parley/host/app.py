@@ -96,17 +96,22 @@ def asgi(
         role=role,
         url=url,
         files=open_files(files, store),
-        file_limits=FileLimits(
-            file_bytes=settings.max_file_bytes,
-            uploads=settings.max_uploads,
-            upload_bytes=settings.max_upload_bytes,
-            upload_timeout=settings.upload_timeout,
-            link_timeout=settings.file_link_timeout,
-        ),
-        inline_file_bytes=settings.inline_file_bytes,
+        **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
+
+
+def file_options(settings: Settings) -> dict[str, Any]:
+    """Return the options of a host that the settings of its server say."""
+    limits = FileLimits(
+        file_bytes=settings.max_file_bytes,
+        uploads=settings.max_uploads,
+        upload_bytes=settings.max_upload_bytes,
+        upload_timeout=settings.upload_timeout,
+        link_timeout=settings.file_link_timeout,
+    )
+    return {"file_limits": limits, "inline_file_bytes": settings.inline_file_bytes}
 
 
 def app_of(

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Scope
 from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
 from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Timeout, Unreachable
 from parley.client.origin import PORTS
-from parley.host.lifespan import Lifespan, join
+from parley.host.lifespan import AppLifespan, join
 from parley.model.distribution import VERSION
 from parley.store.ending import end
 
@@ -45,7 +45,7 @@ class Site:
         self.app = app
         self.context = context or copy_context().copy
         self._starts = starts
-        self._lifespan: Lifespan | None = None
+        self._lifespan: AppLifespan | None = None
 
     @property
     def state(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class Site:
         return {} if self._lifespan is None else dict(self._lifespan.state)
 
     async def start(self) -> None:
-        """Start the app unless it runs. Raises ``LifespanFailed``, to further requests too."""
+        """Start the app unless it runs. Raises ``AppNotStarted``, to further requests too."""
         if self._lifespan is None and self._starts:
             self._lifespan = join(self.app, self.context)
         if self._lifespan is not None:

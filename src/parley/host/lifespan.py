@@ -17,11 +17,11 @@ from parley.store.ending import end
 log = logging.getLogger("parley.host")
 
 
-class LifespanFailed(ClientError):
+class AppNotStarted(ClientError):
     """The app could not be started, or did not stop as it should. The message is the app's own."""
 
 
-class Lifespan:
+class AppLifespan:
     """The life of an app on one event loop: it runs until the last of its users has left."""
 
     def __init__(self, app: ASGIApp, context: Callable[[], Context], key: tuple[int, int]) -> None:
@@ -39,13 +39,13 @@ class Lifespan:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the app, once. Raises ``LifespanFailed``, and again for everybody who asks."""
+        """Start the app, once. Raises ``AppNotStarted``, and again for everybody who asks."""
         if self._starting is None:
             self._starting = self._spawn(self._start())
         await asyncio.shield(self._starting)
 
     async def leave(self) -> None:
-        """Stop the app if this was its last user. Raises ``LifespanFailed``."""
+        """Stop the app if this was its last user. Raises ``AppNotStarted``."""
         self.users -= 1
         if self.users:
             return
@@ -88,14 +88,14 @@ class Lifespan:
         elif name == "lifespan.shutdown.complete":
             self._stopped.set_result(None)
         else:
-            failed = LifespanFailed(message.get("message") or "the app failed without a reason")
+            failed = AppNotStarted(message.get("message") or "the app failed without a reason")
             (self._stopped if self._started.done() else self._started).set_exception(failed)
 
 
-_running: dict[tuple[int, int], Lifespan] = {}
+_running: dict[tuple[int, int], AppLifespan] = {}
 
 
-def join(app: ASGIApp, context: Callable[[], Context]) -> Lifespan | None:
+def join(app: ASGIApp, context: Callable[[], Context]) -> AppLifespan | None:
     """Return the life of an app on this loop, with one more user.
 
     ``None`` for an app of agents that somebody else has started. Whether another kind of app runs
@@ -106,6 +106,6 @@ def join(app: ASGIApp, context: Callable[[], Context]) -> Lifespan | None:
     if lifespan is None:
         if isinstance(app, App) and app.lifecycle.started:
             return None
-        lifespan = _running[key] = Lifespan(app, context, key)
+        lifespan = _running[key] = AppLifespan(app, context, key)
     lifespan.users += 1
     return lifespan

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.testing.assertions import assert_events
-    from parley.testing.client import Client, TestedAgent, TestTime, client
+    from parley.testing.client import Client, TestedAgent, client
     from parley.testing.matchers import (
         Matcher,
         anything,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         submitted,
         working,
     )
+    from parley.testing.moved_time import TestTime
     from parley.testing.scripted import Received, ScriptedAgent
     from parley.testing.webhooks import Deliveries, Delivery
 
@@ -46,7 +47,7 @@ _HOMES = {
     "Matcher": "parley.testing.matchers",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
-    "TestTime": "parley.testing.client",
+    "TestTime": "parley.testing.moved_time",
     "TestedAgent": "parley.testing.client",
     "anything": "parley.testing.matchers",
     "artifact": "parley.testing.matchers",

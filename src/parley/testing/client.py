@@ -2,231 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
-from itertools import count
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 from parley.agent.agent import Agent
-from parley.client.bindings.http import redacted
+from parley.client.bindings.http import HttpTransport
 from parley.client.card.resolver import CardResolver, ResolvedCard
 from parley.client.connection import Connection
 from parley.client.connection import connect as connect_to
-from parley.client.errors import ClientError, Disconnected
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
+from parley.host.complete import complete
 from parley.host.connecting import ADDRESS, refuse_for_local
 from parley.host.host import Identify
-from parley.host.in_process import InProcessExchange, InProcessTransport, Site
 from parley.model.cards import AgentExtension
 from parley.model.extensions import Extension
 from parley.model.service import Caller
 from parley.push.delivery import RetryPolicy
+from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
-from parley.testing.clock import Clock
-from parley.testing.deployment import CALLER, Deployment
-from parley.testing.loop import SimulatedLoop
-from parley.testing.processes import PROCESS
+from parley.store.task_store import TaskStore
+from parley.testing.moved_time import TestTime
 from parley.testing.webhooks import WEBHOOK, Deliveries
+from parley.testing.world import World, WorldTransport
 
 RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 """How often the client of a test tries again: quickly, as its pauses are real."""
-
-EXACT_STEPS = 1000
-"""How many moments of one move of time are told apart, however close they are."""
-
-STEPS = 500
-"""The parts of a move of time that are told apart after that."""
-
-
-class TestTime:
-    """The time of everything under test. It flows as real time does, and ``advance`` moves it.
-
-    Everything that the agents wait for by time is moved: ``asyncio.sleep`` and timeouts in their
-    functions, deadlines, sleeping turns, retention, the backoff of webhooks. ``time.time()`` and
-    ``datetime.now()`` are not: a function that asks them gets the machine's time.
-    """
-
-    __test__ = False  # no test class, for pytest
-
-    def __init__(self, clock: Clock, simulated: SimulatedLoop) -> None:
-        self._clock = clock
-        self._simulated = simulated
-        self._moving = asyncio.Lock()
-        self._deployments: list[Deployment] = []
-
-    @property
-    def now(self) -> datetime:
-        """The time by the stores' clock, in UTC."""
-        return self._clock.now()
-
-    def watch(self, deployment: Deployment) -> None:
-        """Move the time of an agent too."""
-        self._deployments.append(deployment)
-
-    async def advance(self, span: timedelta | float) -> None:
-        """Move the time by a span (seconds, if it is a number), and wait until all has settled.
-
-        What becomes due happens in the order in which it would have, each at its own time: a
-        function that sleeps a day five times wakes five times. After a thousand moments of one
-        move, spans below a 500th of it are not told apart any more.
-        Raises ``ValueError`` for a span that is negative.
-        """
-        seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
-        if seconds < 0:
-            raise ValueError(f"time goes forward: advance by 0 or more, not {span}")
-        self.refuse_inside("advance")
-        clock = self._clock
-        async with self._moving:
-            await self._settle()
-            end = clock.time() + seconds
-            for number in count():
-                left = end - clock.time()
-                if left <= 0:
-                    break
-                due = await self._next(0.0 if number < EXACT_STEPS else seconds / STEPS, end)
-                clock.move(max(0.0, due - clock.time()))
-                await self._settle()
-                await self._wake()
-            await self._wake()
-
-    async def advance_to(self, moment: datetime) -> None:
-        """Move the time to a moment. Raises ``ValueError`` for one in the past."""
-        if moment.tzinfo is None:
-            raise ValueError("a moment has a time zone: datetime(2026, 1, 1, tzinfo=UTC)")
-        left = moment - self.now
-        if left < timedelta(0):
-            raise ValueError(f"time goes forward: it is {self.now.astimezone(UTC)} already")
-        await self.advance(left)
-
-    async def settle(self) -> None:
-        """Wait until everything has settled, without moving the time."""
-        self.refuse_inside("settle")
-        async with self._moving:
-            await self._settle()
-
-    async def _next(self, span: float, end: float) -> float:
-        """Return the time of what is due next: a timer, a sleeping task, or the end of the move."""
-        wakes = [await deployment.next_wake() for deployment in self._deployments]
-        return min([end, self._clock.upcoming(span, end) or end, *[w for w in wakes if w]])
-
-    async def _wake(self) -> None:
-        """Have the hosts do what they do from time to time, and wait until it is done."""
-        for deployment in self._deployments:
-            deployment.wake()
-        await self._settle()
-
-    async def _settle(self) -> None:
-        deployments = self._deployments
-        await self._simulated.settle(
-            [deployment.is_busy for deployment in deployments],
-            [deployment.is_in_threads for deployment in deployments],
-        )
-
-    def refuse_inside(self, what: str) -> None:
-        """Raise ``RuntimeError`` in a function of an agent."""
-        if PROCESS.get() is not None:
-            raise RuntimeError(
-                f"{what} waits until the agents are at rest, so they cannot wait for it: call it "
-                "in the test"
-            )
-
-
-class _Transport(InProcessTransport):
-    """The connections of one client: cut when the process at either end dies."""
-
-    def __init__(
-        self, sites: Mapping[str, Site], *, caller: Caller | None = None, is_closed_with: bool
-    ) -> None:
-        super().__init__(sites, scope={} if caller is None else {CALLER: caller})
-        self.closes_with_agent = is_closed_with
-
-    def on_open(self, site: Site, exchange: InProcessExchange) -> None:
-        """Cut the connection when a process dies."""
-
-        def cut() -> None:
-            exchange.fail(Disconnected(f"the process of {name} was killed"))
-            if process.is_dead:
-                self.forget(exchange)
-
-        assert isinstance(site, Deployment)
-        name, process, here = site.agent.name, site.process, PROCESS.get()
-        ends = [process] if here is None else [process, here]
-        for end in ends:
-            end.on_death.append(cut)
-
-        def ended(_: object) -> None:
-            for end in ends:
-                if cut in end.on_death:
-                    end.on_death.remove(cut)
-
-        if exchange.task is not None:
-            exchange.task.add_done_callback(ended)
-
-    def unknown(self, url: str) -> ClientError:
-        """Return the error for an address without a stand-in."""
-        known = ", ".join(sorted(self._sites))
-        return ClientError(
-            f"a test calls no network, and nothing stands in for {redacted(url)}: add "
-            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there is something '
-            f"at {known}"
-        )
-
-
-class _World:
-    """What the agents and the clients of one test share."""
-
-    def __init__(self, start: datetime | None) -> None:
-        self.simulated = SimulatedLoop.of_running()
-        self.clock = self.simulated.clock(start)
-        self.time = TestTime(self.clock, self.simulated)
-        self.webhooks = Deliveries()
-        self.sites: dict[str, Deployment] = {}
-        self._stack = AsyncExitStack()
-        self._stack.callback(self.simulated.leave)
-        self._stack.callback(self.clock.stop)
-        self.clients: list[TestedAgent] = []
-
-    async def deploy(self, agent: Agent, address: str, **options: Any) -> Deployment:
-        """Start an agent at an address."""
-        deployment = Deployment(
-            agent,
-            address,
-            clock=self.clock,
-            webhooks=self.webhooks,
-            connect=self.connect,
-            **options,
-        )
-        self.sites[address] = deployment
-        self._stack.push_async_callback(deployment.close)
-        await deployment.open()
-        self.time.watch(deployment)
-        return deployment
-
-    def connect(self, reference: Any, **options: Any) -> Connection:
-        """Connect a turn to another agent: what the client does, without a network."""
-        if options.get("http") is None:
-            options["http"] = _Transport(self.sites, is_closed_with=True)
-        return connect_to(reference, **options)
-
-    async def crash(self, address: str, down_for: timedelta) -> None:
-        """Kill the process at an address, and start another one."""
-        deployment = self.sites[address]
-        self.simulated.hook_generators()  # the loop may have been run anew
-        await deployment.kill()
-        if down_for:
-            await self.time.advance(down_for)
-        await deployment.restart()
-
-    async def close(self) -> None:
-        """Close the clients, stop the agents, and give the loop back."""
-        clients, self.clients = self.clients, []
-        async with self._stack:
-            for client in clients:
-                await client.aclose()
 
 
 class TestedAgent(RemoteAgent):
@@ -239,7 +44,7 @@ class TestedAgent(RemoteAgent):
     __test__ = False  # no test class, for pytest
 
     webhook = WEBHOOK
-    _world: _World
+    _world: World
     _connection: _Connection
     _address: str
 
@@ -279,6 +84,27 @@ class TestedAgent(RemoteAgent):
         self._world.time.refuse_inside("crash")
         await self._world.crash(address or self._address, down_for)
 
+    @property
+    def store(self) -> TaskStore:
+        """The agent's store: for ``parley.complete(..., store=remote.store)``, for instance."""
+        return self._world.sites[self._address].store
+
+    @property
+    def http(self) -> HttpTransport:
+        """What carries the client's requests: for others, such as to ``turn.callback``."""
+        return self._connection.http
+
+    async def complete(self, key: str, value: Any = None) -> bool:
+        """Complete an event that turns wait for (``turn.wait_event``), and wait until they rest.
+
+        Returns and raises what ``parley.complete`` does.
+        """
+        deployment = self._world.sites[self._address]
+        done = complete(key, value, agent=deployment.agent, store=deployment.store)
+        completed = await deployment.process.run(done)
+        await self.settle()
+        return completed
+
     def as_caller(self, caller: str | Caller) -> TestedAgent:
         """Return a client of the same agent for another caller. It is closed with this one."""
         return self._connection.for_caller(caller)
@@ -290,29 +116,28 @@ class TestedAgent(RemoteAgent):
             await self._world.close()
 
 
+_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in signature(connect_to).parameters.items()
+    if parameter.default is not Parameter.empty
+}
+"""The options of connections that a test says nothing about."""
+
+
 class _Connection(Connection):
     """A connection to the agent under test."""
 
     agent_type = TestedAgent
 
     def __init__(
-        self, world: _World, address: str, caller: Caller | None, options: dict[str, Any]
+        self, world: World, address: str, caller: Caller | None, options: dict[str, Any]
     ) -> None:
         self._world = world
         self._address = address
         self._options = options
         self._resolved: ResolvedCard | None = None
-        http = _Transport(world.sites, caller=caller, is_closed_with=True)
-        super().__init__(
-            address,
-            http=http,
-            path="",
-            api_key=None,
-            stream_idle_timeout=None,
-            insecure=False,
-            trust_origins=(),
-            **options,
-        )
+        self.http = WorldTransport(world.sites, caller=caller, is_closed_with=True)
+        super().__init__(address, **{**_DEFAULTS, **options, "http": self.http})
 
     def for_caller(self, caller: str | Caller) -> TestedAgent:
         """Return a client of the same agent for another caller."""
@@ -329,6 +154,10 @@ class _Connection(Connection):
         made._world, made._connection, made._address = self._world, self, self._address
         self._world.clients.append(made)
         return made
+
+
+_OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
+"""What of the options of the agent under test is not for remote ones."""
 
 
 class Client:
@@ -352,7 +181,7 @@ class Client:
         self._start = start
         self._connection = connection
         self._deployment = deployment
-        self._world: _World | None = None
+        self._world: World | None = None
 
     def __await__(self) -> Generator[Any, None, TestedAgent]:
         return self.__aenter__().__await__()
@@ -360,9 +189,9 @@ class Client:
     async def __aenter__(self) -> TestedAgent:
         if self._world is not None:
             raise RuntimeError("this agent is under test already; make another client of it")
-        world = self._world = _World(self._start)
+        world = self._world = World(self._start)
         try:
-            shared = {**self._deployment, "identify": None, "settings": None}
+            shared = {**self._deployment, **_OF_REMOTES}
             for address, remote in self._remotes.items():
                 await world.deploy(remote, address, store="memory:", **shared)
             await world.deploy(self._agent, ADDRESS, store=self._store, **self._deployment)
@@ -393,6 +222,8 @@ def client(
     settings: Settings | None = None,
     retry_policy: RetryPolicy | None = None,
     allow_private_webhooks: bool = False,
+    files: str | Path | None = None,
+    middleware: Iterable[AnyMiddleware] = (),
     headers: Mapping[str, str] | None = None,
     bearer: str | None = None,
     binding: str | Sequence[str] = (),
@@ -416,7 +247,8 @@ def client(
     ``remote.as_caller("bob")`` too. ``identify`` is a function that finds the caller, as
     ``parley.asgi(caller=...)`` takes it, for tests of that function with ``headers`` or ``bearer``.
     ``start`` is the time at which the test begins, by default now. ``settings`` are those of the
-    server, ``retry_policy`` is that of webhooks; the other options are those of ``parley.connect``.
+    server, ``retry_policy`` is that of webhooks. ``files`` and ``middleware`` are as in
+    ``parley.asgi``; the other options are those of ``parley.connect``.
 
     Use it on one event loop. Raises ``ValueError`` for what does not fit together.
     """
@@ -449,6 +281,8 @@ def client(
             "authenticates": caller is not None,
             "retry_policy": retry_policy,
             "private_webhooks": allow_private_webhooks,
+            "files": files,
+            "middleware": tuple(middleware),
         },
     )
 

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 BACKGROUND = (
     "parley.engine.maintenance",
+    "parley.engine.alarm",
     "parley.engine.loop_watchdog",
+    "parley.host.",
     "parley.server.",
     "parley.store.",
 )
@@ -90,6 +92,7 @@ class Clock:
         self._real_time = real_time
         self._call_at = call_at
         self._call_soon = call_soon
+        self._made_in = copy_context()
         self._ahead = 0.0
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = count()
@@ -167,7 +170,8 @@ class Clock:
                 return  # too early at worst: then it is armed again
             self._armed.cancel()
         self._armed_for = when
-        self._armed = self._call_at(when, self._fire)
+        # Not in the process that sets the timer: its time is another than the loop's.
+        self._armed = self._made_in.copy().run(self._call_at, when, self._fire)
 
     def _fire(self) -> None:
         if self._armed is not None:

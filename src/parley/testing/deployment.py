@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.agent.agent import Agent
 from parley.client.connection import Connection
-from parley.host.app import app_of
+from parley.host.app import app_of, file_options
+from parley.host.files import open_files
 from parley.host.host import Host, Identify
 from parley.host.in_process import Site
 from parley.host.store_urls import sqlite_path
 from parley.model.service import ANONYMOUS, Caller
 from parley.push.delivery import RetryPolicy
 from parley.security.egress import Egress
+from parley.server.middleware import AnyMiddleware
 from parley.server.settings import Settings
 from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.timers import NEVER
@@ -65,6 +68,8 @@ class Deployment(Site):
         authenticates: bool,
         retry_policy: RetryPolicy | None,
         private_webhooks: bool,
+        files: str | Path | None,
+        middleware: Sequence[AnyMiddleware],
     ) -> None:
         self.agent = agent
         self.address = address
@@ -78,6 +83,8 @@ class Deployment(Site):
         self._authenticates = authenticates or identify is not None
         self._retry_policy = retry_policy
         self._private_webhooks = private_webhooks
+        self._files = open_files(files, store)  # they outlive the process, as the store does
+        self._middleware = middleware
         self._is_up = asyncio.Event()
         self.process = Process(agent.name, clock)
         self.store = store_at(store, clock)
@@ -176,6 +183,8 @@ class Deployment(Site):
             url=self.address,
             connect=self._connect,
             webhooks=self._webhooks.receive,
+            files=self._files,
+            **file_options(self._settings or Settings()),
         )
 
     def _make_app(self) -> ASGIApp:
@@ -184,6 +193,7 @@ class Deployment(Site):
             settings=self._settings,
             url=self.address,
             caller=self._identify or _caller_of,
+            middleware=self._middleware,
         )
         self._lifecycle = app.lifecycle
 

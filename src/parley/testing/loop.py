@@ -26,12 +26,20 @@ MAX_PASSES = 200_000
 THREAD_WAIT = 0.0005
 """Seconds of real time between two looks at threads that work."""
 
-FUNCTION_SECONDS = 0.05
+FUNCTION_SECONDS = 0.1
 """Seconds of real time that a system may be idle, but for plain functions in threads, until it
 counts as settled: such a function may wait for something that the test does next.
 """
 
-_METHODS = ("call_soon", "call_soon_threadsafe", "call_later", "call_at", "time", "create_task")
+_METHODS = (
+    "call_soon",
+    "call_soon_threadsafe",
+    "call_later",
+    "call_at",
+    "time",
+    "create_task",
+    "run_in_executor",
+)
 _ATTRIBUTE = "_parley_testing"
 _HOOK = "note_generator"
 
@@ -45,6 +53,7 @@ class SimulatedLoop:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.activity = 0
+        self.in_executor = 0
         self._loop = loop
         self._users = 0
         self._real = {name: getattr(loop, name) for name in _METHODS}
@@ -111,7 +120,8 @@ class SimulatedLoop:
             quiet += 1
             if quiet < QUIET_PASSES:
                 continue
-            is_calling = any([is_busy() for is_busy in functions]) and waited < FUNCTION_SECONDS
+            is_calling = bool(self.in_executor) or any([is_busy() for is_busy in functions])
+            is_calling = is_calling and waited < FUNCTION_SECONDS
             if not (is_calling or any([is_busy() for is_busy in threads])):
                 return
             await asyncio.sleep(THREAD_WAIT)
@@ -128,7 +138,7 @@ class SimulatedLoop:
         real = self._real
         call_soon, call_soon_threadsafe = real["call_soon"], real["call_soon_threadsafe"]
         call_later, call_at, time = real["call_later"], real["call_at"], real["time"]
-        create_task = real["create_task"]
+        create_task, run_in_executor = real["create_task"], real["run_in_executor"]
 
         def belonging_to(context: Context | None) -> Process | None:
             return PROCESS.get() if context is None else context.get(PROCESS)
@@ -181,6 +191,16 @@ class SimulatedLoop:
                 process.adopt(made)
             return made
 
+        def executed(executor: Any, function: Callable[..., Any], *args: Any) -> Any:
+            future = run_in_executor(executor, function, *args)
+            if PROCESS.get() is not None:
+                self.in_executor += 1
+                future.add_done_callback(left, context=Context())
+            return future
+
+        def left(_: object) -> None:
+            self.in_executor -= 1
+
         replaced: dict[str, Callable[..., Any]] = {
             "call_soon": soon(call_soon),
             "call_soon_threadsafe": soon(call_soon_threadsafe),
@@ -188,6 +208,7 @@ class SimulatedLoop:
             "call_at": at,
             "time": now,
             "create_task": task,
+            "run_in_executor": executed,
         }
         for name, function in replaced.items():
             setattr(self._loop, name, function)
