@@ -194,9 +194,15 @@ class RemoteOnly:
         from parley.agent.context import AgentContexts
         from parley.agent.files import FileAccess
         from parley.agent.services import TurnServices
+        from parley.engine.callbacks import Callbacks
+        from parley.store.memory import MemoryTaskStore
         from parley.store.protocols.scope import Scope
 
-        services = TurnServices(AgentContexts(keep_history=False), remote_files=self.files)
+        services = TurnServices(
+            AgentContexts(keep_history=False),
+            Callbacks(MemoryTaskStore(), "a"),
+            remote_files=self.files,
+        )
         return FileAccess(services, Scope(agent="a", owner="ann")).open(part, limit)
 
 

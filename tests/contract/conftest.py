@@ -43,6 +43,11 @@ class Speech(NamedTuple):
     carrier: str = "network"
 
     @property
+    def way(self) -> tuple[str, str]:
+        """The binding and the version, whatever carries them."""
+        return self.binding, self.version
+
+    @property
     def is_old(self) -> bool:
         """Whether there are things that this version cannot say."""
         return self.version == "0.3"

@@ -56,7 +56,7 @@ async def test_configurations_are_listed_in_pages(remote, task, speech):
     for number in range(3):
         await remote.push.create(task.id, config(f"c-{number}"))
     page = await remote.push.page(task.id, page_size=2)
-    if speech == ("JSONRPC", "0.3"):
+    if speech.way == ("JSONRPC", "0.3"):
         # Its answer is the list itself, so there is no page.
         assert (len(page.configs), page.next_page_token) == (3, "")
         return

@@ -89,7 +89,7 @@ def listing(remote, speech):
     """
 
     async def listed(**options):
-        if speech in (("JSONRPC", "0.3"), ("GRPC", "0.3")):
+        if speech.way in (("JSONRPC", "0.3"), ("GRPC", "0.3")):
             with pytest.raises(UnsupportedOperationError, match=r"0\.3"):
                 await remote.list(**options)
             raise Cannot

@@ -26,7 +26,7 @@ async def shared(serve: Serve) -> Sequence[str]:
 @pytest.fixture
 async def cannot(shared: Sequence[str], speech: Speech) -> bool:
     """Whether this way has no means to name a tenant: neither a field nor a path."""
-    if speech != ("GRPC", "0.3"):
+    if speech.way != ("GRPC", "0.3"):
         return False
     with pytest.raises(NoCommonVersion):
         await connect(f"{shared[0]}/acme", speech)

@@ -105,6 +105,8 @@ async def test_the_card_is_resolved(official: Official) -> None:
         "urn:parley:idempotent-send:v1",
         "urn:parley:typed-questions:v1",
         "urn:parley:skill-schemas:v1",
+        "urn:parley:call-chain:v1",
+        "urn:parley:file-transfer:v1",
     }
     assert [skill["id"] for skill in card["skills"]] == list(agent.skills)
     assert card["skills"][0]["examples"] == ["hello"]

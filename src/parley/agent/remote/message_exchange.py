@@ -30,6 +30,10 @@ from parley.model.parts import Message
 from parley.model.push import TaskPushNotificationConfig
 from parley.model.requests import SendMessageConfiguration, SendMessageRequest
 from parley.model.tasks import Event, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from parley.wire import versions
+
+POLL_SECONDS = 2.0
+"""How often an agent is asked for a task whose events it may not be asked for again."""
 
 LOGGED_BYTES = 1024 * 1024
 """How large an answer may be to be kept in the log; a larger task is fetched again."""
@@ -280,7 +284,10 @@ class MessageExchange:
             yield self.reader.deliver(await agent.get(task_id))
             return
         after = 0 if replays and agent._numbered else None
-        if agent._streams and (after == 0 or not await self._has_ended(task_id)):
+        # An agent of an older version may add to its task once for each of its readers, and the
+        # connection that broke may be one still.
+        is_alone = agent._numbered or agent.version == versions.LATEST
+        if is_alone and agent._streams and (after == 0 or not await self._has_ended(task_id)):
             try:
                 async with agent.subscribe(task_id, after=after) as stream:
                     async for event in stream:
@@ -289,7 +296,9 @@ class MessageExchange:
                             return
             except (UnsupportedOperationError, InvalidParamsError, TaskNotFoundError):
                 pass  # it has ended meanwhile: agents differ in how they say so
-        yield self.reader.deliver(await agent.wait(task_id))
+        yield self.reader.deliver(
+            await agent.wait(task_id, poll=None if is_alone else POLL_SECONDS)
+        )
 
     async def _has_ended(self, task_id: str) -> bool:
         return (await self._agent.get(task_id, history_length=0)).state.is_terminal
