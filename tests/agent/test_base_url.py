@@ -17,6 +17,7 @@ from parley.store.memory import MemoryTaskStore
 from tests.client.trusting import grpc_of
 from tests.engine.fleet import Fleet, until_state
 from tests.polling import let_time_pass
+from tests.store.making import private_records
 
 pytestmark = pytest.mark.anyio
 
@@ -40,9 +41,11 @@ def telling(**options: Any) -> Agent:
     return agent
 
 
-async def post(url: str, text: str = "Hi") -> Any:
+async def post(url: str, text: str = "Hi", task_id: str = "") -> Any:
     """Send a message to an address, whatever the card says, and return the result."""
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    message: dict[str, Any] = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+    if task_id:
+        message["taskId"] = task_id
     body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
     async with (
         aiohttp.ClientSession() as session,
@@ -123,19 +126,47 @@ async def test_a_task_that_waits_for_a_worker_has_it(mortal_fleet: Fleet) -> Non
 
     api = await mortal_fleet.add(agent, role="api")
     begun = await api.task("Hi", context=SEEN, return_immediately=True)
+    (queued,) = await private_records(api.host.store, begun.id)
+    assert queued.event == TurnStarted(turn=1, attempt=0)  # without the address
     worker = await mortal_fleet.add(agent, role="worker")
     ended = await until_state(worker, begun.id, TaskState.COMPLETED)
     assert ended.artifacts[0].parts[0].text == SEEN.base_url
 
 
 @pytest.mark.parametrize("configured", [None, CONFIGURED])
-async def test_it_is_logged_only_where_none_is_configured(configured: str | None) -> None:
+async def test_it_is_kept_only_where_none_is_configured(configured: str | None) -> None:
     store = MemoryTaskStore()
     async with serving(parley.asgi(telling(), store=store, url=configured)) as url:
         task_id = (await post(url, "ask"))["task"]["id"]
-        (record,) = await store.private_records(task_id, [RecordKind.TURN])
-        assert isinstance(record.event, TurnStarted)
-        assert record.event.base_url == ("" if configured else url)
+        record = await store.load(task_id)
+        assert record is not None
+        assert record.base_url == ("" if configured else url)
+
+
+async def test_it_adds_no_record_to_the_log_of_a_task() -> None:
+    """A task of an anonymous caller over HTTP has no private record."""
+    agent, store = Agent("Plain"), MemoryTaskStore()
+
+    @agent.skill(replies="task")
+    async def tell(turn: Turn) -> str:
+        return turn.base_url
+
+    async with serving(parley.asgi(agent, store=store)) as url:
+        task_id = (await post(url))["task"]["id"]
+        assert await private_records(store, task_id) == []
+        record = await store.load(task_id)
+        assert record is not None
+        assert record.base_url == url
+
+
+async def test_the_address_of_an_answer_is_in_the_record_of_its_turn() -> None:
+    store = MemoryTaskStore()
+    async with serving(parley.asgi(telling(), store=store)) as url:
+        task_id = (await post(url, "ask"))["task"]["id"]
+        await post(url, "yes", task_id=task_id)
+        events = [r.event for r in await store.private_records(task_id, [RecordKind.TURN])]
+        turns = [event for event in events if isinstance(event, TurnStarted)]
+        assert [turn.base_url for turn in turns] == ["", url]
 
 
 def test_the_address_of_an_agent_is_its_path_or_that_of_the_tenant() -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from parley import Agent, Turn
+from parley import Agent, CallContext, Turn
 from parley.host.host import Host, placed
 from parley.model.requests import SubscribeToTaskRequest
 from parley.model.tasks import Task, TaskState
@@ -178,6 +178,22 @@ async def test_a_turn_costs_no_more_than_what_the_task_remembers(
     assert late.rows_stored == early.rows_stored
     assert late.bytes_stored <= early.bytes_stored * 1.1
     assert late.bytes_read <= early.bytes_read * 6.6, "six times as many answers, each once"
+
+
+async def test_the_address_that_a_task_began_with_adds_no_row(
+    new_meter: Callable[[], Meter],
+) -> None:
+    meter, rows = new_meter(), []
+    async with served(patient(), meter) as caller:
+        for address in ("", "", "https://agent.example"):
+            context = CallContext(base_url=address)
+            with meter.measured() as cost:
+                task = await caller.task("go", context=context)
+            rows.append(cost[0].rows_stored)
+            record = await caller.store.load(task.id)
+            assert record is not None
+            assert record.base_url == address
+    assert rows[2] == rows[1]
 
 
 async def test_messages_that_wait_cost_once_each(new_meter: Callable[[], Meter]) -> None:

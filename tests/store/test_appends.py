@@ -105,6 +105,56 @@ async def test_a_task_that_is_not_there_takes_nothing(store: TaskStore) -> None:
     assert await all_events(store, "t") == []
 
 
+async def test_the_address_that_a_task_began_with_stays(
+    store: TaskStore, clock: Clock, committed: list[LoggedEvent]
+) -> None:
+    """Whatever changes its head: records, statuses, turns, claims, sleep and the end."""
+    address = "https://ünï.example/agent"
+    await store.append(creation("t", base_url=address))
+    await store.append(creation("other"))
+    assert [r.kind for r in committed] == [RecordKind.TASK, RecordKind.TASK]
+
+    async def kept() -> list[str]:
+        records = [await store.load(each) for each in ("t", "other")]
+        return [record.base_url for record in records if record is not None]
+
+    async def changed(*events: Any, expected: int | None, **options: Any) -> None:
+        for each in ("t", "other"):
+            made = [event(each) for event in events]
+            await store.append(addition(each, expected, *made, **options))
+        assert await kept() == [address, ""]
+
+    assert await kept() == [address, ""]
+    await changed(lambda each: chunk(each, "x"), expected=1)
+    await changed(lambda each: received("a"), expected=None)
+    await changed(lambda each: status(each, WORKING, at=clock.now + 1), expected=2)
+    await changed(lambda each: turn_started(2, "a"), expected=3, turn=2, taken=1, turn_open=True)
+    wakes_at = clock.now + 5
+    await changed(expected=3, turn=2, release=True, wakes_at=wakes_at, waits_for=["k"])
+    clock.now = wakes_at
+    assert await store.wake({"t": 1, "other": 2}, clock.now) == 2
+    assert [each.epoch for each in await store.claim_batch(SCOPE.agent, 10)] == [2, 2]
+    assert await kept() == [address, ""]
+    await changed(lambda each: status(each, COMPLETED), expected=3, turn=2, epoch=2)
+
+
+@pytest.mark.parametrize("expected", [1, None])
+async def test_only_a_new_task_gets_an_address(store: TaskStore, expected: int | None) -> None:
+    await store.append(creation("t", base_url="https://one.example"))
+    with pytest.raises(ValueError, match="only the append that creates a task has a base_url"):
+        await store.append(addition("t", expected, received("a"), base_url="https://two.example"))
+    record = await store.load("t")
+    assert record is not None
+    assert record.base_url == "https://one.example"
+
+
+@pytest.mark.parametrize("wrong", ["https://\0.example", "https://\ud800.example"])
+async def test_an_address_that_a_store_cannot_keep_is_refused(store: TaskStore, wrong: str) -> None:
+    with pytest.raises(ValueError):
+        await store.append(creation("t", base_url=wrong))
+    assert await store.load("t") is None
+
+
 async def test_a_task_is_created_once(store: TaskStore) -> None:
     await store.append(creation("t"))
     with pytest.raises(Conflict) as refusal:

@@ -214,6 +214,7 @@ class AgentExecutor:
             turn=1,
             scope=scope,
             context_id=context_id,
+            base_url=request.base_url,
             turn_open=True,
             release=True,
             queue_key=self.queue.next_key(scope),

@@ -83,7 +83,9 @@ class TurnStarted(A2AStruct, frozen=True, kw_only=True):
     is the key of the question that the message answers. ``live`` is set when a running turn reads a
     message. ``released`` is set when a server that shuts down releases the attempt, which then does
     not count as failed; ``asleep`` when the attempt falls asleep, which continues under the same
-    number when it wakes up. The other fields are what a further attempt needs of the request.
+    number when it wakes up. ``base_url`` is the agent's address as the sender of the turn's message
+    sees it; that of the first turn is in the task's head. The other fields are what a further
+    attempt needs of the request.
     """
 
     turn: int

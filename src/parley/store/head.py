@@ -35,7 +35,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``ended_at`` by the store's clock, ``status_at`` as the status says. ``lease_owner`` is the
     replica that may write to the task, and ``epoch`` its fencing token. ``queue_key`` orders tasks
     without an owner: the virtual start time of a fair queue. ``wakes_at`` is set while the task
-    sleeps: its turn is open, it has no owner and no cancellation is requested.
+    sleeps: its turn is open, it has no owner and no cancellation is requested. ``base_url`` is
+    written when the task is created, and never again.
     """
 
     key: int = 0
@@ -58,6 +59,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     has_status_message: bool = False
     folded: int = 0
     wakes_at: int | None = None
+    base_url: str = ""
 
     @property
     def is_unfinished(self) -> bool:
@@ -102,6 +104,8 @@ def payload_of(append: Append) -> Payload:
         raise ValueError("an append of public events names the head that it expects")
     if append.expected_seq == 0 and append.scope is None:
         raise ValueError("an append that creates a task says whose it is: scope is missing")
+    if append.base_url:
+        _check_base_url(append)
     if append.wakes_at is not None or append.waits_for:
         _check_sleep(append)
     payloads = [encode(event) for event in append.events]
@@ -127,6 +131,14 @@ def payload_of(append: Append) -> Payload:
                 artifacts = pieces_of(event.artifacts)
     exchange = [encode(message) for message in append.exchange]
     return Payload(payloads, messages, artifacts, exchange, metadata)
+
+
+def _check_base_url(append: Append) -> None:
+    if append.expected_seq != 0:
+        raise ValueError("only the append that creates a task has a base_url")
+    if "\0" in append.base_url:
+        raise ValueError("a base_url has no character U+0000 in it")
+    append.base_url.encode()  # raises for half a surrogate pair
 
 
 def _check_sleep(append: Append) -> None:
@@ -220,6 +232,7 @@ def advance(
         has_status_message=has_status_message,
         folded=folded if append.artifacts is None else seq,
         wakes_at=_next_wake(head, append, is_awake=is_over or canceling or not turn_open),
+        base_url=head.base_url if head else append.base_url,
     )
     if after.is_unclaimed and not (head and head.is_unclaimed):
         after = replace(after, queue_key=append.queue_key)

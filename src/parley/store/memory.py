@@ -321,6 +321,7 @@ class MemoryTaskStore:
             cancel_requested=head.cancel_requested,
             lease_owner=head.lease_owner,
             wakes_at=head.wakes_at,
+            base_url=head.base_url,
             unsaved=stored.unsaved,
         )
 

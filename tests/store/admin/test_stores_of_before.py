@@ -74,6 +74,7 @@ async def holds(store: TaskStore, expected: dict[str, Any]) -> None:
         assert record is not None
         assert json.loads(encode(record.task)) == wanted["task"]
         assert [record.scope.agent, record.scope.tenant, record.scope.owner] == wanted["scope"]
+        assert record.base_url == ""
         known = (record.seq, record.turn, record.turn_open, record.waiting)
         assert known == tuple(wanted[name] for name in ("seq", "turn", "turnOpen", "waiting"))
         counts = {}

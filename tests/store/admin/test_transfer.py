@@ -59,6 +59,7 @@ TRACES = [
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", tracestate="a=1"
     ),
 ]
+ADDRESSES = ["", "https://agent.example/a", "https://ünï.example"]
 SCOPES = [Scope("one"), Scope("one", "tenant", "owner"), Scope("ünï", "", 'ü\x1fo"w\\n\ner')]
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 
@@ -121,6 +122,7 @@ async def _live(store: TaskStore, task_id: str, plan: dict[str, Any]) -> None:
             task_id,
             turn_started(1, caller=caller, trace=trace),
             scope=SCOPES[plan["scope"]],
+            base_url=ADDRESSES[plan["scope"]],
             receipts=[receipt] if plan["receipt"] else [],
             pushes=[webhook(n) for n in range(plan["webhooks"])],
         )
@@ -201,7 +203,7 @@ async def seen(store: TaskStore) -> dict[str, Any]:
                 assert record is not None
                 found[task.id] = (
                     *(record.scope, record.task, record.seq, record.turn, record.turn_open),
-                    *(record.waiting, record.cancel_requested, record.wakes_at),
+                    *(record.waiting, record.cancel_requested, record.wakes_at, record.base_url),
                     [(e.seq, e.at, e.payload) for e in await store.events(task.id, 0, 1000)],
                     await private_records(store, task.id),
                     [(p.config, p.cursor, p.state, p.note) for p in await store.pushes(task.id)],
@@ -315,6 +317,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(content: bytes, words: str) 
         ("task", {"cancel_requested": True}, "it was canceled"),
         ("task", {"context_id": "another"}, "its context is another"),
         ("task", {"epoch": 0}, "its numbers are from 1"),
+        ("task", {"base_url": "\0"}, "its base_url has the character"),
         ("task", {"task_id": "other"}, "its log is that of"),
         ("record", {"seq": 8}, "the record after"),
         ("record", {"kind": "task"}, r"record \(\d, 0\) is no task: Object contains"),

@@ -72,7 +72,8 @@ async def refusal(path: Path, **options: float) -> str:
 async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> None:
     path = tmp_path / "tasks.db"
     async with opened(path) as store:
-        await store.append(creation("t", received("a"), exchange=[message("a")]))
+        began = {"exchange": [message("a")], "base_url": "https://agent.example"}
+        await store.append(creation("t", received("a"), **began))
         await store.append(addition("t", 1, chunk("t", "x"), receipts=[Receipt("m", b"d")]))
         await store.append(creation("u"))
         await store.claim("t")
@@ -91,6 +92,7 @@ async def test_everything_is_there_again_after_it_was_closed(tmp_path: Path) -> 
         record = await store.load("t")
         assert record is not None
         assert (record.seq, record.lease_owner, record.epoch) == (2, "", 3)
+        assert record.base_url == "https://agent.example"
         assert before == (
             record.task,
             await private_records(store, "t"),

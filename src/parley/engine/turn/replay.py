@@ -39,7 +39,8 @@ def first_events(
     """Return the first events of the log of a task that begins ``at`` (ms).
 
     A private record keeps what the message itself does not say of the request, if there is
-    anything; the skill only if the agent has several. ``queued``: no attempt has started yet.
+    anything; the skill only if the agent has several. The address is in the task's head (see
+    ``Append.base_url``). ``queued``: no attempt has started yet.
     """
     message = replace(request.message, task_id=task_id, context_id=context_id)
     task = Task(
@@ -56,7 +57,6 @@ def first_events(
         metadata=request.metadata,
         extensions=tuple(sorted(request.extensions)),
         caller=record_of(request.caller),
-        base_url=request.base_url,
         trace=request.trace or None,
     )
     return [task] if started == TurnStarted(turn=1) else [task, started]
@@ -116,7 +116,7 @@ def request_of(
         accepted_output_modes=first.accepted_output_modes,
         metadata=first.metadata,
         extensions=frozenset(first.extensions),
-        base_url=first.base_url,
+        base_url=record.base_url,
         chain=_chain_in(first.extensions, first.metadata),
         trace=first.trace or NO_TRACE,
     )

@@ -629,13 +629,13 @@ class TaskRunner:
         if self._direct_reply_timer is not None:
             self._direct_reply_timer.cancel()
             self._direct_reply_timer = None
-        at = self.store.now()
+        at, skills = self.store.now(), len(self.executor.skills)
         self.epoch = 1
         writer = self.writer = self._open_writer(Fold(strict=True), 0, 1, since=at)
         writer.output_filter = self._filter_of(request)
-        skills = len(self.executor.skills)
         writer.write(*first_events(request, self.task_id, self.context_id, skills=skills, at=at))
         writer.open_turn(
+            base_url=request.base_url,
             receipts=first_turn_receipts(self.receipts, self.task_id),
             pushes=(self.push,) if self.push is not None else (),
         )

@@ -127,10 +127,20 @@ class TaskWriter:
         self._option("exchange", exchange)
 
     def open_turn(
-        self, *, taken: int = 0, receipts: Sequence[Receipt] = (), pushes: Sequence[PushRecord] = ()
+        self,
+        *,
+        taken: int = 0,
+        base_url: str = "",
+        receipts: Sequence[Receipt] = (),
+        pushes: Sequence[PushRecord] = (),
     ) -> None:
-        """Open a turn with this batch; it takes ``taken`` waiting messages."""
+        """Open a turn with this batch; it takes ``taken`` waiting messages.
+
+        ``base_url`` is given with a task's first turn only.
+        """
         self._options["turn_open"] = True
+        if base_url:
+            self._options["base_url"] = base_url
         self._options["taken"] = self._options.get("taken", 0) + taken
         self._option("receipts", receipts)
         self._option("pushes", pushes)

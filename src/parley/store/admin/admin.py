@@ -220,7 +220,7 @@ def lines_of(rows: Rows) -> Iterator[ExportLine]:
 
 def _task(row: Sequence[Any], waits_for: tuple[str, ...]) -> ExportedTask:
     task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
-    turn_open, waiting, cancel_requested, epoch, ended_at, queue_key, wakes_at = rest
+    turn_open, waiting, cancel_requested, epoch, ended_at, queue_key, wakes_at, base_url = rest
     return ExportedTask(
         task_id=task_id,
         agent=agent,
@@ -239,6 +239,7 @@ def _task(row: Sequence[Any], waits_for: tuple[str, ...]) -> ExportedTask:
         ended_at=ended_at,
         queue_key=queue_key,
         wakes_at=wakes_at,
+        base_url=base_url,
         waits_for=waits_for,
     )
 
@@ -270,7 +271,7 @@ def head_row(key: int, task: ExportedTask) -> tuple[Any, ...]:
         *(key, task.task_id, task.agent, task.tenant, task.owner, task.context_id),
         *(task.state.value, task.status_at, task.seq, task.sub, task.turn, task.turn_open),
         *(task.waiting, task.cancel_requested, task.epoch, task.ended_at, task.queue_key),
-        *(task.wakes_at, "" if task.wakes_at is None else ASLEEP),
+        *(task.wakes_at, task.base_url, "" if task.wakes_at is None else ASLEEP),
     )
 
 

@@ -125,6 +125,7 @@ class ExportedTask(ExportLine, frozen=True, kw_only=True, tag="task", omit_defau
     ended_at: int | None
     queue_key: int = msgspec.field(name="place")
     wakes_at: int | None = None
+    base_url: str = ""
     waits_for: tuple[str, ...] = ()
 
 

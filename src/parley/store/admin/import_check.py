@@ -279,6 +279,7 @@ class _TaskCheck:
             "it waits for events that cannot be": len(head.waits_for) <= MAX_WAITS
             and all([key and may_be_id(key) for key in head.waits_for])
             and len(set(head.waits_for)) == len(head.waits_for),
+            "its base_url has the character U+0000": "\0" not in head.base_url,
             "its context is another": task.context_id == head.context_id,
             "its numbers are from 1": head.epoch >= 1 and head.turn >= 1 and head.queue_key >= 0,
         }

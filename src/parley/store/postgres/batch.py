@@ -41,6 +41,7 @@ _HEAD: Columns = {
     **{"status_at": ints, "ended_at": ints, "messages": ints, "folded": ints},
     **{"has_status_message": flags, "wakes_at": ints},
 }
+_NEW: Columns = {"task_id": texts, "context_id": texts, "base_url": texts}
 _PUSH: Columns = {"id": texts, "revision": texts, "cursor": ints, "state": texts, "note": texts}
 _RECORD: Columns = {"turn": ints, "kind": texts, "at": ints, "payload": blobs}
 _RECEIPT: Columns = {
@@ -52,7 +53,7 @@ _RECEIPT: Columns = {
 }
 _COLUMNS: dict[str, tuple[str, Columns]] = {
     "moved": ("m", {"version": ints, **_HEAD}),
-    "created": ("c", {"task_id": texts, "context_id": texts, **_SCOPE, **_HEAD}),
+    "created": ("c", {**_NEW, **_SCOPE, **_HEAD}),
     "counts": ("n", {"task": ints, **_SCOPE, "state": texts, "more": ints}),
     "records": ("r", {"task": ints, "seq": ints, "sub": ints, **_RECORD}),
     "messages": ("s", {"task": ints, "n": ints, "body": blobs}),
@@ -187,7 +188,8 @@ class PostgresBatch(Batch):
         rows: dict[str, Sequence[Sequence[Any]]] = {
             "moved": [(self._versions[h.key], *_head(h)) for h in moved],
             "created": [
-                (h.task_id, h.context_id, *scope_columns(h.scope), *_head(h)) for h in created
+                (h.task_id, h.context_id, h.base_url, *scope_columns(h.scope), *_head(h))
+                for h in created
             ],
             "counts": counts,
             "records": self._records,

@@ -31,6 +31,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     ``expected_seq`` is the head that the writer knows. 0 creates the task and needs ``scope`` and
     ``context_id``. ``None`` is for private records from outside a turn: any head will do, and
     ``epoch`` is ignored. ``epoch`` is the fencing token of the writer's claim.
+    ``base_url`` is the agent's address as the sender of the task's first message sees it. Only the
+    append that creates the task has one, and it never changes.
     ``artifacts`` is what the stored form of the task's artifacts lacks after the append, given
     when it is worth storing (``Fold.take_unsaved``); the store reads the rest from the log.
     ``turn_open`` says whether a turn is under way after the append; ``None`` leaves it as it is.
@@ -55,6 +57,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 1
     scope: Scope | None = None
     context_id: str = ""
+    base_url: str = ""
     artifacts: Sequence[ArtifactPiece] | None = None
     turn_open: bool | None = None
     taken: int = 0
@@ -73,8 +76,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     its history and artifacts as was asked for.
 
     ``lease_owner`` is the replica that may write to the task, empty for none. ``wakes_at`` is set
-    while it sleeps. ``unsaved`` names the artifacts whose stored form lacks something that the log
-    has (see ``Fold``).
+    while it sleeps. ``base_url`` is the agent's address that the task began with (see ``Append``).
+    ``unsaved`` names the artifacts whose stored form lacks something that the log has (see
+    ``Fold``).
     """
 
     scope: Scope
@@ -87,6 +91,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool
     lease_owner: str = ""
     wakes_at: int | None = None
+    base_url: str = ""
     unsaved: frozenset[str] = frozenset()
 
 

@@ -234,7 +234,7 @@ def head_from_row(row: Sequence[Any]) -> Head:
     """Return the head in a row with the columns of the query ``heads``."""
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, *rest = row
     turn_open, waiting, cancel_requested, epoch, ended_at, lease_owner, queue_key, *stored = rest
-    messages, has_status_message, folded, wakes_at = stored
+    messages, has_status_message, folded, wakes_at, base_url = stored
     return Head(
         key=key,
         task_id=task_id,
@@ -256,6 +256,7 @@ def head_from_row(row: Sequence[Any]) -> Head:
         has_status_message=bool(has_status_message),
         folded=folded,
         wakes_at=wakes_at,
+        base_url=base_url,
     )
 
 

@@ -144,7 +144,7 @@ class SqlTaskStore(ABC, Generic[C]):
         if not rows:
             return None
         agent, tenant, owner, seq, turn, turn_open, waiting, epoch, *rest = rows[0]
-        canceling, lease_owner, wakes_at, *form = rest
+        canceling, lease_owner, wakes_at, base_url, *form = rest
         stored = stored_task_from_row(task_id, form)
         return TaskRecord(
             scope=Scope(agent, tenant, owner),
@@ -157,6 +157,7 @@ class SqlTaskStore(ABC, Generic[C]):
             cancel_requested=bool(canceling),
             lease_owner=owner_in(lease_owner),
             wakes_at=wakes_at,
+            base_url=base_url,
             unsaved=stored.unsaved,
         )
 

@@ -226,7 +226,7 @@ class SqliteBatch(Batch):
                 name = (head.key, task_id, *scope_columns(head.scope), head.context_id, *status)
                 left, lease = _work_columns(head)[:3], _work_columns(head)[3:]
                 position = (head.seq, head.sub, head.turn, *left, head.epoch, head.ended_at)
-                added.append((*name, *position, *lease, *_stored_columns(head)))
+                added.append((*name, *position, *lease, *_stored_columns(head), head.base_url))
                 continue
             has_new_state = head.state is not before.state
             if has_new_state:

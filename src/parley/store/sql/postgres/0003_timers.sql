@@ -1,10 +1,13 @@
 -- oldest: 2
--- Sleeping tasks, the events that wake them, and secrets.
+-- Sleeping tasks, the events that wake them, and secrets. The addresses that tasks began with.
 
 -- When a sleeping task wakes up (ms); NULL while it is awake. A sleeping task has the holder '~',
 -- so that nobody looks at it who looks for tasks to claim: replicas of the version before neither.
 ALTER TABLE {schema}.tasks ADD COLUMN wakes_at bigint;
 CREATE INDEX tasks_asleep ON {schema}.tasks (agent, wakes_at, key) WHERE wakes_at IS NOT NULL;
+
+-- The agent's address as the sender of the task's first message sees it. It never changes.
+ALTER TABLE {schema}.tasks ADD COLUMN base_url text NOT NULL DEFAULT '';
 
 -- Events that are complete.
 CREATE TABLE {schema}.events (

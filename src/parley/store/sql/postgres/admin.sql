@@ -34,7 +34,8 @@ FROM STDIN;
 -- name: add_tasks
 COPY {schema}.tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, place, wakes_at, holder, version) FROM STDIN;
+    waiting, cancel_requested, epoch, ended_at, place, wakes_at, base_url, holder,
+    version) FROM STDIN;
 
 -- name: events_there
 SELECT e.agent, e.name FROM unnest(%s::text[], %s::text[]) AS j (agent, name)

@@ -62,20 +62,21 @@ created AS (
     INSERT INTO {schema}.tasks (
         key, version, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
         waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
-        has_status_message, wakes_at)
+        has_status_message, wakes_at, base_url)
     SELECT
         c.key, 1, c.task_id, c.agent, c.tenant, c.owner, c.context_id, c.seq, c.sub, c.turn,
         c.epoch, c.turn_open, c.waiting, c.cancel_requested, c.holder, c.place, c.state,
-        c.status_at, c.ended_at, c.messages, c.folded, c.has_status_message, c.wakes_at
+        c.status_at, c.ended_at, c.messages, c.folded, c.has_status_message, c.wakes_at,
+        c.base_url
     FROM me, unnest(
         %(c_key)s, %(c_task_id)s, %(c_agent)s, %(c_tenant)s, %(c_owner)s, %(c_context_id)s,
         %(c_seq)s, %(c_sub)s, %(c_turn)s, %(c_epoch)s, %(c_turn_open)s, %(c_waiting)s,
         %(c_cancel_requested)s, %(c_holder)s, %(c_place)s, %(c_state)s, %(c_status_at)s,
         %(c_ended_at)s, %(c_messages)s, %(c_folded)s, %(c_has_status_message)s,
-        %(c_wakes_at)s)
+        %(c_wakes_at)s, %(c_base_url)s)
         AS c (key, task_id, agent, tenant, owner, context_id, seq, sub, turn, epoch, turn_open,
             waiting, cancel_requested, holder, place, state, status_at, ended_at, messages, folded,
-            has_status_message, wakes_at)
+            has_status_message, wakes_at, base_url)
     ON CONFLICT (task_id) DO NOTHING
     RETURNING key)
 

@@ -14,7 +14,7 @@ me AS MATERIALIZED (
 -- A task's head, in the order of ``head_from_row``, behind the version of its row.
 version, key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn,
     turn_open, waiting, cancel_requested, epoch, ended_at, holder, place, messages,
-    has_status_message, folded, wakes_at
+    has_status_message, folded, wakes_at, base_url
 
 -- piece: active
 -- A task t is claimed or has work left. The same words are the condition of an index.

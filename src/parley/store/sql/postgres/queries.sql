@@ -58,8 +58,8 @@ WHERE %(artifacts)s AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.
 -- A task's head and its stored form, unless it is of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    t.holder, t.wakes_at, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
-    {artifacts}, {tail}
+    t.holder, t.wakes_at, t.base_url, t.context_id, t.state, t.status_at, {status_message},
+    {metadata}, {task_history}, {artifacts}, {tail}
 FROM {schema}.tasks t
 WHERE t.task_id = %(task_id)s AND (%(any_scope)s
     OR t.agent = %(agent)s AND t.tenant = %(tenant)s AND t.owner = %(owner)s);

@@ -21,7 +21,7 @@ SELECT key, task_id, agent, tenant, owner, context_id, state, status_at, seq, su
     waiting, cancel_requested, epoch, ended_at,
     CASE WHEN holder = '' AND ended_at IS NULL AND (turn_open OR {waiting} OR cancel_requested)
         THEN place ELSE 0 END,
-    wakes_at
+    wakes_at, base_url
 FROM {schema}tasks ORDER BY key;
 
 -- name: events

@@ -1,9 +1,12 @@
--- Sleeping tasks, the events that wake them, and secrets.
+-- Sleeping tasks, the events that wake them, and secrets. The addresses that tasks began with.
 
 -- When a sleeping task wakes up (ms); NULL while it is awake. A sleeping task has the holder '~',
 -- so that nobody looks at it who looks for tasks to claim.
 ALTER TABLE tasks ADD COLUMN wakes_at INTEGER;
 CREATE INDEX tasks_asleep ON tasks (agent, wakes_at) WHERE wakes_at IS NOT NULL;
+
+-- The agent's address as the sender of the task's first message sees it. It never changes.
+ALTER TABLE tasks ADD COLUMN base_url TEXT NOT NULL DEFAULT '';
 
 -- Events that are complete.
 CREATE TABLE events (

@@ -35,8 +35,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: add_task
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
-    waiting, cancel_requested, epoch, ended_at, place, wakes_at, holder)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    waiting, cancel_requested, epoch, ended_at, place, wakes_at, base_url, holder)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: events_there
 SELECT e.agent, e.name

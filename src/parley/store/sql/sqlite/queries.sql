@@ -8,7 +8,7 @@
 json_group_array(json_array(
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at, holder, place, messages, has_status_message,
-    folded, wakes_at))
+    folded, wakes_at, base_url))
 
 -- piece: active
 -- A task t is claimed or has work left. The same words are the condition of an index.
@@ -23,8 +23,8 @@ FROM tasks WHERE task_id IN (SELECT value FROM json_each(?));
 INSERT INTO tasks (
     key, task_id, agent, tenant, owner, context_id, state, status_at, seq, sub, turn, turn_open,
     waiting, cancel_requested, epoch, ended_at, holder, place, wakes_at, messages,
-    has_status_message, folded)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    has_status_message, folded, base_url)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- Heads that moved. An update rewrites the entry in every index of one of its columns, changed or
 -- not; hence four of them, by what changed.
@@ -151,8 +151,8 @@ WHERE :artifacts AND l.task = t.key AND l.seq > t.folded AND l.sub = 0 AND l.kin
 -- A task's head and its stored form, unless it is of another scope.
 SELECT
     t.agent, t.tenant, t.owner, t.seq, t.turn, t.turn_open, t.waiting, t.epoch, t.cancel_requested,
-    t.holder, t.wakes_at, t.context_id, t.state, t.status_at, {status_message}, {metadata}, {task_history},
-    {artifacts}, {tail}
+    t.holder, t.wakes_at, t.base_url, t.context_id, t.state, t.status_at, {status_message},
+    {metadata}, {task_history}, {artifacts}, {tail}
 FROM tasks t
 WHERE t.task_id = :task_id AND (:any_scope
     OR t.agent = :agent AND t.tenant = :tenant AND t.owner = :owner);
