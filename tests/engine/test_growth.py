@@ -39,6 +39,10 @@ class Cost(NamedTuple):
     bytes_stored: int
 
 
+BACKGROUND = {"active_pushes", "due_tasks", "held_tasks", "next_wake", "positions", "unclaimed"}
+"""The queries of what a server looks for at intervals, whoever calls it."""
+
+
 class Meter:
     """A store whose queries are counted, and whose tables can be."""
 
@@ -52,6 +56,8 @@ class Meter:
             name: str, values: Sequence[Any] | Mapping[str, Any]
         ) -> Sequence[Sequence[Any]]:
             rows: Sequence[Sequence[Any]] = await read_rows(name, values)
+            if name in BACKGROUND:
+                return rows
             self._read[0] += 1
             self._read[1] += len(rows)
             self._read[2] += sum(len(v) for row in rows for v in row if isinstance(v, bytes | str))
