@@ -163,21 +163,27 @@ class ArtifactVersions:
 
     # -- verdicts ------------------------------------------------------------------------------
 
-    def accept(self, version: ArtifactVersion | Key) -> None:
-        """Take a version as the one to go on from, also if there are newer ones."""
+    def accept(self, version: ArtifactVersion | Key | None) -> None:
+        """Take a version as the one to go on from, also if there are newer ones.
+
+        Raises ``ValueError`` for a version that is not here, ``None`` among them.
+        """
         found = self._known(version)
         self._verdicts[found.key] = "accepted"
         self._accepted[found.name] = _Accepted(found.key, len(self.versions(found.name)))
 
-    def reject(self, version: ArtifactVersion | Key) -> None:
-        """Let no message be about a version any more."""
+    def reject(self, version: ArtifactVersion | Key | None) -> None:
+        """Let no message be about a version any more.
+
+        Raises ``ValueError`` for a version that is not here, ``None`` among them.
+        """
         found = self._known(version)
         self._verdicts[found.key] = "rejected"
         accepted = self._accepted.get(found.name)
         if accepted is not None and accepted.key == found.key:
             del self._accepted[found.name]
 
-    def _known(self, version: ArtifactVersion | Key) -> ArtifactVersion:
+    def _known(self, version: ArtifactVersion | Key | None) -> ArtifactVersion:
         key = version.key if isinstance(version, ArtifactVersion) else version
         for name in self.names:
             for known in self.versions(name):
