@@ -104,7 +104,8 @@ async def repaint(address: str) -> None:
         versions.add(await boats.send(versions.message("Make it red", NAME)))
         for version in versions.versions(NAME):
             before = f"from {version.predecessor.number}" if version.predecessor else "new"
-            print(version.number, (version.artifact.metadata or {})["colour"], before, version.verdict)
+            colour = (version.artifact.metadata or {})["colour"]
+            print(version.number, colour, before, version.verdict)
 
 
 if __name__ == "__main__":
