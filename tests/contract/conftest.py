@@ -77,7 +77,7 @@ class Anyone:
 SITES: dict[str, Site] = {}
 """The apps by the addresses where they are served."""
 
-Serve = Callable[[Callable[..., App]], Awaitable[list[str]]]
+Serve = Callable[..., Awaitable[list[str]]]
 
 
 @pytest.fixture(
@@ -96,7 +96,7 @@ async def serve(
         options["bus"] = request.getfixturevalue("redis").url
     async with AsyncExitStack() as stack:
 
-        async def replicas(asgi: Callable[..., App]) -> list[str]:
+        async def replicas(asgi: Callable[..., App], **others: Any) -> list[str]:
             store = "memory:"
             if request.param == "sqlite":
                 store = f"sqlite:///{tmp_path_factory.mktemp('contract') / 'tasks.db'}"
@@ -104,7 +104,7 @@ async def serve(
                 store = request.getfixturevalue("postgres").new_url()
             addresses = []
             for _ in range(REPLICAS.get(request.param, 1)):
-                app = asgi(store=store, **options)
+                app = asgi(store=store, **{**options, **others})
                 running = serving(app, grpc=GrpcOptions(port=0))
                 addresses.append(await stack.enter_async_context(running))
                 SITES[addresses[-1]] = Site(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
@@ -41,6 +41,8 @@ from parley.model.cards import (
 )
 from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
 from parley.model.parts import Part
+from parley.security.authorization import Authorization, Policy
+from parley.security.schemes.scheme import Scheme, Security, card_schemes
 from parley.wire.versions import LATEST
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,6 +75,10 @@ class Agent:
     ``lifespan`` is a function that takes the agent and returns an async context manager: it is
     entered before turns run and left after they have ended, and its value is ``turn.state``.
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
+    ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
+    with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
+    replaces it for some operations, by their names (``"CancelTask"``). ``policy`` is a function of
+    an ``Access`` that returns whether it is allowed.
     ``Options`` documents the other options.
 
     Raises ``ValueError`` for an invalid option.
@@ -113,6 +119,9 @@ class Agent:
         streaming: bool = True,
         push_notifications: bool = True,
         lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
+        security: Scheme | Security | None = None,
+        operation_security: Mapping[str, Scheme | Security] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -138,6 +147,11 @@ class Agent:
         self.streaming = streaming
         self.push_notifications = push_notifications
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
+        self.security = None if security is None else security.security
+        self.operation_security = {
+            name: each.security for name, each in (operation_security or {}).items()
+        }
+        self.policy = policy
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -183,6 +197,7 @@ class Agent:
         replies: Replies | None = None,
         invalid_input: InvalidInput = "refuse",
         default: bool = False,
+        security: Scheme | Security | None = None,
     ) -> Callable[[F], F]: ...
 
     def skill(
@@ -200,6 +215,7 @@ class Agent:
         replies: Replies | None = None,
         invalid_input: InvalidInput = "refuse",
         default: bool = False,
+        security: Scheme | Security | None = None,
     ) -> F | Callable[[F], F]:
         """Make a function a skill; use it as a decorator.
 
@@ -208,7 +224,8 @@ class Agent:
         before the function runs. Without it, the behaviour of the function decides.
         ``invalid_input`` says what becomes of a message that does not fit typed parameters:
         ``"refuse"`` makes it an error without a task, ``"ask"`` a task that asks for what is
-        missing. ``default`` makes it the skill of messages that name none.
+        missing. ``default`` makes it the skill of messages that name none. ``security`` is what a
+        caller must prove for this skill, beside what the agent requires.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -227,6 +244,7 @@ class Agent:
                 replies=replies,
                 invalid_input=invalid_input,
                 default=default,
+                security=None if security is None else security.security,
             )
             return target
 
@@ -242,6 +260,7 @@ class Agent:
         replies: Replies | None,
         invalid_input: InvalidInput,
         default: bool,
+        security: Security | None,
         **described: tuple[str, ...],
     ) -> None:
         self._check_not_served("skills")
@@ -289,6 +308,7 @@ class Agent:
             inputs=inputs,
             result=result,
             invalid_input=invalid_input,
+            security=security,
             tags=described["tags"] or (self.key,),
             examples=described["examples"],
             input_modes=described["input_modes"]
@@ -401,14 +421,27 @@ class Agent:
             input_timeout=self.input_timeout,
             threads=self.threads,
             transfers_files=FILE_TRANSFER in self.default_extensions,
+            authorization=self._authorization,
         )
         self._is_served = True
         return description
+
+    @property
+    def _authorization(self) -> Authorization | None:
+        """The rules of what callers may do, ``None`` without any."""
+        skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
+        if self.security is None and not (skills or self.operation_security or self.policy):
+            return None
+        return Authorization(
+            self.security, skills=skills, operations=self.operation_security, policy=self.policy
+        )
 
     def card(self, at: str | tuple[AgentInterface, ...]) -> AgentCard:
         """Return the agent's card for a JSON-RPC address, or for interfaces."""
         if isinstance(at, str):
             at = (AgentInterface(url=at, protocol_binding="JSONRPC", protocol_version=LATEST),)
+        authorization = self._authorization
+        securities = () if authorization is None else authorization.securities
         return AgentCard(
             name=self.name,
             description=self.description or self.default_skill.description,
@@ -426,6 +459,8 @@ class Agent:
             default_input_modes=self.input_modes or ANY_MODES,
             default_output_modes=self.output_modes,
             skills=tuple(skill.described for skill in self.skills.values()),
+            security_schemes=card_schemes(securities),
+            security_requirements=() if self.security is None else self.security.declared(),
         )
 
 

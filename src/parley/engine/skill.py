@@ -14,6 +14,7 @@ from parley.engine.typed.inputs import Inputs
 from parley.engine.typed.parameters import Takes
 from parley.engine.typed.results import ResultType
 from parley.model.cards import AgentSkill
+from parley.security.schemes.scheme import Security
 
 Replies = Literal["message", "task"]
 
@@ -44,7 +45,8 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     """A function with its description.
 
     ``takes`` is the function's argument: the turn, the message's text, nothing, or ``inputs``.
-    ``result`` is what its return annotation promises, if that is data.
+    ``result`` is what its return annotation promises, if that is data. ``security`` is what a
+    caller has to prove for this skill.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Inputs | None = None
     result: ResultType | None = None
     invalid_input: InvalidInput = "refuse"
+    security: Security | None = None
 
     @property
     def described(self) -> AgentSkill:
@@ -74,6 +77,7 @@ class Skill(msgspec.Struct, frozen=True, kw_only=True):
             examples=self.examples,
             input_modes=self.input_modes,
             output_modes=self.output_modes,
+            security_requirements=() if self.security is None else self.security.declared(),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,7 +18,9 @@ from parley.host.files import open_files
 from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
+from parley.security.authentication import authenticator_of
 from parley.security.egress import Egress
+from parley.security.schemes.scheme import Scheme, Security
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.endpoint import Interfaces
 from parley.server.file_service import FileService
@@ -40,6 +42,7 @@ def asgi(
     store: str | TaskStore = "memory:",
     url: str | None = None,
     caller: Identify | None = None,
+    auth: Scheme | Security | Literal[False] | None = None,
     settings: Settings | None = None,
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
@@ -58,6 +61,8 @@ def asgi(
     requests name. ``store`` keeps tasks: ``memory:`` in this process, until it ends,
     ``sqlite:///tasks.db`` in a file, ``postgresql://user@host/database`` for many processes.
     ``url`` is the public address of the app, if requests do not carry it.
+    ``auth`` is what callers must prove to every agent of this server, in place of what the agents
+    themselves declare (``Agent(security=...)``); ``False`` verifies nothing.
     ``caller`` identifies the caller of a request from its ASGI scope; a task belongs to its caller
     (see ``Caller``). A plain ``def`` runs in a thread; an ``async def`` that awaits nothing is
     fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
@@ -83,6 +88,8 @@ def asgi(
     the agents. Raises ``ValueError`` for what cannot be served, and ``TypeError`` for what is no
     middleware.
     """
+    if caller is not None and auth:
+        raise ValueError("give auth=, whose schemes find the caller, or caller=, but not both")
     tenants = dict(tenants or {})
     settings = settings or Settings()
     host = Host(
@@ -91,6 +98,7 @@ def asgi(
         tenants=tenants,
         drain=drain,
         authenticates=caller is not None,
+        auth=auth if auth is None or auth is False else auth.security,
         egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
@@ -128,7 +136,7 @@ def app_of(
     return create_app(
         {} if role == "worker" else _endpoints(host, settings),
         settings=settings,
-        identify=host.identify_with(caller),
+        identify=host.identify_with(caller) or host.authenticator,
         url=url,
         startup=host.start,
         shutdown=host.stop,
@@ -151,6 +159,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
                 agent.extensions,
                 key=agent.key,
                 callbacks=host.callbacks[agent.key],
+                authorization=agent.authorization,
             )
         # In a message, bytes are base64, and there is more in it.
         inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
@@ -165,6 +174,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
             agent.extensions,
             key=agent.key,
             callbacks=host.callbacks[agent.key],
+            authorization=agent.authorization,
             files=files,
         )
 
@@ -173,7 +183,16 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         by_tenant = {name: endpoint(service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
-    return endpoints
+    return {path: _with_authenticator(each) for path, each in endpoints.items()}
+
+
+def _with_authenticator(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that verifies the schemes of its own agent and tenants only."""
+    agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
+    authenticator = authenticator_of(each.authorization for each in agents)
+    if authenticator is None:
+        return endpoint
+    return msgspec.structs.replace(endpoint, identify=authenticator)
 
 
 def serve(

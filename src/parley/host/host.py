@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from parley.agent.agent import Agent, slug
 from parley.agent.context import AgentContexts
 from parley.agent.invoke import call
@@ -38,7 +40,10 @@ from parley.push.delivery import RetryPolicy
 from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
 from parley.push.scheduler import DeliveryLimits
+from parley.security.authentication import authenticator_of
+from parley.security.authorization import Authorization
 from parley.security.egress import Egress
+from parley.security.schemes.scheme import Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -137,6 +142,7 @@ class Host:
         tenants: Mapping[str, Agent] = {},
         drain: float = DRAIN_SECONDS,
         authenticates: bool = False,
+        auth: Security | Literal[False] | None = None,
         egress: Egress | None = None,
         retry_policy: RetryPolicy | None = None,
         bus: Bus | None = None,
@@ -187,7 +193,9 @@ class Host:
             for agent in by_key.values()
             if agent.lifespan is not None
         }
-        self._agents = [agent.describe() for agent in by_key.values()]
+        self._agents = [_with_auth(agent.describe(), auth) for agent in by_key.values()]
+        self.authenticator = authenticator_of(agent.authorization for agent in self._agents)
+        authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
@@ -257,6 +265,10 @@ class Host:
             self._on_stop(stack, "hints", self.poller.stop)
             await self.poller.start()
             stack.callback(self._threads.close)
+            if self.authenticator is not None:
+                for scheme in self.authenticator.schemes:
+                    self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
+                    await scheme.start()
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
             for lifespan in self._lifespans.values():
@@ -376,6 +388,24 @@ class Host:
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))
+
+
+def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) -> AgentDescription:
+    """Return an agent with what its server requires in place of what it requires itself."""
+    if auth is None:
+        return agent
+    policy = None if agent.authorization is None else agent.authorization.policy
+    security = auth or None
+    card = replace(
+        agent.card,
+        security_schemes={} if security is None else card_schemes([security]),
+        security_requirements=() if security is None else security.declared(),
+        skills=tuple(replace(skill, security_requirements=()) for skill in agent.card.skills),
+    )
+    authorization = None
+    if security is not None or policy is not None:
+        authorization = Authorization(security, policy=policy)
+    return replace(agent, card=card, authorization=authorization)
 
 
 async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:

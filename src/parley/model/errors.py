@@ -9,6 +9,7 @@
     ├── UnauthenticatedError                 -32010   credentials missing or refused
     ├── PermissionDeniedError                -32011   known caller, not allowed
     ├── OverloadedError                      -32012   try again later
+    ├── TooManyRequestsError                 -32013   this caller: try again later
     ├── TaskNotFoundError                    -32001
     ├── TaskNotCancelableError               -32002
     ├── PushNotificationNotSupportedError    -32003
@@ -44,7 +45,8 @@ class A2AError(Exception):
 
     ``message`` says what was wrong and what would be right, and never holds internals.
     ``metadata`` goes into the ErrorInfo detail (ids, supported values); ``details`` holds further
-    typed details as received from a peer. ``retry_after`` is in seconds.
+    typed details as received from a peer. ``retry_after`` is in seconds. ``challenges`` are values
+    of ``WWW-Authenticate``: the credentials that would do.
     """
 
     code: int = -32603
@@ -62,12 +64,14 @@ class A2AError(Exception):
         violations: tuple[FieldViolation, ...] = (),
         details: tuple[Mapping[str, Any], ...] = (),
         retry_after: float | None = None,
+        challenges: tuple[str, ...] = (),
     ) -> None:
         self.message = message or (type(self).__doc__ or "").split("\n")[0]
         self.metadata: dict[str, str] = dict(metadata or {})
         self.violations = violations
         self.details = details
         self.retry_after = retry_after
+        self.challenges = challenges
         super().__init__(self.message)
 
 
@@ -141,6 +145,15 @@ class OverloadedError(A2AError):
     http_status = 503
     grpc_status = "UNAVAILABLE"
     reason = "OVERLOADED"
+
+
+class TooManyRequestsError(A2AError):
+    """The caller asks for more than it may have; others are not affected."""
+
+    code = -32013
+    http_status = 429
+    grpc_status = "RESOURCE_EXHAUSTED"
+    reason = "TOO_MANY_REQUESTS"
 
 
 class TaskNotFoundError(A2AError):

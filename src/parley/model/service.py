@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -38,12 +38,21 @@ class Caller(msgspec.Struct, frozen=True):
     the issuer or the security scheme that authenticated the id; a server with one scheme needs
     none. ``authenticated`` is false for an id without proof: an unauthenticated "bob" is another
     caller. ``claims`` are the further claims of the credential.
+
+    ``id`` is the user, or the client application where no user is involved. ``client`` is the id of
+    the application that sends the request, if it is known (``azp``, ``client_id``), and ``actors``
+    are those who act for the user, the current one first (``act``, RFC 8693 §4.1).
+    ``scopes`` are those of all credentials; ``granted`` has them by security scheme.
     """
 
     id: str = ""
     authenticated: bool = False
     claims: dict[str, object] = {}
     issuer: str = ""
+    client: str = ""
+    actors: tuple[str, ...] = ()
+    scopes: frozenset[str] = frozenset()
+    granted: Mapping[Any, frozenset[str]] = {}
 
     @property
     def owner(self) -> str:

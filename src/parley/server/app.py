@@ -126,7 +126,8 @@ class App:
     ) -> None:
         self.lifecycle = lifecycle
         self.settings = settings
-        self.is_open = identify is None
+        self.identify = identify
+        self.is_open = identify is None and not any(e.identify for e in endpoints.values())
         self.url = url
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)

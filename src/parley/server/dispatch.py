@@ -6,9 +6,10 @@ makes the ``CallContext``. It knows no transport.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -23,6 +24,7 @@ from parley.model.extensions import ExtensionMethod
 from parley.model.operations import Operation
 from parley.model.requests import GetExtendedAgentCardRequest, SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.security.authorization import Authorization, access_of
 from parley.server.active_extensions import Extensions
 from parley.server.endpoint import Endpoint, Interfaces
 from parley.server.ids import check_caller, check_ids
@@ -72,6 +74,29 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
     def answer(self) -> Awaitable[Any]:
         """Call the service and return its answer. Raises ``A2AError``."""
+        authorization = self.endpoint.authorization
+        if authorization is not None and authorization.policy is not None:
+            return self._permitted_answer(authorization)
+        return self._answer()
+
+    async def _permitted_answer(self, authorization: Authorization) -> Any:
+        await self._permit(authorization)
+        return await self._answer()
+
+    async def _permit(self, authorization: Authorization) -> None:
+        """Ask the agent's policy, unless admission asks it, which knows the skill of a message."""
+        if self.operation.request is not SendMessageRequest:
+            context = self.context
+            access = access_of(
+                self.operation.name,
+                self.request,
+                context.caller,
+                agent=self.endpoint.key,
+                tenant=context.tenant,
+            )
+            await authorization.permit(access)
+
+    def _answer(self) -> Awaitable[Any]:
         if self.limiter is not None:
             return self._blocking_answer(self.limiter)
         if self.operation.request is GetExtendedAgentCardRequest:
@@ -107,7 +132,18 @@ class ServiceCall(msgspec.Struct, frozen=True):
         items: AsyncIterator[StreamItem] = getattr(self.endpoint.service, self.operation.method)(
             self.request, self.context
         )
+        authorization = self.endpoint.authorization
+        if authorization is not None and authorization.policy is not None:
+            return self._permitted_stream(authorization, items)
         return items
+
+    async def _permitted_stream(
+        self, authorization: Authorization, items: AsyncIterator[StreamItem]
+    ) -> AsyncIterator[StreamItem]:
+        await self._permit(authorization)
+        async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)):
+            async for item in items:
+                yield item
 
 
 class MethodCall(ServiceCall, frozen=True, kw_only=True):
@@ -115,8 +151,7 @@ class MethodCall(ServiceCall, frozen=True, kw_only=True):
 
     handle: Callable[..., Awaitable[Any]]
 
-    async def answer(self) -> Any:
-        """Call the method and return its answer. Raises ``A2AError``."""
+    async def _answer(self) -> Any:
         answer = await self.handle(self.endpoint.service, self.request, self.context)
         if not isinstance(answer, self.operation.response):
             raise TypeError(f"{self.operation.name} answered with a {type(answer).__name__}")
@@ -173,6 +208,9 @@ class Dispatcher:
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
+        authorization = agent.endpoint.authorization
+        if authorization is not None:
+            authorization.check(operation.name, parameters.caller)
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=parameters.caller,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.extensions import Extension
 from parley.model.service import A2AService
+from parley.security.authorization import Authorization
 from parley.server.file_service import FileService
 
 CALLBACKS = "/callbacks"
@@ -45,7 +46,9 @@ class Endpoint(msgspec.Struct, frozen=True):
     agents behind the same address, by the tenant that requests name; any other tenant is passed to
     ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
     agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
-    ``CALLBACKS``. ``files`` are those of the agent, if the server keeps any.
+    ``CALLBACKS``. ``files`` are those of the agent, if the server keeps any. ``identify`` finds the
+    caller by the schemes of the agent and its tenants, in place of the server's; ``authorization``
+    decides what a caller may do.
     """
 
     service: A2AService | None = None
@@ -55,3 +58,5 @@ class Endpoint(msgspec.Struct, frozen=True):
     key: str = ""
     callbacks: CallbackReceiver | None = None
     files: FileService | None = None
+    identify: Callable[[Any], Any] | None = None
+    authorization: Authorization | None = None

@@ -143,7 +143,7 @@ class Routes:
     def _add_agent(self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher) -> None:
         """Add an agent at its address, and its tenants below it."""
         advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants)
-        served = self.agents[prefix] = self._serve(advertised, dispatcher)
+        served = self.agents[prefix] = self._serve(advertised, dispatcher, endpoint)
         cards = {
             name: CardPage(tenant, advertised, settings=self._settings, tenant=name)
             for name, tenant in endpoint.tenants.items()
@@ -180,7 +180,7 @@ class Routes:
         prefix = f"{ASSISTANTS}/{id}"
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
         advertised = self._advertise(address, dispatcher, tenant=tenant)
-        served = self._serve(advertised, dispatcher)
+        served = self._serve(advertised, dispatcher, endpoint)
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Relative to /a2a, a tenant's name is the tenant segment of the path.
@@ -266,13 +266,15 @@ class Routes:
             over_grpc=self._grpc_tenants[dispatcher],
         )
 
-    def _serve(self, advertised: AdvertisedInterfaces, dispatcher: Dispatcher) -> ServedEndpoint:
+    def _serve(
+        self, advertised: AdvertisedInterfaces, dispatcher: Dispatcher, endpoint: Endpoint
+    ) -> ServedEndpoint:
         return ServedEndpoint(
             dispatcher=dispatcher,
             settings=self._settings,
             lifecycle=self._lifecycle,
             streams=self._streams,
-            identify=self._identify,
+            identify=endpoint.identify or self._identify,
             interfaces=advertised.interfaces,
             address=advertised.agent_address,
             request_bytes=self._request_bytes,

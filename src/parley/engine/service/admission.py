@@ -38,6 +38,7 @@ from parley.model.requests import SendMessageRequest
 from parley.model.service import CallContext
 from parley.model.uuid7 import new_id
 from parley.push.validation import validated
+from parley.security.authorization import access_of
 from parley.store.events import MessageReceived, RecordKind
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import TaskEnded, TooManyPushes, TooManyWaiting, UnknownTask
@@ -98,6 +99,7 @@ class Admission:
         if skill is None:
             routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
             skill = await route(self._agent, routed, self._executor.in_thread)
+        await self._authorize(skill, request, context)
         check_modes(request, skill, self._agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
         configuration = request.configuration
@@ -126,6 +128,24 @@ class Admission:
             push=push,
             task_id=task_id,
         )
+
+    async def _authorize(
+        self, skill: Skill, request: SendMessageRequest, context: CallContext
+    ) -> None:
+        """Refuse a message to a skill that its sender may not use. Raises ``A2AError``."""
+        authorization = self._agent.authorization
+        if authorization is None:
+            return
+        authorization.check_skill(skill.id, context.caller)
+        access = access_of(
+            "SendMessage",
+            request,
+            context.caller,
+            agent=self._agent.key,
+            tenant=context.tenant,
+            skill=skill.id,
+        )
+        await authorization.permit(access)
 
     def _base_url(self, context: CallContext) -> str:
         return context.base_url if self._keeps_addresses else ""
@@ -184,7 +204,9 @@ class Admission:
             )
         if record.task.state.is_terminal:
             raise ended(task_id)
-        check_modes(request, await self._skill_of(record), self._agent)
+        skill = await self._skill_of(record)
+        await self._authorize(skill, request, context)
+        check_modes(request, skill, self._agent)
         self._executor.check_capacity()
         if self._has_files(message):
             await self._attach(message, scope, task_id)

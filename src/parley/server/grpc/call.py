@@ -28,7 +28,7 @@ from parley.model.tasks import Event
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits, address_of
-from parley.server.http.exchange import ServedEndpoint, extension_uris
+from parley.server.http.exchange import Identify, ServedEndpoint, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
 from parley.server.trace_headers import read_trace
 from parley.wire import versions
@@ -55,11 +55,18 @@ class AgentRouter:
     follows, as in ``time/acme``. An agent alone gets every request.
     """
 
-    def __init__(self, agents: Mapping[str, ServedEndpoint], limits: GrpcLimits) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, ServedEndpoint],
+        limits: GrpcLimits,
+        identify: Identify | None = None,
+    ) -> None:
         self.first = next(iter(agents.values()))
         self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
         self._alone = len(agents) == 1
+        # The agent is known only once the body is read: its schemes are among all of them.
+        self.identify = self.first.identify if self._alone else identify
 
     def find(self, request: Any) -> tuple[ServedEndpoint, Any]:
         """Return where a request goes, and the request as it is seen there.
@@ -206,8 +213,9 @@ class GrpcCall:
                 if name in versions.EXTENSIONS_HEADERS:
                     extensions.append(value.encode())
         caller = ANONYMOUS
-        if around.identify is not None:
-            named = around.identify(self._scope())
+        identify = self._agents.identify
+        if identify is not None:
+            named = identify(self._scope())
             caller = named if isinstance(named, Caller) else await named
         self._check_version(metadata.get("a2a-version", ""))
         settings = around.settings
@@ -303,8 +311,10 @@ class GrpcCall:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
-        if isinstance(error, UnauthenticatedError):
-            trailing.append(("www-authenticate", "Bearer"))
+        challenges = error.challenges
+        if not challenges and isinstance(error, UnauthenticatedError):
+            challenges = ("Bearer",)
+        trailing += [("www-authenticate", each) for each in challenges]
         if not started:
             await self._context.send_initial_metadata(self._echo)
         status = getattr(grpc.StatusCode, error.grpc_status)

@@ -52,7 +52,7 @@ async def serving_grpc(
     http = (parts.hostname or "", parts.port or 0)
     settings = next(iter(app.agents.values())).settings
     limits = GrpcLimits(settings, app.request_bytes, app.unsent_bytes)
-    agents = AgentRouter(app.agents, limits)
+    agents = AgentRouter(app.agents, limits, app.identify)
     supported = [
         VersionCodec(each, each.grpc())
         for each in map(versions.dialect, versions.SUPPORTED_VERSIONS)

@@ -336,6 +336,8 @@ def error_headers(error: A2AError) -> Headers:
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-    if isinstance(error, UnauthenticatedError):
-        headers.append((b"www-authenticate", b"Bearer"))
+    challenges = error.challenges
+    if not challenges and isinstance(error, UnauthenticatedError):
+        challenges = ("Bearer",)
+    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in challenges]
     return headers

@@ -12,6 +12,7 @@ from parley.model.errors import (
     MethodNotFoundError,
     OverloadedError,
     PermissionDeniedError,
+    TooManyRequestsError,
     UnauthenticatedError,
 )
 from parley.model.operations import Operation
@@ -32,7 +33,14 @@ from parley.wire.json import protojson
 
 # Errors with an HTTP status that proxies and clients act on. All others are sent with 200, as
 # JSON-RPC asks.
-_WITH_STATUS = (UnauthenticatedError, PermissionDeniedError, OverloadedError, NotJson, TooLarge)
+_WITH_STATUS = (
+    UnauthenticatedError,
+    PermissionDeniedError,
+    OverloadedError,
+    TooManyRequestsError,
+    NotJson,
+    TooLarge,
+)
 _LATEST = versions.dialect(versions.LATEST).jsonrpc
 
 

@@ -1,0 +1,132 @@
+"""Authorisation: what a caller may do, decided once for all bindings.
+
+The dispatcher asks after it knows tenant and operation, and admission when it knows the skill of a
+message; nobody else decides.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from parley.model.errors import PermissionDeniedError, UnauthenticatedError
+from parley.model.service import Caller
+from parley.security.schemes.scheme import Security
+
+MISSING = "credentials are required; the agent's card says which (securityRequirements)"
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller asks to do.
+
+    ``operation`` is one of the specification's, or the name of an extension's method; ``skill`` is
+    known for messages, ``task_id`` where the request names a task. ``action`` and ``resource`` are
+    an author's own (``turn.authorize``).
+    """
+
+    caller: Caller
+    agent: str
+    tenant: str = ""
+    operation: str = ""
+    skill: str = ""
+    task_id: str = ""
+    context_id: str = ""
+    action: str = ""
+    resource: str = ""
+
+
+Policy = Callable[[Access], bool | Awaitable[bool]]
+"""Returns whether an access is allowed."""
+
+
+class Authorization:
+    """The rules of one agent: its own requirement, those of skills and operations, a policy.
+
+    An operation's requirement replaces the agent's; a skill's counts beside it.
+    """
+
+    def __init__(
+        self,
+        security: Security | None = None,
+        *,
+        skills: Mapping[str, Security] = {},
+        operations: Mapping[str, Security] = {},
+        policy: Policy | None = None,
+    ) -> None:
+        self.security = security
+        self.skills = dict(skills)
+        self.operations = dict(operations)
+        self.policy = policy
+
+    @property
+    def securities(self) -> tuple[Security, ...]:
+        """All requirements, the agent's own first."""
+        own = () if self.security is None else (self.security,)
+        return (*own, *self.operations.values(), *self.skills.values())
+
+    def check(self, operation: str, caller: Caller) -> None:
+        """Refuse an operation whose requirements a caller has not proved.
+
+        Raises ``UnauthenticatedError``, ``PermissionDeniedError``.
+        """
+        security = self.operations.get(operation, self.security)
+        if security is not None and not security.is_met(caller):
+            raise refusal(security, caller, f"the operation {operation}")
+
+    def check_skill(self, skill: str, caller: Caller) -> None:
+        """Refuse a skill whose requirements a caller has not proved, as ``check`` does."""
+        security = self.skills.get(skill)
+        if security is not None and not security.is_met(caller):
+            raise refusal(security, caller, f"the skill {skill!r}")
+
+    async def permit(self, access: Access) -> None:
+        """Ask the policy. Raises ``PermissionDeniedError``."""
+        if self.policy is None:
+            return
+        allowed = self.policy(access)
+        if inspect.isawaitable(allowed):
+            allowed = await allowed
+        if allowed is not True:
+            raise PermissionDeniedError("the server's policy does not allow this")
+
+
+def refusal(
+    security: Security, caller: Caller, what: str
+) -> UnauthenticatedError | PermissionDeniedError:
+    """Return the error for a requirement that is not met."""
+    lacking = security.missing_scopes(caller)
+    if lacking is None:
+        challenges = (scheme.challenge() for scheme in security.schemes)
+        return UnauthenticatedError(MISSING, challenges=tuple(filter(None, challenges)))
+    challenges = (
+        each.scheme.challenge(error="insufficient_scope", scopes=each.scopes)
+        for needs in security.alternatives
+        for each in needs
+        if each.scheme in caller.granted
+    )
+    return PermissionDeniedError(
+        f"{what} needs the scope{'s' * (len(lacking) > 1)} {' '.join(lacking)}",
+        challenges=tuple(dict.fromkeys(filter(None, challenges))),
+        metadata={"requiredScopes": " ".join(lacking)},
+    )
+
+
+def access_of(
+    operation: str, request: Any, caller: Caller, *, agent: str, tenant: str, skill: str = ""
+) -> Access:
+    """Return the access that a request asks for."""
+    message = getattr(request, "message", None)
+    named = message if message is not None else request
+    task_id = getattr(named, "task_id", "") or getattr(request, "id", "")
+    return Access(
+        caller=caller,
+        agent=agent,
+        tenant=tenant,
+        operation=operation,
+        skill=skill,
+        task_id=task_id if isinstance(task_id, str) else "",
+        context_id=getattr(named, "context_id", "") or "",
+    )

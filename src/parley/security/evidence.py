@@ -1,0 +1,58 @@
+"""Evidence: what a request shows about its sender, whatever binding it came over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import parse_qsl
+
+MAX_COOKIES = 100
+
+
+class Evidence:
+    """The credentials of a request, as they were sent; nothing is verified.
+
+    ``scope`` is the request's ASGI scope: HTTP and gRPC requests have the same form. Header names
+    are in lower case.
+    """
+
+    def __init__(self, scope: Mapping[str, Any]) -> None:
+        self.scope = scope
+
+    def headers(self, name: bytes) -> list[str]:
+        """Return all values of a header."""
+        return [value.decode("latin-1") for key, value in self.scope["headers"] if key == name]
+
+    @cached_property
+    def authorization(self) -> list[tuple[str, str]]:
+        """The ``Authorization`` headers, each as its scheme in lower case and its credentials."""
+        found = []
+        for value in self.headers(b"authorization"):
+            scheme, _, credentials = value.strip().partition(" ")
+            found.append((scheme.lower(), credentials.strip()))
+        return found
+
+    @cached_property
+    def query(self) -> list[tuple[str, str]]:
+        """The query parameters."""
+        return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+
+    @cached_property
+    def cookies(self) -> list[tuple[str, str]]:
+        """The first cookies."""
+        pairs = "; ".join(self.headers(b"cookie")).split(";", MAX_COOKIES)[:MAX_COOKIES]
+        parts = (pair.partition("=") for pair in pairs)
+        return [(name.strip(), value.strip()) for name, _, value in parts]
+
+    @property
+    def address(self) -> str:
+        """The IP address of the connection's other end; empty if it has none."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def certificate_chain(self) -> tuple[str, ...]:
+        """The certificates (PEM) that the other end proved to have, its own first."""
+        tls = (self.scope.get("extensions") or {}).get("tls") or {}
+        return tuple(tls.get("client_cert_chain") or ())

@@ -1,0 +1,1 @@
+"""Security schemes: what an agent asks callers for, and how it verifies that."""
