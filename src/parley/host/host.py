@@ -43,7 +43,7 @@ from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Authorization
 from parley.security.egress import Egress
-from parley.security.schemes.scheme import Security, card_schemes
+from parley.security.schemes.scheme import SchemeResources, Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -266,9 +266,11 @@ class Host:
             await self.poller.start()
             stack.callback(self._threads.close)
             if self.authenticator is not None:
+                store_now = self.store.now
+                resources = SchemeResources(store=self.store, now=lambda: store_now() / 1000)
                 for scheme in self.authenticator.schemes:
                     self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
-                    await scheme.start()
+                    await scheme.start(resources)
             stack.callback(self._watchdog.stop)
             self._watchdog.start()
             for lifespan in self._lifespans.values():

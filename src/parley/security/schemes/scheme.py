@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
 from parley.model.service import Caller
+from parley.security.egress import Egress
 from parley.security.evidence import Evidence
 
 
@@ -118,6 +121,19 @@ class Security:
         )
 
 
+class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server lends the schemes of its agents.
+
+    ``store`` is the server's store, for what is kept there. ``egress`` restricts where keys and
+    metadata are fetched from; an issuer that the operator names may be on any host. ``now`` returns
+    the time in seconds since the epoch.
+    """
+
+    store: Any = None
+    egress: Egress = Egress()
+    now: Callable[[], float] = time.time
+
+
 class Scheme(ABC):
     """One way to prove who calls. Two schemes are equal only if they are the same object.
 
@@ -152,7 +168,7 @@ class Scheme(ABC):
         """
         return ""
 
-    async def start(self) -> None:  # noqa: B027
+    async def start(self, resources: SchemeResources) -> None:  # noqa: B027
         """Prepare to verify. What a network has to answer may as well wait for the first use."""
 
     async def close(self) -> None:  # noqa: B027
