@@ -350,6 +350,11 @@ class Host:
         if started is not None:
             await started.aclose()
 
+    def end_threads(self) -> None:
+        """End what watches and helps the event loop, of a host whose tasks are gone: for tests."""
+        self._watchdog.stop()
+        self._threads.close()
+
     def _drain(self, grace: float) -> None:
         if self._drains:
             return
