@@ -181,7 +181,8 @@ class RemoteAgent:
         ended, starts a new task in the same context that refers to it. ``metadata`` goes into the
         request, ``message_metadata`` into the message and so into the task's history. ``push`` is
         where the agent posts the task's events. ``return_immediately`` returns the task as soon as
-        it exists. ``timeout`` bounds the whole wait; without it the wait is as long as the task.
+        it exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as
+        the task.
 
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
         file transfer; ready parts are sent as they are.
@@ -190,25 +191,26 @@ class RemoteAgent:
         otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known, and
         ``FileLimitExceeded`` before anything is sent.
         """
-        request = await self._compose(
-            message,
-            context_id=context_id,
-            task_id=task_id,
-            task=task,
-            files=files,
-            data=data,
-            metadata=metadata,
-            message_metadata=message_metadata,
-            references=references,
-            accepted_output_modes=accepted_output_modes,
-            push=push,
-            history_length=history_length,
-            return_immediately=return_immediately,
-        )
-        request = self._activation.apply(request)
-        known_id = request.message.task_id
+        known_id = ""
         try:
             async with asyncio.timeout(timeout):
+                request = await self._compose(
+                    message,
+                    context_id=context_id,
+                    task_id=task_id,
+                    task=task,
+                    files=files,
+                    data=data,
+                    metadata=metadata,
+                    message_metadata=message_metadata,
+                    references=references,
+                    accepted_output_modes=accepted_output_modes,
+                    push=push,
+                    history_length=history_length,
+                    return_immediately=return_immediately,
+                )
+                request = self._activation.apply(request)
+                known_id = request.message.task_id
                 before = None
                 if task is not None and task.id == known_id:
                     before = task
