@@ -20,8 +20,8 @@ Open = Callable[[Part, int | None], FileStream]
 class FileAccess:
     """Opens the files that parts name, for the turns of one caller.
 
-    Bytes in a message are there already. A file that this server keeps is read from there, if it is
-    the caller's or its address is signed. Any other address goes through the egress guard.
+    Bytes in a message need no request. A file of this server is read from its store, if the caller
+    owns it or its address is signed. Any other address is fetched through the egress guard.
     """
 
     def __init__(self, services: TurnServices, scope: Scope) -> None:

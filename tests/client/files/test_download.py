@@ -161,7 +161,7 @@ async def test_read_has_a_limit(host, remote):
 
 
 async def test_refusals_say_what_would_be_right(host, remote):
-    with pytest.raises(UnexpectedStatus, match="does not have the file"):
+    with pytest.raises(UnexpectedStatus, match="has no such file"):
         await remote.read(Part(url=f"{host.url}/files/nothing"))
 
     async def refuse(exchange):

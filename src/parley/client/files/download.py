@@ -248,7 +248,7 @@ class Download:
                     challenge=answer.headers.get("www-authenticate", ""),
                 )
             case 404 | 410:
-                words = "does not have the file, or not any more"
+                words = "has no such file, or not any more"
             case 416:
                 words = f"has no byte {self._position:,} of the file: it changed"
             case _:

@@ -41,7 +41,7 @@ _MAX_FIELDS = 1000
 
 
 class CallbackRefused(Exception):
-    """A callback is answered with a status and a sentence."""
+    """A callback is refused with a status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
