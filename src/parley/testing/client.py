@@ -1,4 +1,4 @@
-"""``client``: the real client on the real app, in one process, by a time that the test moves."""
+"""``client``: the real client on the real app, in one process, with a clock that tests move."""
 
 from __future__ import annotations
 
