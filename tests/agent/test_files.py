@@ -479,6 +479,16 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
     assert "files=..." in caplog.text
 
 
+async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_files, "MAX_INLINE", 5000)
+    async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
+        task = await remote.send("Go", metadata={"skill": "artifacts"})
+        assert isinstance(task, Task)
+        assert kinds(task.artifacts) == [["raw"], ["url"], ["url"], ["raw"]]
+
+
 async def test_artifacts_of_an_author_are_left_as_they_are(tmp_path: Path) -> None:
     agent = Agent("Own")
 

@@ -318,7 +318,7 @@ async def test_a_turn_opens_what_is_its_callers_or_signed(
 async def test_without_an_address_of_the_server_there_is_none_of_a_file(
     hosted: Hosted, turn_files: TurnFiles
 ) -> None:
-    with pytest.raises(ValueError, match="does not show the address"):
+    with pytest.raises(ValueError, match="does not carry the address"):
         await turn_files.store(b"x", owner="bob", task_id="0" * 32, base_url="")
 
 

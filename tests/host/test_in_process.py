@@ -63,7 +63,7 @@ async def test_the_longest_address_counts_and_its_path_is_the_mount() -> None:
     async with InProcessTransport(sites) as http:
         assert (await http.get(f"{URL}/agents/ab", {})).body == b" /agents/ab"
         assert (await http.get(f"{URL}/agents/a/x", {})).body == b"/agents/a /agents/a/x"
-        with pytest.raises(Unreachable, match=r"nothing in this process answers at https://else"):
+        with pytest.raises(Unreachable, match=r"no app of this process answers at https://else"):
             await http.get("https://else.test/", {})
         with pytest.raises(ClientError, match="is not an address"):
             await http.get("https://agent.test:port/", {})

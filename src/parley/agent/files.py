@@ -20,8 +20,8 @@ Open = Callable[[Part, int | None], FileStream]
 class FileAccess:
     """Opens the files that parts name, for the turns of one caller.
 
-    Bytes in a message are there already. A file that this server keeps is read from there, if it is
-    the caller's or its address is signed. Any other address goes through the egress guard.
+    Bytes in a message need no request. A file of this server is read from its store, if the caller
+    owns it or its address is signed. Any other address is fetched through the egress guard.
     """
 
     def __init__(self, services: TurnServices, scope: Scope) -> None:
@@ -94,9 +94,8 @@ def _part_of(fields: dict[str, Any]) -> Part:
 class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, with methods to read it. It compares and serializes like the part.
 
-    Errors of reading are those of ``parley.client.errors``: ``AddressNotAllowed`` for an address
-    where this server must not go, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and
-    others.
+    Reading raises subclasses of ``ClientError``: ``AddressNotAllowed`` for an address that is not
+    public and not allowed, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and others.
     """
 
     def open(self, *, limit: int | None = None) -> FileStream:
@@ -114,7 +113,7 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
         """Write the bytes to a file, and return its path.
 
-        It appears when it is whole. In a folder it gets the name of the part, made safe.
+        The file appears when it is complete. In a folder it gets the name of the part, made safe.
         """
         return await self._stream(limit).save(path)
 

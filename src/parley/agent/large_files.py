@@ -29,10 +29,10 @@ async def referred(
 ) -> object:
     """Return content as it is, or the part of a file: by reference if it is large.
 
-    Only bytes and paths are files; a ready part is left as it is. A path is read off the event
+    Only bytes and paths are files; a ready part is returned as it is. A path is read off the event
     loop. The file is kept as long as its task.
 
-    Raises ``ValueError`` for a file that is too large for an answer and cannot be kept here,
+    Raises ``ValueError`` for a file that is too large for an answer and cannot be stored,
     ``OSError`` for a path that cannot be read, and ``FileError``.
     """
     if isinstance(content, Path):
@@ -42,7 +42,8 @@ async def referred(
     else:
         return content
     url = base_url(services, attempt)
-    if services.files is not None and url and size > services.inline_bytes:
+    largest = min(services.inline_bytes, MAX_INLINE)
+    if services.files is not None and url and size > largest:
         scope = attempt.runner.scope
         return await services.files.store(
             content,
@@ -58,8 +59,8 @@ async def referred(
         remedy = (
             "give the server a place for files (parley.asgi(..., files=...))"
             if services.files is None
-            else "tell the server its own public address (parley.asgi(..., url=...)), which this "
-            "request did not show"
+            else "give the server its public address (parley.asgi(..., url=...)), which this "
+            "request did not carry"
         )
         raise ValueError(
             f"{name[:100]} has {size:,} bytes, and an answer carries at most {MAX_INLINE:,}: "

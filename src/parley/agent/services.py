@@ -27,8 +27,8 @@ class TurnServices:
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
-    of more than ``inline_bytes`` becomes a reference by itself. ``remote_files`` fetches files from
-    elsewhere.
+    of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
+    addresses.
     """
 
     contexts: AgentContexts

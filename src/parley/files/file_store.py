@@ -195,14 +195,14 @@ class FileStore:
         held = await self.objects.list(layout.owner(scope), limits.uploads + 1)
         if len(held) > limits.uploads:
             raise TooManyUploads(
-                f"{limits.uploads} files of yours are in no task yet, which is as many as this "
-                "server keeps for one caller; send those in messages, or wait until they expire"
+                f"{limits.uploads} files of yours are in no task yet, and this server keeps no "
+                "more for one caller; send those in messages, or wait until they expire"
             )
         if sum(layout.owned_bytes(each.key) for each in held) > limits.upload_bytes:
             raise TooManyUploads(
-                f"your files that are in no task yet may have {limits.upload_bytes} bytes "
-                "together, with this one they could have more; send those in messages, or "
-                "announce the size"
+                f"with this file, your files that are in no task yet could exceed the "
+                f"{limits.upload_bytes} bytes that this server keeps for one caller; send those in "
+                "messages, or announce the size of this one"
             )
 
     async def begun(self, id: str) -> FileRecord:

@@ -46,8 +46,8 @@ class S3Objects:
         await self.put(key, b"")
         if await self.create(key, b""):
             raise FilesUnavailable(
-                f"{self.url} writes an object that exists although If-None-Match forbids it; files "
-                "need a store that keeps to that"
+                f"{self.url} overwrites objects in spite of If-None-Match: *; use a store that "
+                "supports this header on PUT"
             )
 
     async def close(self) -> None:

@@ -79,8 +79,8 @@ class TurnFiles:
         """
         if not base_url:
             raise ValueError(
-                "the request does not show the address of this server, as over gRPC; give "
-                "parley.asgi or parley.serve its url"
+                "the request, like all over gRPC, does not carry the address of this server; give "
+                "it to parley.asgi or parley.serve with url="
             )
         if isinstance(source, Path) and not filename:
             filename = source.name

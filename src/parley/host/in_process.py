@@ -296,9 +296,9 @@ class InProcessTransport(HttpTransport):
 
     def unknown(self, url: str) -> ClientError:
         """Return the error for an address that no app answers at."""
-        known = ", ".join(sorted(self._sites)) or "nowhere"
+        known = ", ".join(sorted(self._sites)) or "no address"
         return Unreachable(
-            f"nothing in this process answers at {redacted(url)}: there is something at {known}"
+            f"no app of this process answers at {redacted(url)}; there are apps at {known}"
         )
 
     async def _serve(self, site: Site, scope: Scope, exchange: InProcessExchange) -> None:

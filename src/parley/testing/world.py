@@ -57,8 +57,8 @@ class WorldTransport(InProcessTransport):
         """Return the error for an address without a stand-in."""
         known = ", ".join(sorted(self._sites))
         return ClientError(
-            f"a test calls no network, and nothing stands in for {redacted(url)}: add "
-            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there is something '
+            f"a test uses no network, and none of its agents is at {redacted(url)}: add "
+            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there are agents '
             f"at {known}"
         )
 

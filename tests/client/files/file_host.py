@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -19,7 +20,7 @@ class FileHost:
 
     ``takes`` are the bytes that the next uploads take before the connection breaks, ``gives`` those
     that the next downloads give. ``ranges`` is whether it knows of ranges, ``tag`` what its entity
-    tags begin with.
+    tags begin with. While it ``hangs``, it answers no upload.
     """
 
     def __init__(self) -> None:
@@ -27,6 +28,7 @@ class FileHost:
         self.takes: list[int] = []
         self.gives: list[int] = []
         self.ranges = True
+        self.hangs = False
         self.tag = ""
         self.params: dict[str, Any] | None = {"maxBytes": 10_000_000, "inlineBytes": 1000}
         self.messages: list[dict[str, Any]] = []
@@ -80,6 +82,8 @@ class FileHost:
         if file is None:
             await exchange.json({"error": {"message": "no such upload"}}, status=404)
             return
+        if self.hangs:
+            await asyncio.Event().wait()
         if int(exchange.headers["upload-offset"]) != len(file["content"]) or file["complete"]:
             await self._state(exchange, file, 409)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 
@@ -10,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
-from parley.client.errors import ClientError, FileLimitExceeded, FileMismatch, UnexpectedStatus
+from parley.client.errors import (
+    ClientError,
+    FileLimitExceeded,
+    FileMismatch,
+    Timeout,
+    UnexpectedStatus,
+)
 from parley.client.files import content, upload
 from parley.client.retry import Retry
 from parley.model.parts import Part
@@ -72,6 +79,14 @@ async def test_an_open_file_is_sent_from_where_it_stands(host, remote):
     assert host.files["u0"]["content"] == BYTES[1000:]
 
 
+async def test_the_timeout_of_a_message_bounds_its_uploads(host, remote):
+    host.hangs = True
+    async with asyncio.timeout(5):
+        with pytest.raises(Timeout, match=r"no answer within 0\.05 s"):
+            await remote.send("Look", files=[BYTES], timeout=0.05)
+    assert host.messages == []
+
+
 async def test_an_empty_file_is_a_file(host, remote):
     async def nothing():
         return
@@ -95,8 +110,6 @@ def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
         assert host.files["u0"]["complete"]
         assert len(host.files) == 1
         assert seen[-1] == (len(BYTES), len(BYTES) if sized else None)
-
-    import asyncio
 
     asyncio.run(main())
 

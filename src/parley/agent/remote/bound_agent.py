@@ -60,8 +60,8 @@ class BoundAgent(RemoteAgent):
     Deadline, hop count and trace travel with each message; the caller of the turn does not.
     Messages without a context go into one that belongs to the turn's own context and the ``key``.
 
-    When the turn's task is canceled or fails, the tasks that it began elsewhere are canceled,
-    except those of calls with ``cancel_remote=False``.
+    When the turn's task is canceled or fails, the tasks that it started at other agents are
+    canceled, except those of calls with ``cancel_remote=False``.
 
     Errors are those of ``RemoteAgent``. Unless the function catches them, they fail the task, with
     a message that does not quote them.
@@ -120,11 +120,11 @@ class BoundAgent(RemoteAgent):
     ) -> Task | Message:
         """Send a message once in the life of the task, and return the answer.
 
-        ``pass_questions`` asks the caller what the remote task asks (INPUT_REQUIRED,
-        AUTH_REQUIRED), sends it the answer, and returns when it has ended. ``progress`` passes its
-        status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
-        ``cancel_remote=False`` lets it go on when this task is canceled or fails. The other options
-        are those of ``RemoteAgent.send``.
+        ``pass_questions`` passes the questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED)
+        on to the caller and the answers back, and returns when the task has ended. ``progress``
+        passes its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
+        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. The
+        other options are those of ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
         return await self.answer(

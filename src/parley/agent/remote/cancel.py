@@ -39,7 +39,7 @@ async def cancel_calls(
         _, late = await asyncio.wait(cancels, timeout=CANCEL_SECONDS)
         if late:
             log.warning(
-                "task %s: %d agents did not say within %g s that they canceled what it began",
+                "task %s: %d agents did not confirm within %g s that they canceled its calls",
                 task_id,
                 len(late),
                 CANCEL_SECONDS,
@@ -60,9 +60,7 @@ async def _cancel(connections: Connections, task_id: str, name: str, call: Remot
     except (TaskNotCancelableError, TaskNotFoundError):
         pass  # it has ended
     except (A2AError, ClientError, OSError, ValueError) as error:
-        log.warning(
-            "task %s: what it began at %s is not canceled: %s", task_id, call.address, error
-        )
+        log.warning("task %s: its call of %s is not canceled: %s", task_id, call.address, error)
     finally:
         if shared is not None:
             connections.release(shared)

@@ -59,7 +59,7 @@ async def delegate(
     timeout: float | None,
     **options: Unpack[MessageOptions],
 ) -> Task | Message:
-    """Have another agent do something, and return what it did (``turn.delegate``)."""
+    """Delegate to another agent, and return its answer (``turn.delegate``)."""
     if isinstance(agent, BoundAgent):
         name, opened = calls.begin(agent.address, key), agent
     else:  # the name depends on the order of the calls, so it is taken before anything is awaited

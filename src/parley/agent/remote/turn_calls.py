@@ -22,7 +22,7 @@ from parley.model.tasks import Task
 from parley.model.uuid7 import new_id
 
 IDENTIFY_SECONDS = 2.0
-"""How long a turn that ends waits for the ids of the tasks that it has just begun elsewhere."""
+"""How long a turn that ends waits for the ids of the remote tasks that it has just started."""
 
 
 class TurnCalls:
@@ -46,7 +46,7 @@ class TurnCalls:
             self._counts[address] += 1
             key = f"{address}#{self._counts[address]}"
         elif not key:
-            raise ValueError("the key of a call is text that names it; leave it out for its number")
+            raise ValueError("the key of a call is empty; leave it out to identify it by its order")
         self.attempt.begin_call(key)
         return key
 

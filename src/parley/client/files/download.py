@@ -243,12 +243,12 @@ class Download:
             case 401 | 403:
                 raise AuthenticationRequired(
                     f"{where} refuses to give the file: its address has expired, or it wants other "
-                    "credentials; ask for the task again to get a new address",
+                    "credentials; ask the agent for a new address",
                     status=status,
                     challenge=answer.headers.get("www-authenticate", ""),
                 )
             case 404 | 410:
-                words = "has no such file, or has it no more"
+                words = "has no such file, or not any more"
             case 416:
                 words = f"has no byte {self._position:,} of the file: it changed"
             case _:

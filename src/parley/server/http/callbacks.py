@@ -41,7 +41,7 @@ _MAX_FIELDS = 1000
 
 
 class CallbackRefused(Exception):
-    """A callback is answered with a status and a sentence."""
+    """A callback is refused with a status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -105,7 +105,7 @@ class CallbackRoute:
             raise CallbackRefused(410, "this callback address has expired") from None
         except TokenInvalid:
             raise CallbackRefused(
-                404, "there is no callback at this address; is it complete?"
+                404, "this is no callback address of this agent; check that all of it is there"
             ) from None
         except EventCompleted:
             message = "this callback has been made before, with another value: the first one counts"
