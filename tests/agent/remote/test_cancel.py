@@ -12,6 +12,7 @@ import pytest
 
 import parley
 from parley import Agent, Task, TaskState, Turn
+from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
@@ -235,3 +236,42 @@ async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> No
     await remote.cancel(stream.task_id)
     kinds = [RecordKind.REMEMBERED]
     assert not [args for args in reads if kinds[0] in args[1]]
+
+
+async def test_a_call_that_was_refused_and_sent_again_is_canceled(
+    serve: Any, talk_to: Any
+) -> None:
+    other = Other()
+    busy = Agent("Busy")
+    is_busy = True
+
+    @busy.skill
+    async def work(turn: Turn) -> str:
+        """Refuses the first message, and waits with the next."""
+        if is_busy:
+            raise UnsupportedOperationError("not now")
+        await turn.working("waiting")
+        other.ended[turn.text] = "began"
+        await asyncio.Event().wait()
+        return "never"
+
+    url = await serve(busy)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Asks its caller when the agent refuses."""
+        try:
+            await turn.delegate(url, "go")
+        except parley.A2AError:
+            await turn.ask("It refuses. Again?")
+        return "never"
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    is_busy = False
+    await remote.send("yes", task=task, return_immediately=True)
+    await until(lambda: bool(other.ended))
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    assert await state_of(url, "go") is TaskState.CANCELED

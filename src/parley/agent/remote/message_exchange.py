@@ -136,6 +136,9 @@ class MessageExchange:
         elif call.answered:
             yield self.reader.deliver(await self._logged_answer(call))
             return
+        elif call.ended:  # it was refused, and is sent again
+            call = replace(call, ended=False)
+            await calls.log(self._name, call)
         calls.connections.note(calls.attempt.runner.task_id, self._name, link.shared)
         sending = calls.sending()
         event: Event | None = None
