@@ -139,7 +139,8 @@ class MessageExchange:
         elif call.ended:  # it was refused, and is sent again
             call = replace(call, ended=False)
             await calls.log(self._name, call)
-        calls.connections.note(calls.attempt.runner.task_id, self._name, link.shared)
+        task_id = calls.attempt.runner.task_id
+        calls.connections.note(task_id, self._name, link.shared)
         sending = calls.sending()
         event: Event | None = None
         try:
@@ -162,6 +163,7 @@ class MessageExchange:
                 calls.connections.retire(link.shared)
             if not call.task_id:  # refused, or not sent: there is nothing to cancel
                 await calls.log(self._name, replace(call, ended=True), durable=False)
+                calls.connections.forget(task_id, self._name)
             raise
         finally:
             calls.identified(sending)
@@ -189,20 +191,16 @@ class MessageExchange:
         elif self.answer is None:
             task = await self._agent.wait(call.task_id, history_length=self._history_length)
             self.answer = with_final_text(task, self._said, self.reader.before)
-        answer = self.answer
-        is_message = isinstance(answer, Message)
-        fits = is_message or len(encode(answer)) <= LOGGED_BYTES
-        await self._calls.log(
-            self._name,
-            replace(
-                call,
-                request=None,
-                answered=True,
-                message=answer if isinstance(answer, Message) else None,
-                task=answer if isinstance(answer, Task) and fits else None,
-                ended=isinstance(answer, Message) or answer.state.is_terminal,
-            ),
-        )
+        answer, calls = self.answer, self._calls
+        call = replace(call, request=None, answered=True)
+        if isinstance(answer, Message):
+            call = replace(call, message=answer, ended=True)
+        else:
+            fits = len(encode(answer)) <= LOGGED_BYTES
+            call = replace(call, task=answer if fits else None, ended=answer.state.is_terminal)
+        await calls.log(self._name, call)
+        if call.ended:
+            calls.connections.forget(calls.attempt.runner.task_id, self._name)
 
     async def _logged_answer(self, call: RemoteCall) -> Event:
         """Return the answer that the log has, or that it left out for its size."""
