@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -355,6 +358,43 @@ async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: 
 
     remote = await talk_to(planner)
     assert (await remote.send("go")).text == "late"
+
+
+async def test_the_time_limit_of_a_call_includes_the_connection(talk_to: Any) -> None:
+    """Here the address accepts a connection, and never answers."""
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Waits a little."""
+        with pytest.raises(Timeout, match=r"within 0.2 s"):
+            await turn.delegate(turn.text, "go", timeout=0.2)
+        return "late"
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        remote = await talk_to(planner)
+        answer = await remote.send(f"http://{host}:{port}", timeout=5)
+    assert answer.text == "late"
+
+
+async def test_a_connection_that_was_given_back_is_not_kept_until_the_turn_ends(
+    serve: Any, talk_to: Any
+) -> None:
+    url = await serve(Counted("Other").agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Connects, and looks for what is left of the connection."""
+        async with turn.connect(url) as remote:
+            await turn.delegate(remote, "go")
+            given_back = weakref.ref(remote)
+        del remote
+        gc.collect()
+        return str(given_back())
+
+    assert (await (await talk_to(planner)).send("go")).text == "None"
 
 
 async def test_a_large_answer_is_fetched_again_instead_of_logged(

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -34,6 +35,22 @@ class TurnCalls:
         self._own_id = ""
         self._counts: Counter[str] = Counter()
         self._unidentified: set[asyncio.Event] = set()
+        self._open: set[Callable[[], None]] = set()
+        attempt.on_end += (self._close,)
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def opened(self, close: Callable[[], None]) -> None:
+        """Note how to close a connection of this turn, which ends it at the latest."""
+        self._open.add(close)
+
+    def closed(self, close: Callable[[], None]) -> None:
+        """Drop the note of a connection that was closed. Idempotent."""
+        self._open.discard(close)
+
+    def _close(self) -> None:
+        for close in list(self._open):
+            close()
 
     # -- names and records ---------------------------------------------------------------------
 
