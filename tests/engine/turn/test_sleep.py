@@ -19,7 +19,7 @@ from parley.model.requests import CancelTaskRequest, SubscribeToTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.timers import MAX_WAITS, NEVER
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import collect, events_of, get, states
@@ -761,3 +761,29 @@ async def test_a_subscriber_who_comes_while_a_task_sleeps_sees_it_end(opened: Op
         assert states(items)[-1] is TaskState.COMPLETED
         log = await events_of(caller, task.id)  # type: ignore[arg-type]
         assert states(log)[-1] is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_turn_waits_for_a_hundred_events_and_sleeps_beside_them(
+    opened: Open, more: int
+) -> None:
+    agent = Agent("A")
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Waits for many events, and for a day."""
+        events = [turn.wait_event(f"{number}") for number in range(MAX_WAITS + more)]
+        try:
+            await asyncio.gather(*events, turn.sleep(DAY))
+        except ValueError as error:
+            return str(error)
+        return "done"
+
+    async with opened(agent) as caller:
+        task = await caller.begin()
+        if more:
+            assert (
+                results(await caller.ended(task)) == "a turn waits for 100 events at once, at most"
+            )
+        else:
+            assert await caller.asleep(task) == caller.clock.now + MS

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
@@ -197,8 +197,7 @@ class Waits:
 
     async def _park(self, wait: _Wait) -> None:
         """Wait until the turn falls asleep, which cancels this."""
-        events = {wait.event, *[each.event for each in self._pending.values()]}
-        if len(events) > MAX_WAITS:
+        if len(_events_of([wait, *self._pending.values()])) > MAX_WAITS:
             raise ValueError(f"a turn waits for {MAX_WAITS} events at once, at most")
         never = asyncio.get_running_loop().create_future()
         self._pending[never] = wait
@@ -226,16 +225,20 @@ class Waits:
     def _fall_asleep(self) -> None:
         waits = self._pending.values()
         wakes_at = min([wait.wakes_at for wait in waits])
-        events = sorted({wait.event for wait in waits if wait.event})
         try:
             self._attempt.writer()  # writes what streams buffer
-            self._attempt.runner.fall_asleep(wakes_at, events)
+            self._attempt.runner.fall_asleep(wakes_at, sorted(_events_of(waits)))
         except A2AError as error:
             self._attempt.runner.abort(error)
         except StoreError:
             pass  # the writer has stopped, and has told the runner
         for never in list(self._pending):
             never.cancel()
+
+
+def _events_of(waits: Iterable[_Wait]) -> set[str]:
+    """Return the keys of the events among some waits."""
+    return {wait.event for wait in waits if wait.event}
 
 
 def seconds_of(duration: float | timedelta, what: str) -> float:
