@@ -26,7 +26,7 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.agent.remote import message_exchange
+from parley.agent.remote.message_exchange import LOGGED_BYTES
 from parley.client.errors import Timeout
 from parley.store.events import RecordKind, StepResult
 from parley.store.memory import MemoryTaskStore
@@ -397,16 +397,15 @@ async def test_a_connection_that_was_given_back_is_not_kept_until_the_turn_ends(
     assert (await (await talk_to(planner)).send("go")).text == "None"
 
 
-async def test_a_large_answer_is_fetched_again_instead_of_logged(
-    serve: Any, talk_to: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(message_exchange, "LOGGED_BYTES", 10)
+async def test_a_large_answer_is_fetched_again_instead_of_logged(serve: Any, talk_to: Any) -> None:
+    much = "much " * (LOGGED_BYTES // 5)
+    store = MemoryTaskStore()
     other, planner = Agent("Other"), Agent("Planner")
 
     @other.skill(replies="task")
     async def work(turn: Turn) -> str:
         """Answers with much."""
-        return "much " * 100
+        return much
 
     url = await serve(other)
     seen: list[str] = []
@@ -417,10 +416,12 @@ async def test_a_large_answer_is_fetched_again_instead_of_logged(
         seen.append((await turn.delegate(url, "go")).text)
         return (await turn.ask("And?")).text
 
-    remote = await talk_to(planner)
+    remote = await talk_to(planner, store=store)
     task = await remote.send("go")
     await remote.send("done", task=task)
-    assert seen == ["much " * 100] * 2
+    assert seen == [much] * 2
+    records = await store.private_records(task.id, [RecordKind.REMEMBERED])
+    assert all(len(record.payload) < 10_000 for record in records)
 
 
 async def test_return_immediately_gives_the_task_that_goes_on(serve: Any, talk_to: Any) -> None:

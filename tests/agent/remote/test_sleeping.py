@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-import parley
-from parley import Agent, TaskState, Turn
-from parley.server.run import serving
+from parley import Agent, TaskState, Turn, testing
 
 pytestmark = pytest.mark.anyio
+
+PEER = "https://peer.example"
 
 
 async def test_what_the_agent_asks_does_not_wait_until_the_sleep_is_over() -> None:
@@ -19,20 +19,16 @@ async def test_what_the_agent_asks_does_not_wait_until_the_sleep_is_over() -> No
 
     @peer.skill(replies="task")
     async def work(turn: Turn) -> str:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(60)
         return (await turn.ask("Which day?")).text
 
-    async with serving(parley.asgi(peer)) as there:
+    @planner.skill(replies="task")
+    async def plan(turn: Turn) -> str:
+        _, answer = await asyncio.gather(turn.sleep(timedelta(hours=1)), turn.delegate(PEER, "go"))
+        return answer.text
 
-        @planner.skill(replies="task")
-        async def plan(turn: Turn) -> str:
-            _, answer = await asyncio.gather(
-                turn.sleep(timedelta(hours=1)), turn.delegate(there, "go")
-            )
-            return answer.text
-
-        async with serving(parley.asgi(planner)) as url, parley.connect(url) as remote:
-            task = await asyncio.wait_for(remote.send("go"), 30)
-            assert task.state is TaskState.INPUT_REQUIRED
-            assert task.status.message.text == "Which day?"
-            assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    async with testing.client(planner, remotes={PEER: peer}) as remote:
+        task = await remote.send("go", return_immediately=True)
+        await remote.advance(60)
+        assert await remote.get(task.id) == testing.input_required("Which day?")
+        assert (await remote.cancel(task.id)).state is TaskState.CANCELED
