@@ -228,9 +228,7 @@ async def _wakes(caller: Sleeper, task: Task, at: int) -> bool:
     return record is not None and record.wakes_at == at
 
 
-async def test_a_hundred_sleeps_are_no_failed_attempts_and_crashes_between_count(
-    opened: Open,
-) -> None:
+async def test_sleeps_are_no_failed_attempts_and_crashes_between_them_count(opened: Open) -> None:
     agent, runs, crashes = Agent("Sleepy", max_attempts=3), [], []
 
     @agent.skill(replies="task")
@@ -711,7 +709,7 @@ async def test_an_embedded_store_is_asked_nothing_while_no_task_sleeps(tmp_path:
 
 
 async def test_what_was_logged_of_waits_is_bounded(opened: Open) -> None:
-    """Three private records and one event for each sleep, however many there were before."""
+    """Four private records for each sleep, however many there were before."""
     agent = Agent("Sleepy")
 
     @agent.skill(replies="task")
