@@ -207,7 +207,7 @@ class BlockingTurn(TurnFacts):
         return self._wait(self._turn.step(key, function, *args, **kwargs))
 
     def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return an address at which anybody who has it completes the event ``key``, once."""
+        """Return a callback address: a POST to it completes the event ``key``, once."""
         return self._wait(self._turn.callback(key, expires=expires))
 
     def connect(self, agent: Reference, **options: Any) -> BlockingAgent:

@@ -1,4 +1,4 @@
-"""Files that are too large for a message become references by themselves."""
+"""Turns files that are too large for a message into references."""
 
 from __future__ import annotations
 

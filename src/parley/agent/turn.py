@@ -348,18 +348,18 @@ class Turn(TurnFacts):
         return read(recalled, kind)
 
     async def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return an address at which anybody who has it completes the event ``key``, once.
+        """Return a callback address: a POST to it completes the event ``key``, once.
 
-        Give it to who calls back: a payment provider, a build server, a person. A POST with a JSON
-        body completes the event with that value, without one with ``None``; ``wait_event`` returns
-        it. The address is signed, and needs no other authentication; whoever has it can complete
-        this event, and nothing else, until it ``expires``. It can be read, so a key is no secret.
+        It is for a payment provider, a build server, a person. A POST with a JSON body completes
+        the event with that value, without one with ``None``; ``wait_event`` returns it. The address
+        is the credential: it is signed, allows nothing else, and ``expires``. It shows the key, so
+        a key must not be a secret.
 
         It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
         caller could name another host, to which the address would then lead.
 
-        Raises ``ValueError`` when the server's address is not known, and for a key or a time that
-        cannot be one.
+        Raises ``ValueError`` when the server's address is not known, and for an invalid key
+        or time.
         """
         return await self._services.callbacks.address(
             self.base_url, key, tenant=self.tenant, expires=expires

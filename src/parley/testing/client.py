@@ -37,7 +37,7 @@ RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 class TestedAgent(RemoteAgent):
     """The ordinary client of the agent under test, and what a test does beside calling.
 
-    ``time`` is the time of the agents; ``webhooks`` is what they posted, wherever to. ``webhook``
+    ``time`` is the time of the agents; ``webhooks`` is what they posted to any address. ``webhook``
     is an address for it: ``send(..., push=remote.webhook)``.
     """
 
@@ -55,7 +55,7 @@ class TestedAgent(RemoteAgent):
 
     @property
     def webhooks(self) -> Deliveries:
-        """What the agents posted to webhooks, in order."""
+        """The notifications that the agents posted, in order."""
         return self._world.webhooks
 
     async def advance(self, span: timedelta | float) -> None:
@@ -91,7 +91,7 @@ class TestedAgent(RemoteAgent):
 
     @property
     def http(self) -> HttpTransport:
-        """What carries the client's requests: for others, such as to ``turn.callback``."""
+        """The client's transport, for other requests, such as one to ``turn.callback``."""
         return self._connection.http
 
     async def complete(self, key: str, value: Any = None) -> bool:
@@ -121,7 +121,7 @@ _DEFAULTS = {
     for name, parameter in signature(connect_to).parameters.items()
     if parameter.default is not Parameter.empty
 }
-"""The options of connections that a test says nothing about."""
+"""The default options of connections."""
 
 
 class _Connection(Connection):
@@ -157,7 +157,7 @@ class _Connection(Connection):
 
 
 _OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
-"""What of the options of the agent under test is not for remote ones."""
+"""The options that only the agent under test has, as remote agents have them."""
 
 
 class Client:

@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class _Failure(msgspec.Struct):
-    """What a webhook answers next. ``left`` is how often, ``None`` for always."""
+    """An answer of a webhook that fails. ``left`` is how often, ``None`` for always."""
 
     status: int
     headers: dict[str, str]
@@ -62,7 +62,7 @@ class _Failure(msgspec.Struct):
 
 
 class Deliveries(list[Delivery]):
-    """What has arrived, in order. ``accepted`` leaves out what was refused.
+    """The notifications that arrived, in order. ``accepted`` leaves out those that were refused.
 
     The real dispatcher delivers: with its order, its retries, and its cursor in the store. Only
     HTTP is left out, so any address can be given that the server does not refuse.

@@ -60,7 +60,7 @@ class BoundAgent(RemoteAgent):
     Deadline, hop count and trace travel with each message; the caller of the turn does not.
     Messages without a context go into one that belongs to the turn's own context and the ``key``.
 
-    When the turn's task is canceled or fails, the tasks that it began elsewhere are canceled,
+    When the turn's task is canceled or fails, the remote tasks that it began are canceled,
     except those of calls with ``cancel_remote=False``.
 
     Errors are those of ``RemoteAgent``. Unless the function catches them, they fail the task, with

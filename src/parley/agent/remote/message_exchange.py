@@ -114,7 +114,7 @@ class MessageExchange:
                 work.cancel()
                 await asyncio.wait({work})
             if not work.cancelled():
-                work.exception()  # the call may be cancelled, so that nobody looks at it
+                work.exception()  # marks it as seen: the call may be cancelled
         assert self.answer is not None
         return self.answer
 

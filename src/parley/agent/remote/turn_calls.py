@@ -23,11 +23,11 @@ from parley.model.tasks import Task
 from parley.model.uuid7 import new_id
 
 IDENTIFY_SECONDS = 2.0
-"""How long a turn that ends waits for the ids of the tasks that it has just begun elsewhere."""
+"""How long the end of a turn waits for the ids of remote tasks that it has just begun."""
 
 
 class TurnCalls:
-    """What the calls of one attempt have in common. Made by the turn's first call."""
+    """The calls of one attempt: their names, connections and contexts. The first makes it."""
 
     def __init__(self, attempt: Attempt, connections: Connections) -> None:
         self.attempt = attempt

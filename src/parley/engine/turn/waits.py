@@ -242,7 +242,7 @@ def _events_of(waits: Iterable[_Wait]) -> set[str]:
 
 
 def seconds_of(duration: float | timedelta, what: str) -> float:
-    """Return a duration in seconds. Raises ``TypeError``, ``ValueError`` for what is none."""
+    """Return a duration in seconds. Raises ``TypeError``, ``ValueError``."""
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
