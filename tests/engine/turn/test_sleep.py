@@ -785,3 +785,36 @@ async def test_a_turn_waits_for_a_hundred_events_and_sleeps_beside_them(
             )
         else:
             assert await caller.asleep(task) == caller.clock.now + MS
+
+
+@pytest.mark.parametrize("form", ["async", "plain"])
+async def test_a_step_that_waits_is_refused_with_what_would_be_right(form: str) -> None:
+    """A step is one thing that is done: it cannot be left in its middle, and go on days later."""
+    agent, raised = Agent("Wrong"), []
+
+    if form == "async":
+
+        @agent.skill(replies="task")
+        async def wait(turn: Turn) -> str:
+            for function, arguments in ((turn.sleep, [DAY]), (turn.wait_event, ["k"])):
+                with pytest.raises(RuntimeError, match="outside of the step") as caught:
+                    await turn.step(f"{function.__name__}", function, *arguments)
+                raised.append(str(caught.value))
+            return "fine"
+
+    else:
+
+        @agent.skill(replies="task")
+        def wait(turn: BlockingTurn) -> str:
+            for function, arguments in ((turn.sleep, [DAY]), (turn.wait_event, ["k"])):
+                with pytest.raises(RuntimeError, match="outside of the step") as caught:
+                    turn.step(f"{function.__name__}", function, *arguments)
+                raised.append(str(caught.value))
+            return "fine"
+
+    host = Host(placed(agent), MemoryTaskStore())
+    await host.start()
+    task = await asyncio.wait_for(Talk(host.services[""], host).task("go"), 10)
+    await host.stop()
+    assert results(task) == "fine"
+    assert ["'sleep'" in raised[0], "'wait_event'" in raised[1]] == [True, True]

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -103,6 +104,10 @@ class WaitingAttempt(Protocol):
         ...
 
 
+_STEP: ContextVar[tuple[Waits | None, str]] = ContextVar("_STEP", default=(None, ""))
+"""The step that runs, and the waits of its turn: another agent's turn may inherit the context."""
+
+
 class Waits:
     """The waits of an attempt that have begun and not ended.
 
@@ -128,6 +133,16 @@ class Waits:
         finally:
             self._busy -= 1
             self._settle()
+
+    @contextmanager
+    def step(self, key: str) -> Iterator[None]:
+        """Keep the turn awake during a step, which must not wait itself: it would wait for ever."""
+        token = _STEP.set((self, key))
+        try:
+            with self.busy():
+                yield
+        finally:
+            _STEP.reset(token)
 
     async def sleep(self, seconds: float, key: str | None, message: object) -> None:
         """Sleep for a number of seconds from the first call with this key in the task's life."""
@@ -196,7 +211,16 @@ class Waits:
         return known
 
     async def _park(self, wait: _Wait) -> None:
-        """Wait until the turn falls asleep, which cancels this."""
+        """Wait until the turn falls asleep, which cancels this.
+
+        Raises ``RuntimeError`` in a step, and ``ValueError`` for too many events.
+        """
+        waits, step = _STEP.get()
+        if waits is self:
+            raise RuntimeError(
+                f"the step {step!r} sleeps or waits for an event, and a step is done in one go; "
+                "wait outside of the step"
+            )
         if len(_events_of([wait, *self._pending.values()])) > MAX_WAITS:
             raise ValueError(f"a turn waits for {MAX_WAITS} events at once, at most")
         never = asyncio.get_running_loop().create_future()
