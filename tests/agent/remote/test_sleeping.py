@@ -6,8 +6,13 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+import parley
 from parley import Agent, TaskState, Turn, testing
+from parley.engine.turn.waits import SETTLE_ROUNDS
+from parley.server.run import serving
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -32,3 +37,41 @@ async def test_what_the_agent_asks_does_not_wait_until_the_sleep_is_over() -> No
         await remote.advance(60)
         assert await remote.get(task.id) == testing.input_required("Which day?")
         assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+
+
+def slowly(agent: Agent) -> ASGIApp:
+    """An app that lets many rounds of the event loop pass before each request."""
+    app = parley.asgi(agent)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            for _ in range(10 * SETTLE_ROUNDS):
+                await asyncio.sleep(0)
+        await app(scope, receive, send)
+
+    return slow
+
+
+async def test_a_sleep_holds_up_neither_the_message_nor_the_answer_to_a_question() -> None:
+    """Not even while they connect, or ask whether the caller has authorised it out of band."""
+    peer, planner = Agent("Peer"), Agent("Planner")
+    answers: list[str] = []
+
+    @peer.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        answers.append((await turn.require_auth("Sign in.")).text)
+        return "done"
+
+    async with serving(slowly(peer)) as url:
+
+        @planner.skill(replies="task")
+        async def plan(turn: Turn) -> str:
+            sleep = turn.sleep(timedelta(hours=1))
+            _, answer = await asyncio.gather(sleep, turn.delegate(url, "go"))
+            return answer.text
+
+        async with parley.connect(planner) as remote:
+            task = await remote.send("go", timeout=10)
+            assert task == testing.auth_required("Sign in.")
+            await remote.send("code 1234", task=task, return_immediately=True)
+            await until(lambda: answers == ["code 1234"])

@@ -248,7 +248,9 @@ class BoundAgent(RemoteAgent):
         """Return whether a task was authorised out of band (§7.6), and needs no message."""
         if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self._address):
             return False
-        return (await self.get(task.id, history_length=0)).state is not TaskState.AUTH_REQUIRED
+        with self._calls.attempt.waits.busy():
+            task = await self.get(task.id, history_length=0)
+        return task.state is not TaskState.AUTH_REQUIRED
 
     async def _request_for(
         self, message: Sendable | None, context_key: str, options: MessageOptions

@@ -41,7 +41,8 @@ class TurnConnection:
 
     async def _open(self) -> BoundAgent:
         calls = self._calls
-        shared = await calls.connections.acquire(self._reference, self._options)
+        with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
+            shared = await calls.connections.acquire(self._reference, self._options)
         agent = BoundAgent(shared.agent, self._reference, calls, shared)
         calls.opened(agent.release)
         return agent

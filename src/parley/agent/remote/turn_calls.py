@@ -146,7 +146,8 @@ class TurnCalls:
         if self._unidentified:
             waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
             try:
-                await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
+                with self.attempt.waits.busy():
+                    await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
             finally:
                 for wait in waits:
                     wait.cancel()
