@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 import parley
 from parley import (
@@ -28,8 +29,10 @@ from parley import (
 )
 from parley.agent.remote.message_exchange import LOGGED_BYTES
 from parley.client.errors import Timeout
+from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
 from parley.store.memory import MemoryTaskStore
+from parley.testing import completed, input_required
 from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
@@ -209,6 +212,45 @@ async def test_a_further_attempt_gets_the_logged_answers(
     await remote.send("done", task=task)
     assert seen == [["Other did one", "Other did two", "Other did three"]] * 2
     assert other.runs == ["one", "two", "three"]
+
+
+async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_is_known(
+    talk_to: Any,
+) -> None:
+    """The other agent cannot tell repeats, so the next run has to find its task."""
+    runs: list[str] = []
+    other, planner = Agent("Other", default_extensions=False), Agent("Planner")
+
+    @other.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Counts."""
+        runs.append(turn.text)
+        return "done"
+
+    app = parley.asgi(other)
+    posted = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "POST":
+            posted.set()
+            await let_time_pass(0.05)
+        await app(scope, receive, send)
+
+    async with serving(slow) as url:
+
+        @planner.skill(replies="task")
+        async def plan(turn: Turn) -> str:
+            """Asks while a message is on its way."""
+            call = asyncio.ensure_future(turn.delegate(url, "pay"))
+            await posted.wait()
+            answer = await turn.ask("Sure?")
+            return f"{answer.text} {(await call).text}"
+
+        remote = await talk_to(planner)
+        task = await remote.send("go")
+        assert task == input_required("Sure?")
+        assert await remote.send("yes", task=task) == completed("yes done")
+        assert runs == ["pay"]
 
 
 async def test_the_message_is_in_the_log_before_it_is_sent(serve: Any, talk_to: Any) -> None:

@@ -37,6 +37,7 @@ class TurnCalls:
         self._unidentified: set[asyncio.Event] = set()
         self._open: set[Callable[[], None]] = set()
         attempt.on_end += (self._close,)
+        attempt.before_question += (self._identify,)
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -94,6 +95,21 @@ class TurnCalls:
         event.set()
         self._unidentified.discard(event)
 
+    async def _identify(self) -> None:
+        """Wait for the tasks of messages that are being sent: the turn's next run has to find them.
+
+        Gives up after ``IDENTIFY_SECONDS``.
+        """
+        if not self._unidentified:
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
+        try:
+            with self.attempt.waits.busy():
+                await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
     # -- what travels with a message -----------------------------------------------------------
 
     async def chain(self) -> Chain:
@@ -140,17 +156,8 @@ class TurnCalls:
     async def ask(self, task: Task, name: str) -> Answer:
         """Ask the caller what a remote task asks, and return the answer, in this turn or a later.
 
-        The parts are passed on unchanged. Calls that are being sent first learn their tasks: the
-        function ends here, and its next run has to find them.
+        The parts are passed on unchanged.
         """
-        if self._unidentified:
-            waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
-            try:
-                with self.attempt.waits.busy():
-                    await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
-            finally:
-                for wait in waits:
-                    wait.cancel()
         question = task.status.message
         active = self.attempt.request.extensions
         content = Message(
