@@ -75,3 +75,28 @@ async def test_a_sleep_holds_up_neither_the_message_nor_the_answer_to_a_question
             assert task == testing.auth_required("Sign in.")
             await remote.send("code 1234", task=task, return_immediately=True)
             await until(lambda: answers == ["code 1234"])
+
+
+async def test_a_stream_begins_before_the_turn_falls_asleep() -> None:
+    """Else the message would be sent again by the run after the sleep."""
+    peer, planner = Agent("Peer"), Agent("Planner")
+    seen: list[object] = []
+
+    @peer.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        return (await turn.ask("Which day?")).text
+
+    async with serving(slowly(peer)) as url:
+
+        @planner.skill(replies="task")
+        async def plan(turn: Turn) -> str:
+            async def follow() -> None:
+                async with turn.connect(url) as remote:
+                    seen.append(await anext(aiter(remote.stream("go"))))
+
+            await asyncio.gather(turn.sleep(timedelta(hours=1)), follow())
+            return "done"
+
+        async with parley.connect(planner) as remote:
+            await remote.send("go", return_immediately=True)
+            await until(lambda: bool(seen), 10)

@@ -130,15 +130,16 @@ class MessageExchange:
             raise ConnectionClosed("this connection was closed; call turn.connect again")
         call = calls.logged(self._name, link.address)
         is_new = call is None
-        if call is None:
-            call = await self._begin()
-            await calls.log(self._name, call)
-        elif call.answered:
+        if call is not None and call.answered:
             yield self.reader.deliver(await self._logged_answer(call))
             return
-        elif call.ended:  # it was refused, and is sent again
-            call = replace(call, ended=False)
-            await calls.log(self._name, call)
+        with calls.attempt.waits.busy():
+            if call is None:
+                call = await self._begin()
+                await calls.log(self._name, call)
+            elif call.ended:  # it was refused, and is sent again
+                call = replace(call, ended=False)
+                await calls.log(self._name, call)
         task_id = calls.attempt.runner.task_id
         calls.connections.note(task_id, self._name, link.shared)
         sending = calls.sending()

@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
@@ -34,7 +35,7 @@ class TurnCalls:
         self.connections = connections
         self._own_id = ""
         self._counts: Counter[str] = Counter()
-        self._unidentified: set[asyncio.Event] = set()
+        self._unidentified: dict[asyncio.Event, AbstractContextManager[None]] = {}
         self._open: set[Callable[[], None]] = set()
         attempt.on_end += (self._close,)
         attempt.before_question += (self._identify,)
@@ -85,15 +86,20 @@ class TurnCalls:
     # -- calls that the log cannot find again yet ----------------------------------------------
 
     def sending(self) -> asyncio.Event:
-        """Return an event to be set when the task of a message that is sent now is known."""
-        event = asyncio.Event()
-        self._unidentified.add(event)
+        """Return an event to be set when the task of a message that is sent now is known.
+
+        The turn stays awake until then.
+        """
+        event, awake = asyncio.Event(), self.attempt.waits.busy()
+        awake.__enter__()
+        self._unidentified[event] = awake
         return event
 
     def identified(self, event: asyncio.Event) -> None:
         """The task of a message is known, or there will be none."""
         event.set()
-        self._unidentified.discard(event)
+        if (awake := self._unidentified.pop(event, None)) is not None:
+            awake.__exit__(None, None, None)
 
     async def _identify(self) -> None:
         """Wait for the tasks of messages that are being sent: the turn's next run has to find them.
