@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from parley.agent.remote.blocking import TurnThread, Wait
 from parley.agent.services import TurnServices
 from parley.client.errors import FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
+from parley.client.sync import SyncFileStream
 from parley.model.parts import Part
 from parley.store.protocols.scope import Scope
 
@@ -118,50 +120,11 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
         return await self._stream(limit).save(path)
 
 
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine on the event loop, and waits for its result in the author's thread."""
-
-
-class BlockingFileStream:
+class BlockingFileStream(SyncFileStream):
     """The bytes of a file, for a thread: an iterator of chunks, and a context manager."""
 
     def __init__(self, stream: FileStream, wait: Wait) -> None:
-        self._stream = stream
-        self._wait = wait
-
-    @property
-    def filename(self) -> str:
-        """The name of the file, as its sender wrote it: not safe to use as a path."""
-        return self._stream.filename
-
-    @property
-    def media_type(self) -> str:
-        """The media type of the file."""
-        return self._stream.media_type
-
-    @property
-    def size(self) -> int | None:
-        """The number of bytes, if it is known; inside ``with`` the server has been asked."""
-        return self._stream.size
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        async def following() -> bytes | None:
-            return await anext(self._stream, None)
-
-        chunk: bytes | None = self._wait(following())
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __enter__(self) -> Self:
-        self._wait(self._stream.__aenter__())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._wait(self._stream.aclose())
+        super().__init__(cast("Any", TurnThread(wait)), stream)
 
 
 class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):

@@ -18,7 +18,7 @@ from parley.model.cards import AgentSkill
 Replies = Literal["message", "task"]
 
 InvalidInput = Literal["refuse", "ask"]
-"""What becomes of a message that does not fit typed parameters."""
+"""The treatment of a message that does not fit typed parameters."""
 
 
 class Form(Enum):
