@@ -12,6 +12,7 @@ from parley.files.disk import DiskObjects
 from parley.files.errors import NoSuchFile
 from parley.files.file_store import FileStore
 from parley.files.objects import ObjectStore
+from parley.files.records import CHUNK_BYTES
 from parley.files.sweeper import FileSweeper
 from tests.files.conftest import BOB, Clock, FilesOf, content, keys, uploaded
 
@@ -226,6 +227,34 @@ async def test_a_file_that_is_being_removed_is_attached_or_gone_never_both(
     assert attached == [[TASK]]
     assert await content(files, await files.find(record.id, BOB)) == b"hello"
     await files.attach(record, OTHER, WEEK)
+
+
+async def test_an_upload_that_goes_on_after_its_removal_leaves_nothing(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
+) -> None:
+    """A request that began before the upload expired must not fill the disk unseen."""
+    record = await files.begin(BOB, size=3 * CHUNK_BYTES)
+    writer = await files.resume(record)
+    await writer.write(b"a" * CHUNK_BYTES)
+    clock.passes(hours=25)
+    assert await sweeper.sweep() == 1
+    with pytest.raises(NoSuchFile):
+        await writer.write(b"b" * CHUNK_BYTES)
+    assert await keys(objects) == []
+
+
+async def test_an_upload_that_ends_after_its_removal_is_gone(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
+) -> None:
+    record = await files.begin_for_task(BOB, TASK, WEEK)
+    writer = files.writer(record, 0)
+    clock.passes(hours=25 * 7)
+    assert await sweeper.sweep() == 1
+    with pytest.raises(NoSuchFile):
+        await writer.finish()
+    clock.passes(hours=25)
+    await sweeper.sweep()
+    assert await keys(objects) == []
 
 
 async def test_of_replicas_one_sweeps_in_a_minute(

@@ -286,12 +286,10 @@ class FileStore:
         look_at = self.next_look(keep)
         await self.objects.put(layout.due(id, look_at), b"")
         await self.objects.put(mark, b"")
-        if (
-            await self.objects.get(layout.removed(id)) is not None
-            or await self.objects.get(layout.manifest(id)) is None
-        ):
+        if await self.objects.get(layout.removed(id)) is not None:
             await self.objects.delete([mark])
             raise NoSuchFile
+        await self.check_kept(id, mark)
         await self.release(record)
         if record.expires_at != look_at:
             await self.objects.delete([layout.due(id, record.expires_at)])
@@ -313,26 +311,37 @@ class FileStore:
     async def remove(self, id: str, *, unless: Callable[[Sequence[str]], bool]) -> bool:
         """Remove a file with all that is of it; return whether it is gone.
 
-        ``unless`` gets the tasks that have it: it stays when that returns true. Whoever attaches it
-        meanwhile gets ``NoSuchFile``, or it stays.
+        ``unless`` gets the tasks that have it: it stays when that returns true. A call that
+        attaches it meanwhile gets ``NoSuchFile``, or it stays. A call that writes to it meanwhile
+        gets ``NoSuchFile``, and what it wrote is removed.
         """
         objects = self.objects
-        record = await objects.get(layout.manifest(id))
+        data = await objects.get(layout.manifest(id))
         await objects.put(layout.removed(id), b"")
-        if record is not None and unless(await self.tasks(id)):
-            await objects.delete([layout.removed(id)])
-            return False
+        if data is not None:
+            if unless(await self.tasks(id)):
+                await objects.delete([layout.removed(id)])
+                return False
+            # The manifest goes before the chunks: a writer of one looks for it afterwards.
+            owner = layout.owner(decode(data).scope)
+            owned = await objects.list(owner, 10, f"{owner}/{id}")
+            known = [each.key for each in owned if each.key.startswith(f"{owner}/{id}.")]
+            await objects.delete([*known, layout.manifest(id)])
         await objects.delete([layout.complete(id)])
         for folder in (layout.chunks(id), layout.tasks(id)):
             while found := await objects.list(folder):
                 await objects.delete([each.key for each in found])
-        owned = []
-        if record is not None:
-            known = decode(record)
-            owned = [each.key for each in await objects.list(layout.owner(known.scope))]
-            owned = [key for key in owned if f"/{id}." in key]
-        await objects.delete([*owned, layout.manifest(id), layout.removed(id)])
+        await objects.delete([layout.removed(id)])
         return True
+
+    async def check_kept(self, id: str, written: str) -> None:
+        """Check that a file was not removed before an object of it was written.
+
+        Raises ``NoSuchFile`` if it was; the object is removed then.
+        """
+        if await self.objects.get(layout.manifest(id)) is None:
+            await self.objects.delete([written])
+            raise NoSuchFile
 
     async def tasks(self, id: str) -> list[str]:
         """Return the ids of the tasks that have a file."""
@@ -401,7 +410,11 @@ class UploadWriter:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Make what is buffered durable. Raises ``OffsetMismatch``, ``FilesUnavailable``."""
+        """Make what is buffered durable.
+
+        Raises ``OffsetMismatch``, ``FilesUnavailable``, and ``NoSuchFile`` when the file was
+        removed meanwhile.
+        """
         if not self._buffer:
             return
         if self._index >= MAX_CHUNKS:
@@ -412,6 +425,7 @@ class UploadWriter:
         key = layout.chunk(id, self.offset, self._index)
         if not await self._files.objects.create(key, data):
             raise OffsetMismatch((await self._files.resume(self._record)).offset)
+        await self._files.check_kept(id, key)
         self._buffer = bytearray()
         if self._hash is not None:
             await asyncio.to_thread(self._hash.update, data)
@@ -454,8 +468,10 @@ class UploadWriter:
         is_owned = not await files.tasks(record.id)
         if is_owned:
             await objects.put(layout.due(done.id, done.expires_at), b"")
-        if not await objects.create(layout.complete(done.id), encode(done)):
+        key = layout.complete(done.id)
+        if not await objects.create(key, encode(done)):
             return await files.find(record.id, None)
+        await files.check_kept(done.id, key)
         if is_owned:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
