@@ -118,6 +118,14 @@ async def test_an_upload_that_gets_nowhere_ends_with_the_error(host, remote):
     assert len(host.takes) == 100 - AT_ONCE.streams - 1
 
 
+async def test_a_server_that_takes_nothing_and_says_so_is_left(host, remote):
+    host.acknowledges = 0
+    with pytest.raises(parley.ClientError, match="took nothing of the file"):
+        await remote.upload(BYTES)
+    patches = [each for each in host.server.exchanges if each.method == "PATCH"]
+    assert len(patches) == AT_ONCE.streams + 1
+
+
 async def test_a_server_that_loses_what_it_acknowledged_is_found_out(host, remote, monkeypatch):
     monkeypatch.setattr(content, "PIECE", 1000)
 

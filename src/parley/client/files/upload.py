@@ -130,9 +130,12 @@ class Upload:
         failures, reached = 0, begin
         while True:
             try:
+                sent_from = at
                 at = await self._patch(url, at, memoryview(piece)[at - begin :], is_last=is_last)
                 if at == end:
                     return
+                if at == sent_from:
+                    raise _took_nothing(url)
             except ClientError as error:
                 is_conflict = isinstance(error, UnexpectedStatus) and error.status == 409
                 wished: float | None = getattr(error, "retry_after", None)
@@ -190,9 +193,7 @@ class Upload:
                         raise await _failure(answer)
                     return _offset_of(answer, default=at + len(rest))
         except TimeoutError:
-            raise Disconnected(
-                f"{redacted(url)} took nothing of the file for {self._idle:g} s"
-            ) from None
+            raise _took_nothing(url, f" for {self._idle:g} s") from None
 
     async def _ask(self, url: str) -> tuple[int, bool]:
         """Return the offset that the server has reached, and whether the file is complete."""
@@ -259,6 +260,10 @@ def _words_of(body: bytes) -> str:
                 return found[:500]
             value = found if isinstance(found, dict) else value
     return ""
+
+
+def _took_nothing(url: str, how_long: str = "") -> Disconnected:
+    return Disconnected(f"{redacted(url)} took nothing of the file{how_long}")
 
 
 def _changed(content: Content) -> FileMismatch:
