@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
+import os
 
 import pytest
 from hypothesis import given
@@ -72,6 +74,17 @@ async def test_an_open_file_is_sent_from_where_it_stands(host, remote):
     assert host.files["u0"]["content"] == BYTES[1000:]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+async def test_a_pipe_is_sent_though_it_can_be_read_once_only(host, remote, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writing = asyncio.create_task(asyncio.to_thread(path.write_bytes, BYTES))
+    await remote.upload(path)
+    await writing
+    assert host.files["u0"]["content"] == BYTES
+    assert host.files["u0"]["complete"]
+
+
 async def test_an_empty_file_is_a_file(host, remote):
     async def nothing():
         return
@@ -95,8 +108,6 @@ def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
         assert host.files["u0"]["complete"]
         assert len(host.files) == 1
         assert seen[-1] == (len(BYTES), len(BYTES) if sized else None)
-
-    import asyncio
 
     asyncio.run(main())
 
