@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -291,6 +292,30 @@ async def test_a_turn_stores_a_path_bytes_or_an_iterator(
         assert b"".join([piece async for piece in stored.read()]) == data
         assert b"".join([piece async for piece in stored.read(2, 5)]) == data[2:5]
     assert await hosted.passes(hours=3) == 3  # there is no such task
+
+
+@pytest.mark.anyio
+async def test_a_turn_whose_source_fails_leaves_no_part_of_a_file(
+    hosted: Hosted, turn_files: TurnFiles
+) -> None:
+    async def breaks() -> AsyncIterator[bytes]:
+        yield b"a" * 5_000_000
+        raise RuntimeError("the camera is off")
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"a" * 5_000_000
+        storing.cancel()
+        yield b"b"
+
+    async def store(source: AsyncIterator[bytes]) -> None:
+        await turn_files.store(source, owner="bob", task_id="0" * 32, base_url=URL)
+
+    with pytest.raises(RuntimeError, match="the camera is off"):
+        await store(breaks())
+    storing = asyncio.create_task(store(never()))
+    await asyncio.wait({storing})
+    assert storing.cancelled()
+    assert await hosted.files.objects.list("files") == []
 
 
 @pytest.mark.anyio

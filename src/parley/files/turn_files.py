@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
-from parley.files.errors import NoSuchFile
+from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.file_store import DOWNLOAD, FileStore
 from parley.files.objects import READ_BYTES
 from parley.files.records import FileRecord, FileScope
@@ -72,7 +72,7 @@ class TurnFiles:
 
         The part has a signed address below ``base_url``, the agent's as the caller sees it. The
         file is the owner's. A path is read in pieces, in a thread. Without a media type, that of
-        the filename counts.
+        the filename counts. On failure nothing is kept.
 
         Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
         that no file can have and without a ``base_url``, and what reading the source raises.
@@ -91,10 +91,15 @@ class TurnFiles:
             scope, task_id, self._keep, filename=filename, media_type=media_type
         )
         writer = self.files.writer(record, 0)
-        async with aclosing(_pieces(source)) as pieces:
-            async for piece in pieces:
-                await writer.write(piece)
-        record = await writer.finish()
+        try:
+            async with aclosing(_pieces(source)) as pieces:
+                async for piece in pieces:
+                    await writer.write(piece)
+            await writer.finish()
+        except BaseException:
+            with suppress(FilesUnavailable):
+                await self.files.remove(record.id, unless=lambda tasks: False)
+            raise
         return Part(
             url=address(self.files, _with_tenant(base_url, tenant), record.id),
             filename=filename,
