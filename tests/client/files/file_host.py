@@ -19,8 +19,8 @@ class FileHost:
 
     ``takes`` are the bytes that the next uploads take before the connection breaks, ``gives`` those
     that the next downloads give. With ``acknowledges`` an upload keeps no more bytes than that, and
-    is answered as if that were right. ``ranges`` is whether it knows of ranges, ``tag`` what its entity
-    tags begin with.
+    is answered as if that were right. ``ranges`` is whether it knows of ranges, ``tag`` what its
+    entity tags begin with.
     """
 
     def __init__(self) -> None:

@@ -164,6 +164,15 @@ async def test_a_file_that_changes_meanwhile_is_refused(host, remote, tmp_path, 
     assert not host.files["u0"]["complete"]
 
 
+async def test_an_error_of_the_progress_function_is_the_callers(host, remote):
+    def give_up(sent, _):
+        raise LookupError("stopped by the user")
+
+    with pytest.raises(LookupError, match="stopped by the user"):
+        await remote.upload(BYTES, progress=give_up)
+    assert len([each for each in host.server.exchanges if each.method == "PATCH"]) <= 1
+
+
 async def test_a_refusal_is_told_in_the_servers_words(host, remote):
     async def forgetful():
         yield BYTES

@@ -178,6 +178,7 @@ class Upload:
         if is_last:
             headers["Upload-Complete"] = "?1"
         loop = asyncio.get_running_loop()
+        failed: list[Exception] = []
         try:
             async with asyncio.timeout(self._idle) as deadline:
 
@@ -185,15 +186,25 @@ class Upload:
                     if self._idle is not None and not deadline.expired():
                         deadline.reschedule(loop.time() + self._idle)
                     if self._progress is not None:
-                        self._progress(at + sent, self._size)
+                        try:
+                            self._progress(at + sent, self._size)
+                        except Exception as error:
+                            failed.append(error)
+                            raise
 
                 body = _slices(rest, moved) if rest else b""
                 async with self._http.open("PATCH", url, headers, body) as answer:
                     if answer.status not in (200, 201, 204):
                         raise await _failure(answer)
-                    return _offset_of(answer, default=at + len(rest))
+                    reached = _offset_of(answer, default=at + len(rest))
         except TimeoutError:
             raise _took_nothing(url, f" for {self._idle:g} s") from None
+        except ClientError:
+            if not failed:
+                raise
+        if failed:  # the HTTP library takes it for a broken connection
+            raise failed[0]
+        return reached
 
     async def _ask(self, url: str) -> tuple[int, bool]:
         """Return the offset that the server has reached, and whether the file is complete."""
