@@ -92,14 +92,20 @@ class InProcessExchange:
     # -- the app's side ------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return a piece of the request, or the news that the reader has gone."""
+        """Return a piece of the request, or ``http.disconnect`` when the reader has gone."""
         if not self._is_sent and not self._gone.is_set():
             if self._body is None or isinstance(self._body, bytes):
                 self._is_sent = True
                 return {"type": "http.request", "body": self._body or b"", "more_body": False}
             if self._pieces is None:
                 self._pieces = aiter(self._body)
-            piece = await anext(self._pieces, None)
+            try:
+                piece = await anext(self._pieces, None)
+            except Exception as error:  # the caller's own: its app sees that the client is gone
+                failure = Disconnected("the body of the request could not be read to its end")
+                failure.__cause__ = error
+                self.fail(failure)
+                return {"type": "http.disconnect"}
             self._is_sent = piece is None
             return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
         await self._gone.wait()
