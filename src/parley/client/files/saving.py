@@ -59,20 +59,17 @@ def free_path(folder: Path, name: str) -> Path:
 async def write_file(path: Path, chunks: AsyncIterator[bytes]) -> Path:
     """Write chunks to a file, and return its path.
 
-    They go to a new file beside it, which takes its place at the end. On failure that one is
-    removed. Raises ``OSError``.
+    They go to a new file beside it, which takes its place at the end and is removed on failure.
+    Raises ``OSError``.
     """
     temporary = path.with_name(f".{path.name[:MAX_NAME]}.{secrets.token_hex(4)}.part")
-    file = await asyncio.to_thread(temporary.open, "xb")
     try:
-        try:
+        # Not in a thread: a call that is cancelled while a thread opens it would leave it there.
+        with temporary.open("xb") as file:
             await _write(file, chunks)
-        finally:
-            await asyncio.to_thread(file.close)
         await asyncio.to_thread(os.replace, temporary, path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     return path
 
 
@@ -86,3 +83,4 @@ async def _write(file: BinaryIO, chunks: AsyncIterator[bytes]) -> None:
             await asyncio.to_thread(file.writelines, pending)
             pending, size = [], 0
     await asyncio.to_thread(file.writelines, pending)
+    await asyncio.to_thread(file.flush)
