@@ -15,7 +15,7 @@ import pytest
 
 import parley
 from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, Settings, Task, Turn
-from parley.agent import large_files, remote_files
+from parley.agent import large_files
 from parley.agent.files import TurnFile
 from parley.agent.remote_files import RemoteFiles
 from parley.client.errors import (
@@ -27,7 +27,6 @@ from parley.client.errors import (
     Timeout,
     UnexpectedStatus,
 )
-from parley.client.files import download
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
 from parley.model.encoding import encode
@@ -284,10 +283,7 @@ async def test_a_huge_file_is_left_as_soon_as_it_shows() -> None:
     assert sent < 100_000_000
 
 
-async def test_a_slow_server_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "GRACE", 0.01)
-    monkeypatch.setattr(remote_files, "MIN_RATE", 1_000_000)
-
+async def test_a_slow_server_is_left() -> None:
     async def slow(exchange: Any) -> None:
         await exchange.head(200, content_length="1000", etag='"a"')
         if exchange.path == "/silent":
@@ -298,7 +294,13 @@ async def test_a_slow_server_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             await let_time_pass(0.005)
             await exchange.raw(b"x")
 
-    access = RemoteOnly(egress=Egress(private=True), idle=0.05, retry=Retry(calls=1, first=0.0))
+    access = RemoteOnly(
+        egress=Egress(private=True),
+        idle=0.05,
+        min_rate=1_000_000,
+        grace=0.01,
+        retry=Retry(calls=1, first=0.0),
+    )
     async with scripted(slow) as server:
         with pytest.raises(Timeout, match="sends less than 1,000,000 bytes a second"):
             await access.open(Part(url=f"{server.url}/f")).read()

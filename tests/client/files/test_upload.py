@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import parley
 from parley.client.errors import ClientError, FileLimitExceeded, FileMismatch, UnexpectedStatus
-from parley.client.files import content, upload
+from parley.client.files import content
+from parley.client.files.transfer import MAX_INLINE
 from parley.client.retry import Retry
 from parley.model.parts import Part
 from tests.client.files.file_host import file_host
@@ -242,20 +243,20 @@ async def test_content_is_uploaded_as_files_are(host, remote, tmp_path):
     ]
 
 
-async def test_many_small_files_do_not_make_a_message_too_large(host, remote, monkeypatch):
-    monkeypatch.setattr("parley.client.files.transfer.MAX_INLINE", 2500)
-    await remote.send(files=[b"a" * 900, b"b" * 900, b"c" * 900])
+async def test_many_small_files_do_not_make_a_message_too_large(host):
+    host.params["inlineBytes"] = MAX_INLINE
+    async with parley.connect(host.url) as remote:
+        await remote.send(files=[each * (MAX_INLINE // 3 + 1) for each in (b"a", b"b", b"c")])
     assert [next(iter(part)) for part in host.messages[0]["parts"]] == ["raw", "raw", "url"]
 
 
-async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(host, monkeypatch):
-    monkeypatch.setattr("parley.client.files.transfer.MAX_INLINE", 1000)
+async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(host):
     host.params = None
     async with parley.connect(host.url) as remote:
-        await remote.send(files=[b"x" * 1000])
-        with pytest.raises(FileLimitExceeded, match=r"1,001 bytes; a message .* Part\(url"):
-            await remote.send(files=[b"x" * 1001])
-        await remote.send(files=[Part(raw=b"x" * 1001)])
+        await remote.send(files=[bytes(MAX_INLINE)])
+        with pytest.raises(FileLimitExceeded, match=r"7,340,033 bytes; a message .* Part\(url"):
+            await remote.send(files=[bytes(MAX_INLINE + 1)])
+        await remote.send(files=[Part(raw=bytes(MAX_INLINE + 1))])
         assert not host.files
     assert len(host.messages) == 2
 
@@ -276,7 +277,3 @@ async def test_credentials_go_to_the_agents_own_origin_only(host):
         assert created.headers["authorization"] == "Bearer secret"
         patched = next(e for e in other.server.exchanges if e.method == "PATCH")
         assert "authorization" not in patched.headers
-
-
-def test_the_slices_are_smaller_than_the_pieces():
-    assert upload.SLICE < content.PIECE

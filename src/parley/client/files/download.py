@@ -43,9 +43,6 @@ _FILENAME = re.compile(r'filename="((?:[^"\\]|\\.)*)"|filename=([^\s;"]+)', re.I
 _EXTENDED_FILENAME = re.compile(r"filename\*=utf-8''([^\s;]+)", re.IGNORECASE)
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
-GRACE = 60.0
-"""The seconds of waiting for a server before its speed counts."""
-
 
 class FetchRoute(NamedTuple):
     """The transport for an address, and the headers that its server may have."""
@@ -59,13 +56,14 @@ class FetchRoute(NamedTuple):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on a download.
 
-    ``max_bytes`` is its size. ``idle`` bounds the seconds without a byte. A server that has been
-    waited for a minute must have sent ``min_rate`` bytes a second.
+    ``max_bytes`` is its size. ``idle`` bounds the seconds without a byte. After ``grace`` seconds
+    of waiting for it, a server must have sent ``min_rate`` bytes a second.
     """
 
     max_bytes: int | None = None
     idle: float | None = 30.0
     min_rate: int = 0
+    grace: float = 60.0
 
 
 class Download:
@@ -207,7 +205,7 @@ class Download:
 
     def _check_speed(self) -> None:
         rate = self._limits.min_rate
-        if self._waited > GRACE and self._position < rate * self._waited:
+        if self._waited > self._limits.grace and self._position < rate * self._waited:
             raise Timeout(f"{self._where} sends less than {rate:,} bytes a second")
 
     @asynccontextmanager
