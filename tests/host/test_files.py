@@ -367,6 +367,43 @@ async def test_a_tenants_file_is_below_the_tenants_address(
 
 
 @pytest.mark.anyio
+async def test_a_turn_has_its_files_until_its_grace_period_is_over(tmp_path: Path) -> None:
+    agent, begun, stops = Agent("Clerk"), asyncio.Event(), asyncio.Event()
+    happened: list[object] = []
+
+    @agent.skill(replies="task")
+    async def slow(turn: Turn) -> str:
+        begun.set()
+        await stops.wait()
+        happened.append(await turn.files[0].read())
+        return "read"
+
+    class Objects(DiskObjects):
+        async def close(self) -> None:
+            happened.append("closed")
+            await super().close()
+
+    objects = Objects(tmp_path / "files", is_lazy=True, is_temporary=True)
+    host = Host(placed(agent), MemoryTaskStore(), files=objects, drain=30)
+    await host.start()
+    assert host.files is not None
+    await host.files.open()
+    record = await uploaded(host.files, b"hello", SCOPE)
+    part = Part(url=address(host.files, URL, record.id))
+    request = SendMessageRequest(message=Message(message_id="m", role=Role.USER, parts=(part,)))
+    sending = asyncio.create_task(host.services[""].send_message(request, CallContext(caller=BOB)))
+    await begun.wait()
+    stopping = asyncio.create_task(host.stop())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    stops.set()
+    await stopping
+    await sending
+    assert happened == [b"hello", "closed"]
+    assert not objects.root.exists()
+
+
+@pytest.mark.anyio
 async def test_a_running_host_sweeps_by_itself_and_survives_a_store_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -254,6 +254,8 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            if self.files is not None:
+                self._on_stop(stack, "files", self.files.close)
             self._on_stop(stack, "hints", self.poller.stop)
             await self.poller.start()
             stack.callback(self._threads.close)
@@ -272,8 +274,8 @@ class Host:
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
-            if self.files is not None and self._sweeps is not None:
-                self._on_stop(stack, "files", self._sweeps.stop)
+            if self._sweeps is not None:
+                self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False
