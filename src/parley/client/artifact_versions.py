@@ -164,7 +164,7 @@ class ArtifactVersions:
     # -- verdicts ------------------------------------------------------------------------------
 
     def accept(self, version: ArtifactVersion | Key | None) -> None:
-        """Take a version as the one to go on from, also if there are newer ones.
+        """Take a version as the base of further messages, also if there are newer ones.
 
         Raises ``ValueError`` for a version that is not here, ``None`` among them.
         """
@@ -173,7 +173,7 @@ class ArtifactVersions:
         self._accepted[found.name] = _Accepted(found.key, len(self.versions(found.name)))
 
     def reject(self, version: ArtifactVersion | Key | None) -> None:
-        """Let no message be about a version any more.
+        """Exclude a version from all further messages.
 
         Raises ``ValueError`` for a version that is not here, ``None`` among them.
         """

@@ -477,7 +477,7 @@ class RemoteAgent:
         """Upload a file to the agent, and return the part that refers to it, to be sent.
 
         ``file`` is a path, bytes, a file that is open for reading, or an iterator of bytes, of
-        which only a piece at a time is in memory. A connection that breaks is taken up where it
+        which only a piece at a time is in memory. An upload that breaks off continues where it
         broke, also after a restart of the server. ``progress`` is called with the bytes sent so far
         and all of them, ``None`` if that is not known. The agent removes a file that no message
         names for a while.
@@ -492,7 +492,7 @@ class RemoteAgent:
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
         """Return the bytes of a file part as a stream: of its ``raw``, or at its ``url``.
 
-        A download that breaks off is taken up where it broke. Credentials go to the agent's own
+        A download that breaks off continues where it broke. Credentials go to the agent's own
         origin only; other addresses have to be public ones (see ``connect``). The stream raises
         ``FileMismatch`` if the file is not what was announced, and ``AddressNotAllowed``.
 

@@ -1,8 +1,8 @@
 """The errors of files.
 
 FileError
-├── NoSuchFile          there is none, or it is not the caller's
-├── OffsetMismatch      an upload goes on somewhere else
+├── NoSuchFile          there is no such file, or it is not the caller's
+├── OffsetMismatch      an upload continues at another offset
 ├── TooManyBytes        more bytes than were announced or are allowed
 ├── DigestMismatch      the bytes are not those that were announced
 ├── TooManyUploads      the caller has too many files that no task has
@@ -24,7 +24,7 @@ class NoSuchFile(FileError):
 
 
 class OffsetMismatch(FileError):
-    """An upload goes on at ``offset``, and at no other place."""
+    """An upload continues at ``offset``."""
 
     def __init__(self, offset: int, *, complete: bool = False) -> None:
         self.offset = offset

@@ -71,7 +71,7 @@ class FileStore:
         self._hashes: OrderedDict[tuple[str, int], Any] = OrderedDict()
 
     async def open(self) -> None:
-        """Make the store ready. Idempotent: who uses files opens them, many servers never do.
+        """Make the store ready, when the first file is used. Idempotent.
 
         Raises ``FilesUnavailable``, and what ``secret`` raises.
         """
@@ -309,7 +309,7 @@ class FileStore:
     # -- removal -------------------------------------------------------------------------------
 
     async def remove(self, id: str, *, unless: Callable[[Sequence[str]], bool]) -> bool:
-        """Remove a file with all that is of it; return whether it is gone.
+        """Remove a file and its objects; return whether it is gone.
 
         ``unless`` gets the tasks that have it: it stays when that returns true. A call that
         attaches it meanwhile gets ``NoSuchFile``, or it stays. A call that writes to it meanwhile
@@ -361,7 +361,7 @@ class FileStore:
         return hashlib.sha256() if offset == 0 else self._hashes.pop((id, offset), None)
 
     def keep_hash(self, id: str, offset: int, digest: Any) -> None:
-        """Keep a digest for who goes on with the upload here."""
+        """Keep the digest of the first ``offset`` bytes, for a writer that continues the upload."""
         self._hashes[id, offset] = digest
         if len(self._hashes) > _MAX_HASHES:
             self._hashes.popitem(last=False)
@@ -373,7 +373,7 @@ _LONGEST = 30 * 24 * 60 * 60
 class UploadWriter:
     """Appends to one upload. ``offset`` bytes are durable, ``buffered`` ones come after them.
 
-    Of several writers at one offset, one goes on; the others get ``OffsetMismatch``.
+    Of several writers at one offset, one continues; the others get ``OffsetMismatch``.
     """
 
     def __init__(self, files: FileStore, record: FileRecord, offset: int, index: int) -> None:
@@ -433,7 +433,7 @@ class UploadWriter:
         self._index += 1
 
     def leave(self) -> None:
-        """Keep the digest so far, for who goes on."""
+        """Keep the digest so far, for a writer that continues the upload."""
         if self._hash is not None and self.offset:
             self._files.keep_hash(self._record.id, self.offset, self._hash)
             self._hash = None

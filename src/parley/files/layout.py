@@ -10,8 +10,8 @@
     sweeps/<minute>                     one replica sweeps in this minute
 
 A file is looked at when one of its due markers is due, so no sweep reads files that have time. All
-markers are written before what they watch over, and removed after it: a crash leaves a marker
-without a file, never a file without a marker.
+markers are written before what they watch over, and removed after it: a crash may leave a marker
+without a file, but no file without a marker.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ class TurnFiles:
     async def open(self, part: Part, *, tenant: str = "", owner: str = "") -> StoredFile | None:
         """Return the file of this server that a part names, ``None`` if it names none.
 
-        The owner gets it, and whoever has a valid signature in the address. An address of the same
-        form that names no file here, or none for this caller, may be that of another server.
+        The owner gets it, and any caller whose address has a valid signature. An address of the
+        same form that names no file here, or none for this caller, may be that of another server.
         Raises ``FilesUnavailable``.
         """
         id = id_in(part.url or "")

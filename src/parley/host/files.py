@@ -129,7 +129,7 @@ class FileSweeps:
         await end(running)
 
     async def sweep(self) -> int:
-        """Remove the files that nobody can reach any more; return how many they were."""
+        """Remove the files that have expired or whose tasks are gone; return how many they were."""
         return await self._sweeper.sweep()
 
     async def _run(self) -> None:

@@ -267,7 +267,7 @@ class Host:
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
-            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
+            self._on_stop(stack, "downloads from other servers", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()

@@ -60,7 +60,7 @@ class Site:
             await self._lifespan.start()
 
     async def stop(self) -> None:
-        """Stop the app if it was started here, and nobody else uses it. Idempotent."""
+        """Stop the app if it was started here and has no other user. Idempotent."""
         lifespan, self._lifespan = self._lifespan, None
         if lifespan is not None:
             await lifespan.leave()
@@ -86,7 +86,7 @@ class InProcessExchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody reads any more: the answer is complete, or its reader has gone."""
+        """Whether the answer is complete, or its reader has gone."""
         return self._gone.is_set()
 
     # -- the app's side ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Download one file over HTTP, and take it up again where a connection broke (RFC 9110 §14)."""
+"""Download one file over HTTP, and continue where a connection broke (RFC 9110 §14)."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Download:
     """One download: ``chunks`` yields the bytes, and learns about the file from each response.
 
-    ``route`` decides for every address, also that of a redirect, who is asked and with what. After
-    a redirect to another server no credentials are sent. ``sha256`` is what the whole must have,
-    if that is known before.
+    ``route`` gives the transport and the headers for every address, also for that of a redirect.
+    After a redirect to another server no credentials are sent. ``sha256`` is that of the whole, if
+    it is known before.
     """
 
     def __init__(

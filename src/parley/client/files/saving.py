@@ -20,10 +20,9 @@ _DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?$")
 
 
 def safe_name(filename: str, media_type: str = "") -> str:
-    """Return the name of a file on this machine, for a name that somebody else wrote.
+    """Return a safe name for a file on this machine, from a name that comes from outside.
 
-    It has no folder, no character that some system refuses, and is no hidden file; it is never
-    empty.
+    It is not empty, has no folder and no character that a system refuses, and is no hidden file.
     """
     name = re.split(r"[/\\]", filename)[-1]
     name = _UNSAFE.sub("_", name).lstrip(".~ ").rstrip(". ")

@@ -1,4 +1,4 @@
-"""Upload one file over HTTP, in pieces, and take it up again where a connection broke."""
+"""Upload one file over HTTP in pieces, and continue where a connection broke."""
 
 from __future__ import annotations
 

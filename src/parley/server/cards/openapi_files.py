@@ -25,7 +25,7 @@ _ERRORS = {
     "401": "Credentials are missing or were refused.",
     "403": "The caller is known but may not do this.",
     "404": "There is no such file, it is not the caller's, or the signature is not valid.",
-    "409": "The upload goes on elsewhere: Upload-Offset says where.",
+    "409": "The upload continues at another offset: Upload-Offset says which.",
     "412": "The file is another version than If-Match names.",
     "413": "The file would be larger than announced or allowed.",
     "415": "The body does not say that it is JSON.",

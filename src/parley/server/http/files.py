@@ -175,7 +175,7 @@ class FileExchange:
         except asyncio.CancelledError:
             if not self._served.lifecycle.draining:
                 raise
-            await self._refuse(send, 503, "the server shut down; go on at another one")
+            await self._refuse(send, 503, "the server shut down; continue at another replica")
         except Exception:
             failure = log_unforeseen("a file")
             await self._refuse(send, 500, failure.message)
@@ -425,7 +425,7 @@ class _Interrupted(FilesUnavailable):
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        super().__init__("the server is shutting down; go on at another one")
+        super().__init__("the server is shutting down; continue at another replica")
 
 
 _ANNOUNCEMENT = msgspec.json.Decoder(Announcement)
