@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from parley.client.errors import (
 )
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
+from parley.files.disk import DiskObjects
+from parley.files.errors import FilesUnavailable
 from parley.model.encoding import encode
 from parley.security.egress import Egress
 from parley.server.grpc.options import GrpcOptions
@@ -129,6 +131,20 @@ async def test_a_file_is_read_alike_wherever_it_is(skill: str, kind: str, tmp_pa
             )
     digest = hashlib.sha256(BYTES).hexdigest()
     assert data_of(task) == {"sha256": digest, "size": len(BYTES), "name": "a.bin"}
+
+
+async def test_a_file_of_this_server_that_cannot_be_read_is_an_error_of_reading(
+    tmp_path: Path,
+) -> None:
+    class Failing(DiskObjects):
+        async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+            raise FilesUnavailable("files cannot be kept or read now: the disk fails")
+            yield b""
+
+    async with served(reader(), files=Failing(tmp_path / "files")) as remote:
+        part = await remote.upload(BYTES)
+        said = text_of(await remote.send(files=[part], metadata={"skill": "fail"}))
+    assert said == "ClientError: files cannot be kept or read now: the disk fails"
 
 
 async def test_a_file_of_this_server_is_read_without_a_request() -> None:
