@@ -257,6 +257,25 @@ async def test_an_upload_that_ends_after_its_removal_is_gone(
     assert await keys(objects) == []
 
 
+async def test_a_file_that_a_task_gets_while_it_is_completed_is_no_upload_any_more(
+    disk: DiskObjects, files_of: FilesOf
+) -> None:
+    """It would count among its owner's uploads as long as the task is kept."""
+
+    class Attaching(DiskObjects):
+        async def create(self, key: str, data: bytes | bytearray) -> bool:
+            if key == layout.complete(record.id):
+                await files.attach(record, TASK, WEEK)
+            return await super().create(key, data)
+
+    files = files_of(Attaching(disk.root))
+    record = await files.begin(BOB)
+    writer = await files.resume(record)
+    await writer.write(b"hello")
+    await writer.finish()
+    assert await disk.list("owners") == []
+
+
 async def test_of_replicas_one_sweeps_in_a_minute(
     objects: ObjectStore, files_of: FilesOf, tasks: Tasks, clock: Clock
 ) -> None:

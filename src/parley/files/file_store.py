@@ -296,8 +296,13 @@ class FileStore:
 
     async def release(self, record: FileRecord) -> None:
         """Count a file that a task has no longer among its owner's uploads."""
-        owned = {layout.owned(record.scope, record.id, n) for n in (record.limit, record.size)}
-        await self.objects.delete(owned)
+        await self.objects.delete(await self._owned(record))
+
+    async def _owned(self, record: FileRecord) -> list[str]:
+        """Return the keys by which a file counts among its owner's uploads."""
+        owner = layout.owner(record.scope)
+        found = await self.objects.list(owner, 10, f"{owner}/{record.id}")
+        return [each.key for each in found if each.key.startswith(f"{owner}/{record.id}.")]
 
     def next_look(self, seconds: float | None) -> int:
         """Return the time in ms to look at a file again: a time later, within a month."""
@@ -323,10 +328,7 @@ class FileStore:
                 await objects.delete([layout.removed(id)])
                 return False
             # The manifest goes before the chunks: a writer of one looks for it afterwards.
-            owner = layout.owner(decode(data).scope)
-            owned = await objects.list(owner, 10, f"{owner}/{id}")
-            known = [each.key for each in owned if each.key.startswith(f"{owner}/{id}.")]
-            await objects.delete([*known, layout.manifest(id)])
+            await objects.delete([*await self._owned(decode(data)), layout.manifest(id)])
         await objects.delete([layout.complete(id)])
         for folder in (layout.chunks(id), layout.tasks(id)):
             while found := await objects.list(folder):
@@ -476,6 +478,8 @@ class UploadWriter:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
                 await objects.delete([layout.owned(done.scope, done.id, record.limit)])
+                if await files.tasks(done.id):  # one got it meanwhile
+                    await files.release(done)
             if done.expires_at != record.expires_at:
                 await objects.delete([layout.due(record.id, record.expires_at)])
         return done
