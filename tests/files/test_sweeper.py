@@ -129,6 +129,25 @@ async def test_a_file_is_kept_until_its_task_can_be_in_the_log(
     assert await sweeper.sweep() == 1  # the reply was direct: there is no task
 
 
+async def test_a_file_that_a_new_task_gets_just_before_the_last_one_goes_is_kept(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks
+) -> None:
+    """The new task is not in the log yet when the sweep asks for it."""
+    record = await uploaded(files, b"hello")
+    tasks.known[TASK] = True
+    await files.attach(record, TASK, WEEK)
+    clock.passes(seconds=WEEK + 3600)
+    del tasks.known[TASK]
+    await files.attach(record, OTHER, WEEK)
+    assert await sweeper.sweep() == 0
+    tasks.known[OTHER] = False
+    clock.passes(hours=1)
+    assert await sweeper.sweep() == 0
+    del tasks.known[OTHER]
+    clock.passes(seconds=WEEK + 3600)
+    assert await sweeper.sweep() == 1
+
+
 async def test_a_file_that_a_task_makes_is_its_own_from_the_beginning(
     files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks, objects: ObjectStore
 ) -> None:

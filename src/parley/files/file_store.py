@@ -186,7 +186,7 @@ class FileStore:
         mark = layout.task(id, task_id)
         await self.objects.put(layout.due(id, look_at), b"")
         await self.objects.put(layout.manifest(id), encode(record))
-        await self.objects.put(mark, b"")
+        await self.objects.put(mark, str(self.now()).encode())
         return record
 
     async def _check_share(self, scope: FileScope) -> None:
@@ -285,7 +285,7 @@ class FileStore:
         mark = layout.task(id, task_id)
         look_at = self.next_look(keep)
         await self.objects.put(layout.due(id, look_at), b"")
-        await self.objects.put(mark, b"")
+        await self.objects.put(mark, str(self.now()).encode())
         if await self.objects.get(layout.removed(id)) is not None:
             await self.objects.delete([mark])
             raise NoSuchFile
@@ -355,6 +355,14 @@ class FileStore:
             if len(page) < PAGE:
                 break
         return found
+
+    async def has_new_task(self, id: str, tasks: Sequence[str]) -> bool:
+        """Return whether one of these tasks got a file so lately that it may not be in the log."""
+        for task_id in tasks:
+            attached_at = await self.objects.get(layout.task(id, task_id))
+            if attached_at and int(attached_at) + ATTACH_GRACE > self.now():
+                return True
+        return False
 
     # -- digests -------------------------------------------------------------------------------
 

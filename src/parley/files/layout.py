@@ -3,7 +3,7 @@
     files/<id>/manifest                 what was announced; the file exists while this does
     files/<id>/chunks/<place>           its bytes, the last chunk first in a listing
     files/<id>/complete                 the manifest again, with the chunks and the digest
-    files/<id>/tasks/<task id>          a task that has it
+    files/<id>/tasks/<task id>          a task that has it, with the time in ms when it got it
     files/<id>/removed                  it is being removed
     due/<hour>/<ms>-<id>                look at it then: it expires, or its tasks may be gone
     owners/<owner>/<id>.<bytes>         an owner's files that no task has yet

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from parley.files import layout
 from parley.files.errors import NoSuchFile
-from parley.files.file_store import FileStore
+from parley.files.file_store import ATTACH_GRACE, FileStore
 from parley.files.objects import ObjectEntry
 from parley.files.records import FileRecord
 
@@ -109,6 +109,9 @@ class FileSweeper:
             if expires_at > files.now():
                 await files.objects.put(layout.due(record.id, expires_at), b"")
                 return False
+        if await files.has_new_task(record.id, tasks):
+            await self._look_again(record, ATTACH_GRACE / 1000)
+            return False
         known = set(tasks)
         if await files.remove(record.id, unless=lambda found: bool(set(found) - known)):
             return True
