@@ -9,9 +9,11 @@ from typing import Any, Self, cast
 
 from parley.agent.remote.blocking import TurnThread, Wait
 from parley.agent.services import TurnServices
-from parley.client.errors import FileLimitExceeded
+from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
 from parley.client.sync import SyncFileStream
+from parley.files.errors import FileError
+from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
 from parley.store.protocols.scope import Scope
 
@@ -35,24 +37,34 @@ class FileAccess:
         return open_part(part, lambda url, facts: self._chunks(part, url, facts, limit))
 
     async def _chunks(self, part: Part, url: str, facts: FileFacts, limit: int | None) -> Chunks:
-        services, scope = self._services, self._scope
+        services = self._services
         limit = services.remote_files.max_bytes if limit is None else limit
-        stored = None
-        if services.files is not None and services.files.is_own(part):
-            stored = await services.files.open(part, tenant=scope.tenant, owner=scope.owner)
-        if stored is None:
-            remote = services.remote_files.fetch(url, facts, limit=limit, caller=scope.owner)
-            async with aclosing(remote):
-                async for chunk in remote:
+        try:
+            stored = await self._stored(part)
+            if stored is not None:
+                facts.size = stored.size
+                facts.filename = facts.filename or stored.filename
+                facts.media_type = facts.media_type or stored.media_type
+                if stored.size > limit:
+                    raise FileLimitExceeded(
+                        f"the file has {stored.size:,} bytes, the limit is {limit:,}"
+                    )
+                async for chunk in stored.read():
                     yield chunk
-            return
-        facts.size = stored.size
-        facts.filename = facts.filename or stored.filename
-        facts.media_type = facts.media_type or stored.media_type
-        if stored.size > limit:
-            raise FileLimitExceeded(f"the file has {stored.size:,} bytes, the limit is {limit:,}")
-        async for chunk in stored.read():
-            yield chunk
+                return
+        except FileError as error:
+            raise ClientError(str(error)) from error
+        remote = services.remote_files.fetch(url, facts, limit=limit, caller=self._scope.owner)
+        async with aclosing(remote):
+            async for chunk in remote:
+                yield chunk
+
+    async def _stored(self, part: Part) -> StoredFile | None:
+        """Return the file of this server that a part names, ``None`` if it names none."""
+        files, scope = self._services.files, self._scope
+        if files is None or not files.is_own(part):
+            return None
+        return await files.open(part, tenant=scope.tenant, owner=scope.owner)
 
 
 class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
