@@ -88,6 +88,29 @@ async def test_a_body_can_be_sent_in_pieces() -> None:
         assert await answer.read() == b"one|two|"
 
 
+async def test_a_body_that_fails_disconnects_and_is_no_error_of_the_app(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    noticed: list[str] = []
+
+    async def app(scope, receive, send) -> None:
+        while (message := await receive())["type"] == "http.request":
+            noticed.append(message["body"])
+        noticed.append(message["type"])
+
+    async def body():
+        yield b"one"
+        raise LookupError("no more bytes")
+
+    async with transport(app) as http:
+        with pytest.raises(Disconnected, match="the body of the request") as error:
+            async with http.open("POST", URL, {}, body()):
+                pass
+        assert isinstance(error.value.__cause__, LookupError)
+    assert noticed == [b"one", "http.disconnect"]
+    assert not caplog.records
+
+
 async def test_an_app_waits_for_a_reader_that_is_slow() -> None:
     sent = 0
 

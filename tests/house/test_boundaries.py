@@ -16,6 +16,7 @@ ANY = {"Exception", "BaseException"}
 BINDING = "a binding: a request ends with an answer, whatever happened"
 SERVER = "the server under ASGI's lifespan, or in a thread of its own: who runs it is told"
 AUTHOR = "code of an agent's or an extension's author"
+CALLER = "the body of a call in process: its error reaches the caller as a cause, and not the app"
 PUSH = "push delivery: a webhook's trouble is no other's"
 STORE_THREAD = "a thread of a store: who waits for a job is told, and the next job is done"
 COMMITTED = "telling of a commit: it stands, whatever those who hear of it do"
@@ -47,6 +48,7 @@ BOUNDARIES = {
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
     ("host/in_process.py", "_serve"): SERVER,
+    ("host/in_process.py", "receive"): CALLER,
     ("host/lifespan.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_run_reply"): PUSH,

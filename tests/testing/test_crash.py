@@ -22,6 +22,7 @@ from parley.testing import (
     client,
     completed,
     containing,
+    failed,
     input_required,
     submitted,
     working,
@@ -196,7 +197,7 @@ async def test_each_crash_is_an_attempt_until_there_have_been_too_many(store: st
             await remote.settle()
             await remote.crash()
         await remote.settle()
-        assert (await remote.get(task.id)).state.is_terminal
+        assert await remote.get(task.id) == failed(containing("did not survive 3 attempts"))
 
 
 async def test_time_can_pass_while_nothing_runs(store: str) -> None:

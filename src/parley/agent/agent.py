@@ -465,7 +465,7 @@ class Agent:
 
 
 def _check_takes_data(skill: Skill) -> None:
-    """Refuse modes by which a typed skill takes no message that has its data."""
+    """Refuse input modes that take neither data nor text, where the inputs of a typed skill are."""
     kinds = (Part(data={}), Part(text=""))
     if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Files that are too large for a message become references by themselves."""
+"""Turns files that are too large for a message into references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def referred(
     if isinstance(content, Path):
         size = (await asyncio.to_thread(content.stat)).st_size
     elif isinstance(content, bytes | bytearray | memoryview):
-        size = len(content)
+        size = memoryview(content).nbytes
     else:
         return content
     url = base_url(services, attempt)

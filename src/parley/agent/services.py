@@ -1,4 +1,7 @@
-"""What every turn of an agent shares. The host makes it; ``agent/invoke.py`` gives it to turns."""
+"""The services that the turns of an agent share. The host makes them.
+
+``agent/invoke.py`` gives them to turns.
+"""
 
 from __future__ import annotations
 

@@ -325,7 +325,8 @@ class Turn(TurnFacts):
         ``function`` declares: ``-> datetime``, ``-> tuple[int, str]``, ``-> Booking`` for a
         dataclass. An exception is not logged. A plain function runs in a thread. A crash between
         the end of the function and the write to the log runs it again: make it idempotent if that
-        matters, for instance by ``turn.task_id`` and ``key``.
+        matters, for instance by ``turn.task_id`` and ``key``. A step that sleeps or waits for an
+        event raises ``RuntimeError``.
 
         Raises ``ValueError`` for a key that this turn has used, and ``TypeError`` that says where a
         result would not read back as it is; nothing is logged then.
@@ -334,7 +335,7 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            with self._attempt.waits.busy():
+            with self._attempt.waits.step(key):
                 if inspect.iscoroutinefunction(function):
                     result = await function(*args, **kwargs)
                 else:

@@ -29,8 +29,8 @@ class Callbacks:
     async def address(self, base_url: str, key: str, *, tenant: str, expires: timedelta) -> str:
         """Return the address at which the event ``key`` is completed, below the agent's own.
 
-        Raises ``ValueError`` without an address of the agent, for a key that cannot be one, and
-        for a time that is none.
+        Raises ``ValueError`` without an address of the agent, for an invalid key, and
+        for an invalid time.
         """
         check_key(key)
         if not isinstance(expires, timedelta) or not timedelta(0) < expires <= LONGEST:

@@ -81,7 +81,7 @@ class S3Objects:
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes of an object, in pieces.
 
-        When the connection breaks, as it does when nobody reads for long, it is asked for the rest.
+        When the connection breaks, as it does under a slow reader, the rest is requested again.
         """
         failures = 0
         while start < end:

@@ -262,6 +262,8 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            if self.files is not None:
+                self._on_stop(stack, "files", self.files.close)
             self._on_stop(stack, "hints", self.poller.stop)
             await self.poller.start()
             stack.callback(self._threads.close)
@@ -279,15 +281,15 @@ class Host:
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
-            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
+            self._on_stop(stack, "downloads from other servers", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
-            if self.files is not None and self._sweeps is not None:
-                self._on_stop(stack, "files", self._sweeps.stop)
+            if self._sweeps is not None:
+                self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
             log_startup(self.store, self._agents)
             self._hurries = False

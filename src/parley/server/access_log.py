@@ -1,4 +1,4 @@
-"""The access log of uvicorn, without the tokens of addresses: whoever reads it cannot call them."""
+"""The access log of uvicorn, without the signatures and tokens in signed addresses."""
 
 from __future__ import annotations
 

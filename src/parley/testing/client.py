@@ -121,7 +121,7 @@ _DEFAULTS = {
     for name, parameter in signature(connect_to).parameters.items()
     if parameter.default is not Parameter.empty
 }
-"""The options of connections that a test says nothing about."""
+"""The default options of connections."""
 
 
 class _Connection(Connection):
@@ -157,7 +157,7 @@ class _Connection(Connection):
 
 
 _OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
-"""What of the options of the agent under test is not for remote ones."""
+"""The options that only the agent under test has, as remote agents have them."""
 
 
 class Client:

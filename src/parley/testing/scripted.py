@@ -47,7 +47,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Step(NamedTuple):
-    """What a scripted agent does next, and with what."""
+    """A step of a rule, with its value and options."""
 
     kind: str
     value: Any = None
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
 
 
 class _Rule:
-    """What to do for the messages that it is for. ``left`` is how many; ``None`` for all."""
+    """The steps for some messages. ``left`` is how many more of them; ``None`` for all."""
 
     def __init__(self, when: When, times: int | None) -> None:
         self.when = when

@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class _Failure(msgspec.Struct):
-    """What a webhook answers next. ``left`` is how often, ``None`` for always."""
+    """An answer of a webhook that fails. ``left`` is how often, ``None`` for always."""
 
     status: int
     headers: dict[str, str]

@@ -1,4 +1,4 @@
-"""What the agents and the clients of one test share: time, addresses, webhooks."""
+"""The world of one test, which its agents and clients share: time, addresses, webhooks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class WorldTransport(InProcessTransport):
 
 
 class World:
-    """What the agents and the clients of one test share."""
+    """The time, the addresses and the webhooks of one test."""
 
     def __init__(self, start: datetime | None) -> None:
         self.simulated = SimulatedLoop.of_running()

@@ -15,7 +15,7 @@ from parley.client.card.interface import declares
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
-from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
+from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.service import StreamItem
@@ -57,7 +57,7 @@ async def _cancel(connections: Connections, task_id: str, name: str, call: Remot
         remote_id = call.task_id or await _task_of(shared.agent, call)
         if remote_id:
             await shared.agent.cancel(remote_id)
-    except (TaskNotCancelableError, TaskNotFoundError):
+    except TaskNotCancelableError:
         pass  # it has ended
     except (A2AError, ClientError, OSError, ValueError) as error:
         log.warning("task %s: its call of %s is not canceled: %s", task_id, call.address, error)

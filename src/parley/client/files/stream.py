@@ -73,11 +73,7 @@ class FileStream:
         return await anext(self._chunks)
 
     async def __aenter__(self) -> Self:
-        try:
-            self._first = await anext(self._chunks, None)
-        except BaseException:
-            await self.aclose()
-            raise
+        self._first = await anext(self._chunks, None)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -121,7 +117,7 @@ class FileStream:
             if not await asyncio.to_thread(path.is_dir):
                 return await write_file(path, self)
             name = safe_name(self.filename or _last_segment(self._url), self.media_type)
-            path = await asyncio.to_thread(free_path, path, name)
+            path = free_path(path, name)
             try:
                 return await write_file(path, self)
             except BaseException:

@@ -1,4 +1,4 @@
-"""The calls of other agents that a task's log has: what was sent, and what became of it.
+"""The calls of other agents in a task's log: the message, the remote task, the answer.
 
 ``agent.remote`` makes the calls. When a task ends, ``calls_to_cancel`` returns those to cancel.
 """
@@ -17,7 +17,7 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Task
 
 PREFIX = "call:"
-"""What the keys of these records begin with, among those of steps and questions."""
+"""The prefix of the keys of these records, among those of steps and questions."""
 
 
 class RemoteCall(A2AStruct, frozen=True, kw_only=True):

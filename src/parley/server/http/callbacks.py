@@ -1,7 +1,7 @@
 """Callbacks: a POST to a signed address completes an event of an agent.
 
-Whoever has the address may call it, so nobody is identified. An address that was not made here, or
-for another agent, is answered like one that never was.
+The signed address is the credential, so callers are not identified. An address that was not made
+here, or for another agent, gets the answer of one that does not exist.
 """
 
 from __future__ import annotations

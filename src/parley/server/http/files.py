@@ -243,6 +243,7 @@ class FileExchange:
             MAX_ANNOUNCEMENT,
             self._served.request_bytes,
         )
+        at = self._base_url()
         try:
             announced = _ANNOUNCEMENT.decode(body or b"{}")
             record = await service.store.begin(
@@ -254,7 +255,6 @@ class FileExchange:
             )
         except ValueError as error:  # what cannot be announced, or no JSON of this form
             raise InvalidParamsError(str(error)) from None
-        at = self._base_url()
         store = service.store
         signature = store.sign(UPLOAD, record.id, record.expires_at)
         upload_url = f"{at}/{FILES}/{record.id}/{UPLOAD_SEGMENT}?{SIGNATURE}={signature}"
@@ -352,7 +352,7 @@ class FileExchange:
     # -- download ------------------------------------------------------------------------------
 
     async def _download(self, service: FileService, id: str, receive: Receive, send: Send) -> None:
-        """Send a file, or a range of it, to its owner or to who has a signed address."""
+        """Send a file, or a range of it: to its owner, or at a signed address to any caller."""
         store = service.store
         signature = self._signature()
         if signature and store.allows(DOWNLOAD, id, signature):
