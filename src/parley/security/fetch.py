@@ -59,6 +59,11 @@ def checked_url(url: str, what: str) -> str:
     return url
 
 
+def is_url(text: str) -> bool:
+    """Return whether a text is an address that could be fetched."""
+    return not _unfit(text)
+
+
 def _unfit(url: str) -> str:
     """Return what is wrong with an address, empty for a right one."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:

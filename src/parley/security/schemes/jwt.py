@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
-from parley.security.fetch import checked_url
+from parley.security.fetch import checked_url, is_url
 from parley.security.jwks import FixedKeys, PublishedKeys, keys_of
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.token_scheme import (
@@ -55,7 +55,7 @@ class Jwt(TokenScheme):
             checked_url(jwks_url, "jwks_url=")
             accepted = checked_algorithms(algorithms, None)
             found = published_keys(self._fetcher, self.now, jwks_url=jwks_url)
-        self.authorization_servers = (issuer,) if issuer.startswith("https://") else ()
+        self.authorization_servers = (issuer,) if is_url(issuer) else ()
         self._verifier = JwtVerifier(
             issuers=[issuer],
             keys=found,

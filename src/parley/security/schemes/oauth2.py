@@ -14,7 +14,7 @@ from parley.model.schemes import (
     SecurityScheme,
 )
 from parley.security.discovery import Discovery, oauth_url, openid_url
-from parley.security.fetch import checked_url
+from parley.security.fetch import checked_url, is_url
 from parley.security.jwks import FixedKeys, PublishedKeys, keys_of
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.introspection import Introspection, IntrospectionVerifier
@@ -76,7 +76,7 @@ class OAuth2(TokenScheme):
                 checked_url(getattr(flow, field), f"{field}= of the flow")
         if metadata_url:
             checked_url(metadata_url, "metadata_url=")
-        self.authorization_servers = (issuer,) if issuer else ()
+        self.authorization_servers = (issuer,) if is_url(issuer) else ()
         self.scopes = tuple(flow.scopes)
         self._flow = flow
         self._metadata_url = metadata_url
