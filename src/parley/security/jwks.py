@@ -268,13 +268,14 @@ def _operators_key(key: Any) -> VerificationKey:
                 "P-384, P-521, Ed25519 or Ed448"
             )
         return found
-    try:
-        secret = OctKey.import_key({"kty": "oct", "k": key["k"]})
-        size = len(secret.raw_value)
-    except (ValueError, TypeError, KeyError, JoseError):
-        raise ValueError("the secret of keys= is malformed") from None
+    text = key.get("k")
+    size = len(text) * 3 // 4 if isinstance(text, str) else 0
     if size < MIN_SECRET_BYTES:
         raise ValueError(f"a secret of keys= has at least {MIN_SECRET_BYTES} bytes, not {size}")
+    try:
+        secret = OctKey.import_key({"kty": "oct", "k": text})
+    except (ValueError, TypeError, JoseError):
+        raise ValueError("the secret of keys= is malformed") from None
     alg = key.get("alg")
     algorithms = frozenset(SYMMETRIC) if alg is None else frozenset(SYMMETRIC) & {alg}
     if not algorithms:
@@ -290,7 +291,7 @@ def _pem_key(pem: bytes) -> VerificationKey:
 
     for kind in (RSAKey, ECKey, OKPKey):
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings():  # of weak keys, which are refused below
                 warnings.simplefilter("ignore")
                 jwk = kind.import_key(pem).as_dict(private=False)
         except (ValueError, TypeError, KeyError, JoseError, AttributeError):
