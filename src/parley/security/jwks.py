@@ -30,7 +30,12 @@ KEPT_SECONDS = 3600.0
 """How long keys are used that are no longer fresh, while the issuer does not answer."""
 
 REFETCH_SECONDS = 10.0
-"""The pause between fetches for the sake of unknown keys: whoever sends a token can ask for one."""
+MAX_REFETCHES = 5
+"""The fetches for the sake of unknown keys: so many at once, and then one in ``REFETCH_SECONDS``.
+Whoever sends a token can ask for one.
+"""
+
+_MAX_MISSING = 1000
 
 RETRY_SECONDS = 2.0
 """The pause after a failure."""
@@ -88,6 +93,10 @@ class KeySet:
         named = named or [key for key in fitting if not key.kid]
         return named[0] if len(named) == 1 else None
 
+    def has(self, kid: str | None) -> bool:
+        """Return whether there is a key with an id, whatever it verifies."""
+        return kid is not None and any(key.kid == kid for key in self.keys)
+
 
 class FixedKeys:
     """The keys that an operator names."""
@@ -110,9 +119,9 @@ class FixedKeys:
 class PublishedKeys:
     """The keys that an issuer publishes, kept as long as it allows, within bounds.
 
-    A key that is unknown is looked for once more, not more often than every ``REFETCH_SECONDS``,
-    and by one request for all who wait. While the issuer does not answer, the old keys count for
-    ``KEPT_SECONDS``.
+    A key that is unknown is looked for once more, by one request for all who wait, and within
+    limits. Beyond them nothing is known about a token: it may be of a new key. While the issuer
+    does not answer, the old keys count for ``KEPT_SECONDS``.
     """
 
     def __init__(self, fetch: Callable[[], Awaitable[Document]], now: Callable[[], float]) -> None:
@@ -120,7 +129,9 @@ class PublishedKeys:
         self._now = now
         self._keys: KeySet | None = None
         self._fresh_until = self._usable_until = self._next_attempt = 0.0
-        self._fetched_at = float("-inf")
+        self._missing: dict[tuple[str | None, str], float] = {}
+        self._refetches = float(MAX_REFETCHES)
+        self._counted_at = 0.0
         self._failure = ""
         self._flight = SingleFlight(self._refresh)
 
@@ -142,10 +153,29 @@ class PublishedKeys:
         elif now >= self._fresh_until and now >= self._next_attempt:
             self._flight.begin()  # and go on with the keys that are there
         found = self._keys.find(kid, alg)
-        may_ask = now >= self._fetched_at + REFETCH_SECONDS and now >= self._next_attempt
-        if found is None and may_ask:
-            await self._flight.join()
-            found = self._keys.find(kid, alg)
+        if found is None and not self._keys.has(kid):
+            found = await self._look_again(kid, alg)
+        return found
+
+    async def _look_again(self, kid: str | None, alg: str) -> VerificationKey | None:
+        """Fetch the keys for the sake of one that is unknown. Raises ``KeysUnavailable``."""
+        now = self._now()
+        if now < self._missing.get((kid, alg), 0.0):
+            return None
+        if not self._flight.is_under_way:
+            left = self._refetches + (now - self._counted_at) / REFETCH_SECONDS
+            self._refetches, self._counted_at = min(left, float(MAX_REFETCHES)), now
+            if self._refetches < 1 or now < self._next_attempt:
+                raise KeysUnavailable("too many unknown keys were looked for", REFETCH_SECONDS)
+            self._refetches -= 1
+        await self._flight.join()
+        if self._next_attempt:
+            raise KeysUnavailable(self._failure, RETRY_SECONDS)
+        found = self._keys.find(kid, alg) if self._keys is not None else None
+        if found is None:
+            self._missing[kid, alg] = self._now() + REFETCH_SECONDS
+            while len(self._missing) > _MAX_MISSING:
+                del self._missing[next(iter(self._missing))]
         return found
 
     async def close(self) -> None:
@@ -164,8 +194,7 @@ class PublishedKeys:
         age = document.max_age
         age = DEFAULT_AGE if age is None else min(max(age, MIN_AGE), MAX_AGE)
         self._keys = KeySet(keys)
-        self._fetched_at = self._now()
-        self._fresh_until = self._fetched_at + age
+        self._fresh_until = self._now() + age
         self._usable_until = self._fresh_until + KEPT_SECONDS
         self._next_attempt = 0.0
 
@@ -269,7 +298,8 @@ def _operators_key(key: Any) -> VerificationKey:
             )
         return found
     text = key.get("k")
-    size = len(text) * 3 // 4 if isinstance(text, str) else 0
+    text = text if isinstance(text, str) else ""
+    size = len(text) * 3 // 4
     if size < MIN_SECRET_BYTES:
         raise ValueError(f"a secret of keys= has at least {MIN_SECRET_BYTES} bytes, not {size}")
     try:

@@ -17,6 +17,12 @@ class SingleFlight:
         self._do = do
         self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether somebody waits already."""
+        task = self._tasks.get(asyncio.get_running_loop())
+        return task is not None and not task.done()
+
     def begin(self) -> asyncio.Task[None]:
         """Begin, unless it is under way."""
         loop = asyncio.get_running_loop()
