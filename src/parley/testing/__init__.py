@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parley.testing.assertions import assert_events
     from parley.testing.client import Client, TestedAgent, client
+    from parley.testing.issuer import Issuer
     from parley.testing.matchers import (
         Matcher,
         anything,
@@ -44,6 +45,7 @@ _HOMES = {
     "Client": "parley.testing.client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
+    "Issuer": "parley.testing.issuer",
     "Matcher": "parley.testing.matchers",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
@@ -69,6 +71,7 @@ __all__ = [
     "Client",
     "Deliveries",
     "Delivery",
+    "Issuer",
     "Matcher",
     "Received",
     "ScriptedAgent",

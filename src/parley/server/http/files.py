@@ -31,7 +31,7 @@ from parley.server.address import BadAddress, route_path
 from parley.server.failures import log_unforeseen
 from parley.server.file_service import FILES, FileService
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import NotJson, ServedEndpoint, error_headers
+from parley.server.http.exchange import NotJson, ServedEndpoint
 from parley.server.http.media_types import base
 from parley.server.http.paths import segments_of
 from parley.server.http.ranges import Unsatisfiable, is_other, is_unchanged, range_of
@@ -169,7 +169,12 @@ class FileExchange:
             words = f"an upload is announced in up to {MAX_ANNOUNCEMENT} bytes of JSON"
             await self._refuse(send, 413, words)
         except A2AError as error:
-            await self._refuse(send, error.http_status, error.message, error_headers(error))
+            await self._refuse(
+                send,
+                error.http_status,
+                error.message,
+                self._served.error_headers(error, self._scope),
+            )
         except BadAddress as error:
             await self._refuse(send, 400, str(error))
         except asyncio.CancelledError:
