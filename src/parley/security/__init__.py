@@ -8,6 +8,7 @@ agent = Agent("Bank", security=Bearer(judge))
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy
 from parley.security.schemes.bearer import Bearer as Bearer
+from parley.security.schemes.mutual_tls import MutualTls as MutualTls
 from parley.security.schemes.scheme import Scheme as Scheme
 from parley.security.schemes.scheme import Security as Security
 from parley.security.schemes.scheme import anonymous as anonymous
