@@ -65,7 +65,7 @@ def read_files(
             f"{PASSWORD_VARIABLE} to its passphrase, or give a key without one"
         )
     context = (make_context or new_context)()
-    _load_pair(context, options, password)
+    _load_pair(context, options, password, is_encrypted=is_encrypted(key))
     authorities = None
     if options.client_ca is not None:
         authorities = _read(options.client_ca, "authorities of callers")
@@ -122,24 +122,26 @@ def _read(path: str | Path, what: str) -> bytes:
     return content
 
 
-def _load_pair(context: ssl.SSLContext, options: TlsOptions, password: str) -> None:
+def _load_pair(
+    context: ssl.SSLContext, options: TlsOptions, password: str, *, is_encrypted: bool
+) -> None:
     # A callable, because OpenSSL would ask the terminal for a passphrase otherwise.
     try:
         context.load_cert_chain(options.cert, options.key, password=lambda: password)
     except ssl.SSLError as error:
-        raise TlsFailure(_pair_problem(options, error, password)) from None
+        raise TlsFailure(_pair_problem(options, error, is_encrypted=is_encrypted)) from None
     except (OSError, ValueError) as error:
         raise TlsFailure(f"the certificate {options.cert} cannot be used: {error}") from None
 
 
-def _pair_problem(options: TlsOptions, error: ssl.SSLError, password: str) -> str:
+def _pair_problem(options: TlsOptions, error: ssl.SSLError, *, is_encrypted: bool) -> str:
     reason = error.reason or ""
     if "MISMATCH" in reason:
         return (
             f"the private key {options.key} does not belong to the certificate {options.cert}: "
             "give the key that the certificate was made for, and its own certificate first"
         )
-    if password and ("DECRYPT" in reason or "PASSWORD" in reason or "EMPTY" in reason):
+    if is_encrypted and (not reason or "DECRYPT" in reason or "PASSWORD" in reason):
         return f"{PASSWORD_VARIABLE} is not the passphrase of the private key {options.key}"
     if "TOO_SMALL" in reason or "TOO_WEAK" in reason:
         return f"the certificate {options.cert} is too weak ({reason}): make one with a larger key"
