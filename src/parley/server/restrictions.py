@@ -78,11 +78,6 @@ class Gate:
         self._trust_proxy = trust_proxy
         self._identify = None
         if restriction.is_authenticated:
-            if identify is None:
-                raise ValueError(
-                    f'restrict="{AUTHENTICATED}" needs something to verify: declare what agents '
-                    "require (Agent(..., security=...)), or identify callers (caller=)"
-                )
             self._identify = authenticated_only(identify)
 
     async def check(self, scope: Any) -> None:
@@ -101,8 +96,17 @@ class Gate:
         return is_among(sender_address(scope, trust_proxy=self._trust_proxy), self._networks)
 
 
-def authenticated_only(identify: Identify) -> Identify:
-    """Return an ``identify`` that raises ``UnauthenticatedError`` for callers without proof."""
+def authenticated_only(identify: Identify | None) -> Identify:
+    """Return an ``identify`` that raises ``UnauthenticatedError`` for callers without proof.
+
+    Raises ``ValueError`` if there is none, because nothing could verify the proof.
+    """
+    if identify is None:
+        raise ValueError(
+            f'the setting restrict has "{AUTHENTICATED}", which needs something to '
+            "verify: declare what agents require (Agent(..., security=...)), or identify callers "
+            "(caller=)"
+        )
 
     def checked(caller: Caller, scope: Any) -> Caller:
         if caller.authenticated:

@@ -314,7 +314,7 @@ class Routes:
     ) -> ServedEndpoint:
         identify = endpoint.identify or self._identify
         restriction = self._restrictions.get("agents")
-        if restriction is not None and restriction.is_authenticated and identify is not None:
+        if restriction is not None and restriction.is_authenticated:
             identify = authenticated_only(identify)
         return ServedEndpoint(
             dispatcher=dispatcher,

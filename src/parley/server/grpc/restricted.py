@@ -44,4 +44,4 @@ class GrpcGate:
 async def _abort(context: Any, error: A2AError) -> None:
     trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
     trailing += [("www-authenticate", each) for each in error.challenges]
-    await context.abort(getattr(grpc.StatusCode, error.grpc_status), error.message, trailing)
+    await context.abort(getattr(grpc.StatusCode, error.grpc_status), error.message, tuple(trailing))
