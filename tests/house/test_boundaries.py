@@ -42,6 +42,8 @@ BOUNDARIES = {
     ("server/http/exchange.py", "run"): BINDING,
     ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/http/files.py", "run"): BINDING,
+    ("server/http/restricted.py", "__call__"): BINDING,
+    ("server/grpc/restricted.py", "admit"): BINDING,
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,

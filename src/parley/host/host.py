@@ -179,6 +179,7 @@ class Host:
         self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
         self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
+        self._url = url
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
@@ -291,7 +292,7 @@ class Host:
             if self._sweeps is not None:
                 self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
-            log_startup(self.store, self._agents)
+            log_startup(self.store, self._agents, self._url)
             self._hurries = False
             self._started = stack.pop_all()
 

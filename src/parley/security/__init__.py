@@ -13,6 +13,7 @@ from parley.security.authorization import Policy as Policy
 from parley.security.schemes.bearer import Bearer as Bearer
 from parley.security.schemes.introspection import Introspection as Introspection
 from parley.security.schemes.jwt import Jwt as Jwt
+from parley.security.schemes.mutual_tls import MutualTls as MutualTls
 from parley.security.schemes.oauth2 import OAuth2 as OAuth2
 from parley.security.schemes.open_id_connect import OpenIdConnect as OpenIdConnect
 from parley.security.schemes.scheme import Scheme as Scheme
