@@ -42,9 +42,10 @@ class VerdictCache(Generic[T]):
         self._size = size
         self._good: dict[Hashable, tuple[float, T]] = {}
         self._bad: dict[Hashable, float] = {}
+        # By event loop and key: a scheme may be used by several servers.
         self._asked: dict[Hashable, asyncio.Future[T | None]] = {}
 
-    def get(self, key: Hashable, now: float) -> T | None | _Unknown:
+    def get(self, key: Hashable, now: float) -> T | _Unknown | None:
         """Return the verdict, or ``UNKNOWN`` if there is none that is fresh."""
         found = self._good.get(key)
         if found is not None and 0 <= now - found[0] < self._seconds:
@@ -62,7 +63,7 @@ class VerdictCache(Generic[T]):
             found = self.get(key, now)
             if not isinstance(found, _Unknown):
                 return found
-            other = self._asked.get(key)
+            other = self._asked.get((asyncio.get_running_loop(), key))
             if other is None:
                 return await self._ask(key, now, ask)
             await asyncio.wait((other,))
@@ -70,16 +71,18 @@ class VerdictCache(Generic[T]):
                 return other.result()
 
     def forget(self, key: Hashable) -> None:
-        """Forget a verdict, also one that is being found out."""
+        """Forget a verdict, also one that is being found out on this event loop."""
         self._good.pop(key, None)
         self._bad.pop(key, None)
-        self._asked.pop(key, None)
+        self._asked.pop((asyncio.get_running_loop(), key), None)
 
     async def _ask(
         self, key: Hashable, now: float, ask: Callable[[], Awaitable[T | None]]
     ) -> T | None:
-        answer: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        self._asked[key] = answer
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T | None] = loop.create_future()
+        name = (loop, key)
+        self._asked[name] = answer
         try:
             verdict = await ask()
         except asyncio.CancelledError:
@@ -91,12 +94,12 @@ class VerdictCache(Generic[T]):
             raise
         else:
             answer.set_result(verdict)
-            if self._asked.get(key) is answer and self._seconds:
+            if self._asked.get(name) is answer and self._seconds:
                 self._keep(key, now, verdict)
             return verdict
         finally:
-            if self._asked.get(key) is answer:
-                del self._asked[key]
+            if self._asked.get(name) is answer:
+                del self._asked[name]
 
     def _keep(self, key: Hashable, now: float, verdict: T | None) -> None:
         self._good.pop(key, None)

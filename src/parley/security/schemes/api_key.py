@@ -30,6 +30,7 @@ from parley.security.redaction import hide_parameter
 from parley.security.resources import SchemeResources
 from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
+from parley.security.slots import Slots
 from parley.security.verdict_cache import VerdictCache, checked_seconds
 
 log = logging.getLogger("parley.security")
@@ -77,8 +78,7 @@ class ApiKey(Scheme):
             raise ValueError(f"a key is in a 'header', a 'query' or a 'cookie', not {location!r}")
         if not isinstance(key_name, str) or not _TOKEN.fullmatch(key_name):
             raise ValueError(
-                "key_name has 1 to 100 letters, digits and signs such as - and _, "
-                f"not {key_name!r}"
+                f"key_name has 1 to 100 letters, digits and signs such as - and _, not {key_name!r}"
             )
         if location == "header" and key_name.lower() in _TAKEN:
             raise ValueError(
@@ -99,7 +99,7 @@ class ApiKey(Scheme):
                 f"a hash, not a {type(keys).__name__}"
             )
         self._verdicts: VerdictCache[Proof] = VerdictCache(self._seconds)
-        self._calls = asyncio.Semaphore(MAX_CALLS)
+        self._slots = Slots(MAX_CALLS)
         self._stored: WeakKeyDictionary[Any, _StoredKeys] = WeakKeyDictionary()
         if location == "query":
             hide_parameter(key_name)
@@ -187,7 +187,7 @@ class ApiKey(Scheme):
     async def _ask(self, digest: str, evidence: Evidence) -> Proof | None:
         function = self._function
         assert function is not None
-        async with self._calls:
+        async with self._slots.one():
             evidence.check_failures()
             if inspect.iscoroutinefunction(function):
                 caller = await function(digest)
@@ -227,7 +227,7 @@ class _StoredKeys:
     """
 
     def __init__(self, store: Any, name: str, seconds: float) -> None:
-        self._store = ref(store)
+        self._store: Callable[[], Any] = ref(store)
         self._name = name
         self._known: VerdictCache[_Known] = VerdictCache(seconds)
         self._secret = b""
@@ -269,9 +269,7 @@ class _StoredKeys:
         if record is None:
             return None
         claims: dict[str, object] = {"key": record.id, "label": record.label}
-        caller = Caller(
-            id=record.owner, claims=claims, scopes=frozenset(record.scopes)
-        )
+        caller = Caller(id=record.owner, claims=claims, scopes=frozenset(record.scopes))
         return _Known(record, _proof(caller, self._name))
 
 
@@ -305,4 +303,3 @@ def _proof(caller: Caller, name: str) -> Proof:
         raise TypeError(f"a key belongs to a Caller, not to a {type(caller).__name__}")
     caller = replace(caller, authenticated=True, issuer=caller.issuer or name)
     return Proof(caller, caller.scopes)
-
