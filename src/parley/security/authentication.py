@@ -22,14 +22,15 @@ class Authenticator:
     """Verifies the credentials of requests by the schemes of some agents.
 
     A request without credentials is anonymous, unless each of ``securities`` requires some. All
-    credentials of the schemes must be valid that a request presents.
+    credentials of the schemes must be valid that a request presents. ``resources`` are those of the
+    server.
     """
 
     def __init__(
         self, securities: Sequence[Security], resources: SchemeResources | None = None
     ) -> None:
         self._securities = tuple(securities)
-        self._resources = resources or SchemeResources()
+        self.resources = resources or SchemeResources()
         self._schemes = tuple(
             dict.fromkeys(scheme for each in securities for scheme in each.schemes)
         )
@@ -43,14 +44,14 @@ class Authenticator:
     @property
     def failures(self) -> Failures:
         """The count of refused credentials; authenticators of one server share it."""
-        return self._resources.failures
+        return self.resources.failures
 
     def __call__(self, scope: Mapping[str, Any]) -> Caller | Awaitable[Caller]:
         """Return the caller of a request.
 
         Raises ``UnauthenticatedError``, ``OverloadedError`` and ``TooManyRequestsError``.
         """
-        evidence = Evidence(scope, self._resources)
+        evidence = Evidence(scope, self.resources)
         presented = [scheme for scheme in self._schemes if scheme.is_presented(evidence)]
         if not presented:
             if self._is_open:
