@@ -174,6 +174,7 @@ async def test_behind_a_trusted_proxy_the_address_is_the_one_that_it_added(clock
         ("unknown", "10.0.0.1"),
         ("", "10.0.0.1"),
         ("1.2.3.4, evil\n", "10.0.0.1"),
+        ("10.0.0.1, 172.16.0.1", "10.0.0.1"),  # the ASGI server knows the second proxy
     ],
 )
 def test_the_forwarded_address_is_read_or_that_of_the_connection_counts(

@@ -22,12 +22,17 @@ def client_address(scope: Mapping[str, Any], *, trust_proxy: bool = False) -> st
     if not trust_proxy:
         return address
     named = b",".join([value for name, value in scope["headers"] if name == _FORWARDED_FOR])
-    last = named.rpartition(b",")[2].decode("latin-1").strip()
-    if last.startswith("["):
-        last = last[1:].partition("]")[0]
-    elif last.count(":") == 1:
-        last = last.partition(":")[0]
-    return last if literal_address(last) is not None else address
+    listed = [_bare(each.strip()) for each in named.decode("latin-1").split(",")]
+    if address in listed:
+        return address  # the ASGI server took it from there, past all proxies that it knows
+    return listed[-1] if literal_address(listed[-1]) is not None else address
+
+
+def _bare(address: str) -> str:
+    """Return an address without brackets and port."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
 
 
 def network_of(address: str) -> str:
