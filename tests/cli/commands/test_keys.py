@@ -174,6 +174,9 @@ def test_keys_come_and_go_beside_a_server_and_its_log_shows_none(parley, tmp_pat
         key = made["key"]
         assert call(url, key) == "ada"
         assert call(url, key, query=True) == "ada"
+        sent = parley("send", "-a", url, "--api-key", key, "hi", "-o", "json")
+        assert sent.status == 0, sent.stderr
+        assert key not in sent.stdout + sent.stderr
         assert call(url, key[:-1] + "_", query=True) == "401"
         parley("keys", "revoke", made["id"], *STORE)
         assert call(url, key) == "401"  # at once: the server itself did it
