@@ -20,6 +20,7 @@ from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.authentication import authenticator_of
 from parley.security.egress import Egress
+from parley.security.failures import Failures
 from parley.security.schemes.scheme import Scheme, Security
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.endpoint import Interfaces
@@ -106,6 +107,7 @@ def asgi(
         files=open_files(files, store),
         **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
+        failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
@@ -183,13 +185,13 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         by_tenant = {name: endpoint(service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
-    return {path: _with_authenticator(each) for path, each in endpoints.items()}
+    return {path: _with_authenticator(each, host) for path, each in endpoints.items()}
 
 
-def _with_authenticator(endpoint: Endpoint) -> Endpoint:
+def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
     """Return an endpoint that verifies the schemes of its own agent and tenants only."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
-    authenticator = authenticator_of(each.authorization for each in agents)
+    authenticator = authenticator_of((each.authorization for each in agents), host.scheme_resources)
     if authenticator is None:
         return endpoint
     return msgspec.structs.replace(endpoint, identify=authenticator)

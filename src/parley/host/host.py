@@ -43,7 +43,9 @@ from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Authorization
 from parley.security.egress import Egress
-from parley.security.schemes.scheme import SchemeResources, Security, card_schemes
+from parley.security.failures import Failures
+from parley.security.resources import SchemeResources
+from parley.security.schemes.scheme import Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -130,6 +132,8 @@ class Host:
     ``files`` keeps the bytes of files by reference, which the files that turns make become above
     ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
 
+    ``failures`` counts refused credentials.
+
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
     """
@@ -155,6 +159,7 @@ class Host:
         file_limits: FileLimits | None = None,
         inline_file_bytes: int = INLINE_BYTES,
         file_egress: Egress | None = None,
+        failures: Failures | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -195,7 +200,12 @@ class Host:
             if agent.lifespan is not None
         }
         self._agents = [_with_auth(agent.describe(), auth) for agent in by_key.values()]
-        self.authenticator = authenticator_of(agent.authorization for agent in self._agents)
+        self.scheme_resources = SchemeResources(
+            store=store, now=lambda: store.now() / 1000, failures=failures or Failures()
+        )
+        self.authenticator = authenticator_of(
+            (agent.authorization for agent in self._agents), self.scheme_resources
+        )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
@@ -269,8 +279,8 @@ class Host:
             await self.poller.start()
             stack.callback(self._threads.close)
             if self.authenticator is not None:
-                store_now = self.store.now
-                resources = SchemeResources(store=self.store, now=lambda: store_now() / 1000)
+                resources = self.scheme_resources
+                self._on_stop(stack, "the count of failures", resources.failures.close)
                 for scheme in self.authenticator.schemes:
                     self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
                     await scheme.start(resources)

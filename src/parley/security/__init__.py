@@ -8,8 +8,11 @@ agent = Agent("Bank", security=OpenIdConnect("https://id.example.com", audience=
 from parley.model.schemes import AuthorizationCodeOAuthFlow as AuthorizationCodeOAuthFlow
 from parley.model.schemes import ClientCredentialsOAuthFlow as ClientCredentialsOAuthFlow
 from parley.model.schemes import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
+from parley.security.api_keys import create_key as create_key
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy
+from parley.security.schemes.api_key import ApiKey as ApiKey
+from parley.security.schemes.basic import Basic as Basic
 from parley.security.schemes.bearer import Bearer as Bearer
 from parley.security.schemes.introspection import Introspection as Introspection
 from parley.security.schemes.jwt import Jwt as Jwt
