@@ -42,7 +42,7 @@ from parley.model.cards import (
 from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
-from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy
+from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
 from parley.security.owner import PER_TENANT, Owner, owner_policy
 from parley.security.schemes.scheme import Scheme, Security, card_schemes
 from parley.wire.versions import LATEST
@@ -158,7 +158,7 @@ class Agent:
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.security = None if security is None else security.security
         self.operation_security = self._operations(operation_security or {})
-        self.policy = None if policy is None else _checked_policy(policy)
+        self.policy = None if policy is None else checked_policy(policy)
         self.owner = owner_policy(owner)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
@@ -494,13 +494,6 @@ class Agent:
             security_schemes=card_schemes(securities),
             security_requirements=() if self.security is None else self.security.declared(),
         )
-
-
-def _checked_policy(policy: Policy) -> Policy:
-    """Return a policy. Raises ``TypeError`` for what is none."""
-    if not callable(policy) or isinstance(policy, type) or form_of(policy).streams:
-        raise TypeError(f"policy is a function of an Access that returns a bool, not {policy!r}")
-    return policy
 
 
 def _check_takes_data(skill: Skill) -> None:

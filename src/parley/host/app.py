@@ -19,7 +19,7 @@ from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.authentication import authenticator_of
-from parley.security.authorization import Policy
+from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
 from parley.security.schemes.scheme import Scheme, Security
 from parley.server.app import App, Endpoint, Settings, create_app
@@ -102,7 +102,7 @@ def asgi(
         drain=drain,
         authenticates=caller is not None,
         auth=auth if auth is None or auth is False else auth.security,
-        policy=policy,
+        policy=None if policy is None else checked_policy(policy),
         egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,

@@ -361,6 +361,7 @@ class Host:
         return replace(agent, authorization=authorization)
 
     def _in_thread(self, policy: Policy) -> Policy:
+        """Return a policy that a plain function decides in a thread."""
         if not form_of(policy).in_thread:
             return policy
 

@@ -106,6 +106,15 @@ class Authorization:
             raise PermissionDeniedError("the server's policy does not allow this")
 
 
+def checked_policy(policy: Policy) -> Policy:
+    """Return a policy. Raises ``TypeError`` for what is none."""
+    call = policy if inspect.isroutine(policy) else getattr(policy, "__call__", None)  # noqa: B004
+    yields = inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
+    if not callable(policy) or isinstance(policy, type) or yields:
+        raise TypeError(f"policy is a function of an Access that returns a bool, not {policy!r}")
+    return policy
+
+
 async def decision(policy: Policy, access: Access) -> bool:
     """Return what a policy decides.
 
