@@ -113,7 +113,12 @@ def test_a_long_key_is_kept_as_a_digest() -> None:
     assert max(len(first.encode()), len(other.encode())) <= LONGEST_KEY
 
 
-@pytest.mark.parametrize("given", ["callers", "", None, 1, ("org",), claim, Caller])
+class Forging(OwnerPolicy):
+    def key_of(self, caller: Caller) -> str:
+        return "ada"
+
+
+@pytest.mark.parametrize("given", ["callers", "", None, 1, ("org",), claim, Caller, Forging()])
 def test_an_owner_that_is_no_policy_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"claim\('org'\)"):
         Agent("x", owner=given)
@@ -145,6 +150,7 @@ def test_a_function_of_an_owner_policy_is_plain() -> None:
         (["\x1f"], "no name"),
         ("acme\x1f\x1f", "no name"),
         ("x" * 600, "no name"),
+        (2**70, "no name"),
     ],
 )
 def test_a_claim_that_is_no_group_is_refused_with_a_sentence(org: Any, sentence: str) -> None:

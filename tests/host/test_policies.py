@@ -85,6 +85,15 @@ async def test_what_a_server_requires_instead_keeps_the_policy_of_the_agent() ->
             await refusal(remote.get(task.id))
 
 
+def test_tasks_of_tenants_without_a_policy_are_warned_about(caplog: Any) -> None:
+    parley.asgi(files(owner="tenant"))
+    assert "may name any tenant" in caplog.text
+    caplog.clear()
+    parley.asgi(files(owner="tenant"), policy=Noting())
+    parley.asgi(files())
+    assert not caplog.text
+
+
 def test_what_is_no_policy_of_a_server_is_refused() -> None:
     with pytest.raises(TypeError, match="function of an Access"):
         parley.asgi(files(), policy=7)  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
 from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
 from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
-from parley.security.owner import PER_TENANT, Owner, owner_policy
+from parley.security.owner import Owner, owner_policy
 from parley.security.schemes.scheme import Scheme, Security, card_schemes
 from parley.wire.versions import LATEST
 
@@ -432,12 +432,6 @@ class Agent:
             authorization=self._authorization,
             owner=self.owner,
         )
-        if self.owner is PER_TENANT and self.policy is None:
-            log.info(
-                "the tasks of %r belong to their tenants, and it has no policy= that says which "
-                "callers a tenant has: whoever may call it may name any tenant",
-                self.name,
-            )
         self._is_served = True
         return description
 

@@ -44,6 +44,7 @@ from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
+from parley.security.owner import PER_TENANT
 from parley.security.schemes.scheme import SchemeResources, Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
@@ -351,6 +352,13 @@ class Host:
         own = None if rights is None else rights.policy
         policies = [self._in_thread(each) for each in (policy, own) if each is not None]
         if not policies:
+            if agent.owner is PER_TENANT:
+                log.warning(
+                    "the tasks of %r belong to tenants, and no policy says who may name which: "
+                    "whoever may call the agent may name any tenant; give Agent(policy=...), or "
+                    "asgi(policy=...), a function that compares access.tenant with access.caller",
+                    agent.name,
+                )
             return agent
         authorization = Authorization(
             None if rights is None else rights.security,

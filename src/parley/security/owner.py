@@ -30,8 +30,9 @@ ANONYMOUS_REFUSED = (
 class OwnerPolicy:
     """Decides to whom belongs what a caller makes. ``key_of`` returns the owner's key.
 
-    Keys of different policies differ, and so do keys of callers of different issuers, unless the
-    policy is made for all issuers.
+    Policies are those of this module: a key of any other form could be that of somebody else. Keys
+    of different policies differ, and so do keys of callers of different issuers, unless the policy
+    is made for all issuers.
     """
 
     def key_of(self, caller: Caller) -> str:
@@ -124,8 +125,8 @@ class Claim(_GroupPolicy):
                 f"tasks here belong to the value of the claim {self.name!r}, and your credentials "
                 "have none"
             )
-        if type(value) is int:
-            return f"{value:d}"
+        if type(value) is int and abs(value) < 2**63:
+            return str(value)
         if not isinstance(value, str) or not may_be_name(value):
             raise _refused(
                 f"the claim {self.name!r} of your credentials is no name of a group: that is text "
@@ -139,7 +140,9 @@ class OwnerFunction(_GroupPolicy):
 
     kind = "function"
 
-    def __init__(self, function: Callable[[Caller], str], *, across_issuers: bool = False) -> None:
+    def __init__(
+        self, function: Callable[[Caller], str | None], *, across_issuers: bool = False
+    ) -> None:
         if not callable(function):
             raise TypeError(f"owner_function takes a function of a Caller, not {function!r}")
         if _is_async(function):
@@ -182,7 +185,7 @@ def claim(name: str, *, across_issuers: bool = False) -> OwnerPolicy:
 
 
 def owner_function(
-    function: Callable[[Caller], str], *, across_issuers: bool = False
+    function: Callable[[Caller], str | None], *, across_issuers: bool = False
 ) -> OwnerPolicy:
     """Return the policy by which callers share what they make if a function names the same owner.
 
@@ -193,19 +196,19 @@ def owner_function(
     return OwnerFunction(function, across_issuers=across_issuers)
 
 
-Owner = Literal["caller", "tenant"] | OwnerPolicy | Callable[[Caller], str]
+Owner = Literal["caller", "tenant"] | OwnerPolicy | Callable[[Caller], str | None]
 """An owner policy, as an agent takes it."""
 
 
 def owner_policy(given: Any) -> OwnerPolicy:
     """Return the policy for the option ``owner`` of an agent. Raises ``ValueError``."""
-    if isinstance(given, OwnerPolicy):
+    if isinstance(given, _CallerPolicy | _TenantPolicy | _GroupPolicy):
         return given
     if given == "caller":
         return PER_CALLER
     if given == "tenant":
         return PER_TENANT
-    if callable(given) and given is not claim and not isinstance(given, type):
+    if callable(given) and given not in (claim, owner_function) and not isinstance(given, type):
         return OwnerFunction(given)
     raise ValueError(
         f"owner is 'caller', 'tenant', claim('org') or a function of a Caller, not {given!r}; "
