@@ -141,6 +141,30 @@ async def test_a_plain_function_asks_too(talk: Any) -> None:
         assert (await caller.task("go", context=context(ADA))).state is TaskState.REJECTED
 
 
+async def test_branches_that_ask_at_once_get_one_decision(talk: Any) -> None:
+    """Whichever is made first is logged, and holds for all of them."""
+    answers = [True, False, False]
+    all_asked = asyncio.Barrier(3)
+
+    async def policy(access: Access) -> bool:
+        if not access.action:
+            return True
+        await all_asked.wait()
+        return answers.pop(0)
+
+    agent = Agent("Files", policy=policy)
+
+    @agent.skill
+    async def write(turn: Turn) -> str:
+        await asyncio.gather(*(turn.authorize("write", "a.txt") for _ in range(3)))
+        return "written"
+
+    async with talk(agent) as caller:
+        task = await caller.task("go", context=context(BOB))
+        assert task.text == "written"
+        assert len(await decisions(caller, task.id)) == 1
+
+
 async def test_a_decision_holds_for_the_turn_and_is_made_anew_in_the_next(
     talk: Any, tmp_path: Path
 ) -> None:
