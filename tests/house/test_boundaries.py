@@ -29,6 +29,8 @@ BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_apply"): AUTHOR,
     ("engine/extended_card.py", "of"): AUTHOR,
+    ("security/authorization.py", "decision"): AUTHOR,
+    ("security/owner.py", "_group"): AUTHOR,
     ("engine/turn/task_runner.py", "_call_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,

@@ -40,8 +40,10 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
+from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
-from parley.security.authorization import Authorization, Policy
+from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
+from parley.security.owner import Owner, owner_policy
 from parley.security.schemes.scheme import Scheme, Security, card_schemes
 from parley.wire.versions import LATEST
 
@@ -77,8 +79,14 @@ class Agent:
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
     ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
     with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
-    replaces it for some operations, by their names (``"CancelTask"``). ``policy`` is a function of
-    an ``Access`` that returns whether it is allowed.
+    replaces it for some operations, by their names (``"CancelTask"``); that of ``"SendMessage"``
+    holds for ``"SendStreamingMessage"`` too, unless that has its own. ``"UploadFile"`` and
+    ``"DownloadFile"`` are requests for files, and methods of extensions have their own names.
+    ``policy`` is a function of an ``Access`` that returns whether it is allowed; a plain ``def``
+    runs in a thread.
+    ``owner`` says to whom tasks, contexts, webhooks, lists and files belong: to each ``"caller"``,
+    to the ``"tenant"``, to callers with the same value of a claim (``claim("org")``), or to whom a
+    function of the caller names. Tasks of before a change of it stay with their old owners.
     ``Options`` documents the other options.
 
     Raises ``ValueError`` for an invalid option.
@@ -122,6 +130,7 @@ class Agent:
         security: Scheme | Security | None = None,
         operation_security: Mapping[str, Scheme | Security] | None = None,
         policy: Policy | None = None,
+        owner: Owner = "caller",
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -148,10 +157,9 @@ class Agent:
         self.push_notifications = push_notifications
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.security = None if security is None else security.security
-        self.operation_security = {
-            name: each.security for name, each in (operation_security or {}).items()
-        }
-        self.policy = policy
+        self.operation_security = self._operations(operation_security or {})
+        self.policy = None if policy is None else checked_policy(policy)
+        self.owner = owner_policy(owner)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -422,9 +430,27 @@ class Agent:
             threads=self.threads,
             transfers_files=FILE_TRANSFER in self.default_extensions,
             authorization=self._authorization,
+            owner=self.owner,
         )
         self._is_served = True
         return description
+
+    def _operations(self, given: Mapping[str, Scheme | Security]) -> dict[str, Security]:
+        """Return the requirements of operations. Raises ``ValueError`` for an unknown name."""
+        known = [each.name for each in OPERATIONS]
+        known += [each.operation.name for e in self.extensions for each in e.methods]
+        if FILE_TRANSFER in self.default_extensions:
+            known += FILE_OPERATIONS
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"operation_security names {', '.join(map(repr, unknown))}, which this agent does "
+                f"not have; its operations are {', '.join(known)}"
+            )
+        found = {name: each.security for name, each in given.items()}
+        if "SendMessage" in found:
+            found.setdefault("SendStreamingMessage", found["SendMessage"])
+        return found
 
     @property
     def _authorization(self) -> Authorization | None:

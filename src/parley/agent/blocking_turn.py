@@ -182,6 +182,10 @@ class BlockingTurn(TurnFacts):
         answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
 
+    def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
+        """Ask the agent's policy whether this turn's caller may do something."""
+        self._wait(self._turn.authorize(action, resource, key=key))
+
     def sleep(
         self, duration: float | timedelta, *, key: str | None = None, message: object = None
     ) -> None:

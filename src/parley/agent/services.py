@@ -17,6 +17,7 @@ from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.callbacks import Callbacks
 from parley.files.turn_files import TurnFiles
+from parley.security.authorization import Authorization
 
 INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""
@@ -31,7 +32,7 @@ class TurnServices:
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
     of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
-    addresses.
+    addresses. ``authorization`` has the policy that ``turn.authorize`` asks.
     """
 
     contexts: AgentContexts
@@ -41,6 +42,7 @@ class TurnServices:
     files: TurnFiles | None = None
     inline_bytes: int = INLINE_BYTES
     remote_files: RemoteFiles = field(default_factory=RemoteFiles)
+    authorization: Authorization | None = None
     connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.authorize import authorize
 from parley.agent.context import AgentContext
 from parley.agent.files import FileAccess, TurnFile
 from parley.agent.large_files import base_url, referred
@@ -268,6 +269,23 @@ class Turn(TurnFacts):
         result = await until
         self._attempt.writer().status(TaskState.WORKING)
         return result
+
+    # -- rights --------------------------------------------------------------------------------
+
+    async def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
+        """Ask the agent's policy whether this turn's caller may do ``action`` with ``resource``.
+
+        The policy gets an ``Access`` with both, the caller and its scopes, the skill and the task.
+        Its decision is logged, durable before this returns, and holds for the turn: a further
+        attempt, after a sleep or a crash, does not ask again. The next turn does, because another
+        member of a group may have sent its message. ``key`` names a decision of its own, to ask
+        again after a long wait. A turn logs up to 1,000 decisions. The log is that of the task, so
+        there is one from then on; only a skill with ``replies="message"`` goes without.
+
+        Raises ``NotAuthorized`` if it is not allowed, which ends the task as REJECTED unless it is
+        caught, and ``RuntimeError`` for an agent without a policy.
+        """
+        await authorize(self._services, self._attempt, action, resource, key)
 
     # -- time ----------------------------------------------------------------------------------
 

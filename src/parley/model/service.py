@@ -30,6 +30,9 @@ from parley.model.tasks import Event, Task
 _SEPARATOR = "\x1f"
 """Separates issuer and id, neither of which can contain it (``ids.may_be_name``)."""
 
+_GROUP = _SEPARATOR * 2
+"""Begins the keys of owners that are groups of callers."""
+
 
 class Caller(msgspec.Struct, frozen=True):
     """The identity of a caller.
@@ -74,9 +77,18 @@ def owned_by(issuer: str) -> str:
     return issuer + _SEPARATOR
 
 
+def group_key(*parts: str) -> str:
+    """Return the key of an owner that is no single caller. Its first part is the kind of owner.
+
+    Parts contain no control characters (``ids.may_be_name``). No caller's ``owner`` begins so: what
+    follows the first separator there is an issuer or an id, and neither is empty.
+    """
+    return _GROUP + _SEPARATOR.join(parts)
+
+
 def caller_of(owner: str) -> Caller:
-    """Return the caller with this ``owner``, without claims."""
-    if not owner:
+    """Return the caller with this ``owner``, without claims; anonymous for a group's key."""
+    if not owner or owner.startswith(_GROUP):
         return ANONYMOUS
     issuer, _, id = owner.removeprefix(_SEPARATOR).rpartition(_SEPARATOR)
     return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_SEPARATOR))

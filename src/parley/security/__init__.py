@@ -11,6 +11,9 @@ from parley.model.schemes import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
 from parley.security.api_keys import create_key as create_key
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy
+from parley.security.owner import OwnerPolicy as OwnerPolicy
+from parley.security.owner import claim as claim
+from parley.security.owner import owner_function as owner_function
 from parley.security.schemes.api_key import ApiKey as ApiKey
 from parley.security.schemes.basic import Basic as Basic
 from parley.security.schemes.bearer import Bearer as Bearer

@@ -27,6 +27,7 @@ from parley.files.records import FileRecord
 from parley.files.turn_files import OCTETS, SIGNATURE, address
 from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller
+from parley.security.authorization import DOWNLOAD_FILE, UPLOAD_FILE, Access
 from parley.server.address import BadAddress, route_path
 from parley.server.failures import log_unforeseen
 from parley.server.file_service import FILES, FileService
@@ -215,13 +216,26 @@ class FileExchange:
         else:
             await self._upload(service, rest[0], receive, send)
 
-    async def _caller(self) -> Caller:
+    async def _caller(self, operation: str, id: str = "") -> Caller:
+        """Return the caller, who may do what ``operation`` says. Raises ``A2AError``."""
+        caller = ANONYMOUS
         identify = self._served.identify
-        if identify is None:
-            return ANONYMOUS
-        identified = identify(self._scope)
-        caller = identified if isinstance(identified, Caller) else await identified
-        check_caller(caller)
+        if identify is not None:
+            identified = identify(self._scope)
+            caller = identified if isinstance(identified, Caller) else await identified
+            check_caller(caller)
+        endpoint = self._served.dispatcher.endpoint(self._tenant)
+        authorization = endpoint.authorization
+        if authorization is not None:
+            authorization.check(operation, caller)
+            access = Access(
+                caller=caller,
+                agent=endpoint.key,
+                tenant=self._tenant,
+                operation=operation,
+                resource=id,
+            )
+            await authorization.permit(access)
         return caller
 
     def _check_not_draining(self) -> None:
@@ -237,7 +251,7 @@ class FileExchange:
     async def _begin(self, service: FileService, receive: Receive, send: Send) -> None:
         """Begin an upload of the caller (POST)."""
         self._check_not_draining()
-        caller = await self._caller()
+        caller = await self._caller(UPLOAD_FILE)
         declared = self._headers.get(b"content-type", b"")
         if base(declared) != b"application/json":
             raise NotJson("an upload is announced with the Content-Type application/json")
@@ -363,7 +377,8 @@ class FileExchange:
         if signature and store.allows(DOWNLOAD, id, signature):
             record = _of_agent(service, await store.find(id, None))
         else:
-            record = await store.find(id, service.scope(self._tenant, await self._caller()))
+            caller = await self._caller(DOWNLOAD_FILE, id)
+            record = await store.find(id, service.scope(self._tenant, caller))
         etag = f'"{record.sha256}"'.encode()
         headers = _file_headers(record, etag)
         if is_other(self._headers, etag):
