@@ -61,9 +61,9 @@ def register(app: typer.Typer) -> None:
 async def _get(call: AgentCall, *, validate: bool) -> None:
     from parley.cli.calls.agent_call import RETRY
     from parley.cli.output.card_text import write_card
+    from parley.client.auth.credentials import Credentials
     from parley.client.card.interface import choose
     from parley.client.card.resolver import CardResolver
-    from parley.client.credentials import Credentials
     from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
 
     settings, output = call.settings, call.output
