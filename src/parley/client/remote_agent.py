@@ -125,6 +125,11 @@ class RemoteAgent:
         return self._files.inline_bytes
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether there are credentials of ``auth``, of a login or of the environment to send."""
+        return self._auth.is_explicit
+
+    @property
     def push(self) -> RemotePushConfigs:
         """The push notification configurations of tasks."""
         return RemotePushConfigs(self.service, self.context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from parley.client.auth.tokens import Token, TokenKey
 from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
 from parley.model.schemes import SecurityScheme
+from parley.security.loopback import is_loopback
 
 
 class KeptLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +32,7 @@ class KeptLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     secret: str = ""
     issuer: str = ""
     token_url: str = ""
+    refresh_url: str = ""
     revocation_url: str = ""
     client_id: str = ""
     client_secret: str = ""
@@ -87,6 +88,10 @@ class Logins:
     def find(self, origin: Origin) -> KeptLogin | None:
         """Return the login for an origin. Raises ``StorageUnusable``."""
         text = self._storage.get(str(origin))
+        if text is None and is_loopback(origin.host) and origin.host != "localhost":
+            # A login for localhost is for this machine, by whichever address.
+            origin = msgspec.structs.replace(origin, host="localhost")
+            text = self._storage.get(str(origin))
         if text is None:
             return None
         try:
@@ -147,7 +152,8 @@ class KeptGrant(Grant):
 
     def names(self, origin: Origin) -> bool:
         """Return whether the user logged in at this origin: it is trusted since then."""
-        return Origin.of(self._login.token_url).covers(origin)
+        urls = (self._login.token_url, self._login.refresh_url)
+        return any(Origin.of(url).covers(origin) for url in urls if url)
 
     def fits(self, scheme: SecurityScheme) -> bool:
         """Return whether a scheme takes a token."""
@@ -163,6 +169,7 @@ class KeptGrant(Grant):
         return Issuer(
             url=login.issuer,
             token_url=login.token_url,
+            refresh_url=login.refresh_url,
             auth_methods=login.auth_methods,
             is_named=True,
         )
@@ -235,19 +242,3 @@ class KeptGrant(Grant):
     async def _keep(self, token: Token) -> None:
         self._login = self._login.with_token(token)
         await asyncio.to_thread(self._logins.put, self._login)
-
-
-def login_of_token(
-    origin: Origin, address: str, grant: Grant, issuer: Issuer, token: Token, **more: Any
-) -> KeptLogin:
-    """Return the login to keep for a token that a grant got."""
-    return KeptLogin(
-        origin=str(origin),
-        address=address,
-        issuer=issuer.url,
-        token_url=issuer.refresh_url or issuer.token_url,
-        revocation_url=issuer.revocation_url,
-        auth_methods=issuer.auth_methods,
-        audience=grant.audience,
-        **more,
-    ).with_token(token)

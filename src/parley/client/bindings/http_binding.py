@@ -65,8 +65,8 @@ class HttpClientBinding(ABC):
     (401, 403), and the request is repeated if there are other credentials. ``timeout`` bounds calls
     that the agent answers at once; only the caller bounds a message that waits for its task.
     ``idle`` bounds the silence in a stream; comments count as activity. ``numbered``: the ids of
-    stream events are their numbers in the task's log, which the agent declares. ``peer`` is the agent's
-    ``Server`` header.
+    stream events are their numbers in the task's log, which the agent declares. ``peer`` is the
+    agent's ``Server`` header.
     """
 
     codec: Codec
