@@ -16,6 +16,7 @@ from typing import Any, Self, cast, overload
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from parley.client.auth.authorizer import Authorizer
 from parley.client.bindings.http import HttpTransport
 from parley.client.calls.event_stream import EventStream
 from parley.client.calls.failover import FailoverBinding
@@ -78,6 +79,7 @@ class RemoteAgent:
         retry: Retry,
         http: HttpTransport | None,
         files: AgentFiles,
+        auth: Authorizer,
         activation: Activation,
         skipped_interfaces: Sequence[AgentInterface] = (),
     ) -> None:
@@ -90,6 +92,7 @@ class RemoteAgent:
         self._retry = retry
         self._http = http
         self._files = files
+        self._auth = auth
         self._activation = activation
         self._skipped_interfaces = tuple(skipped_interfaces)
 
@@ -120,6 +123,11 @@ class RemoteAgent:
         ``None`` for an agent that declares no file transfer.
         """
         return self._files.inline_bytes
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether there are credentials of ``auth``, of a login or of the environment to send."""
+        return self._auth.is_explicit
 
     @property
     def push(self) -> RemotePushConfigs:
@@ -153,6 +161,7 @@ class RemoteAgent:
             await self._interfaces.aclose()
         finally:
             await self._files.aclose()
+            await self._auth.aclose()
             if self._http is not None:
                 await self._http.close()
 

@@ -21,6 +21,7 @@ from parley.client.errors import ClientError, ConnectionClosed, Disconnected, Ti
 from parley.client.origin import PORTS
 from parley.host.lifespan import AppLifespan, join
 from parley.model.distribution import VERSION
+from parley.security.egress import Egress
 from parley.store.ending import end
 
 log = logging.getLogger("parley.host")
@@ -208,6 +209,8 @@ class InProcessTransport(HttpTransport):
     Closing the transport stops the sites that it started.
     """
 
+    is_local = True
+
     def __init__(
         self,
         sites: Mapping[str, Site],
@@ -280,6 +283,10 @@ class InProcessTransport(HttpTransport):
             )
         finally:
             exchange.close()
+
+    def guarded(self, egress: Egress) -> HttpTransport:
+        """Return this transport: no request leaves the process."""
+        return self
 
     def on_open(self, site: Site, exchange: InProcessExchange) -> None:
         """Note a request that begins."""

@@ -23,6 +23,7 @@ from parley.client.bindings.http import (
     redacted,
     redirect_target,
 )
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -33,6 +34,7 @@ from parley.client.errors import (
     UnexpectedStatus,
 )
 from parley.client.files.stream import FileFacts, Progress
+from parley.client.headers import override
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating
 from parley.model.retry_after import seconds_of
 
@@ -45,12 +47,16 @@ _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
 
 class FetchRoute(NamedTuple):
-    """The transport for an address, and the headers that its server may have."""
+    """The transport for an address, and the headers that its server may have.
+
+    ``auth`` has credentials beside them.
+    """
 
     http: HttpTransport
     url: str
     headers: Mapping[str, str]
     is_own: bool
+    auth: RequestAuth | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,14 +220,23 @@ class Download:
         ours = {"Accept": "*/*", "Accept-Encoding": "identity"}
         if self._position:
             ours |= {"Range": f"bytes={self._position}-", "If-Range": self._validator}
-        url, may_have_credentials = self._url, True
-        for _ in range(MAX_REDIRECTS + 1):
-            http, target, headers, is_own = self._route(url)
+        url, may_have_credentials, may_ask = self._url, True, True
+        left = MAX_REDIRECTS + 1
+        while left:
+            http, target, headers, is_own, auth = self._route(url)
+            given = NOTHING
             if may_have_credentials and is_own:
-                ours_here = {**headers, **ours}
+                given = await auth.parameters(None) if auth is not None else NOTHING
+                ours_here = {**override(headers, given.headers), **ours}
+                target = given.add_to(target)
             else:
                 target, ours_here, may_have_credentials = url, ours, False
             async with http.open("GET", target, ours_here, None, idle=self._limits.idle) as answer:
+                if answer.status in (401, 403) and may_ask and may_have_credentials and auth:
+                    may_ask = False
+                    if await auth.answer(refusal_in(answer.status, answer.headers), None, given):
+                        continue
+                left -= 1
                 location = answer.headers.get("location")
                 if answer.status not in REDIRECTS or location is None:
                     self._check_status(answer)

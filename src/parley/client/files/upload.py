@@ -12,6 +12,7 @@ from urllib.parse import urljoin
 import msgspec
 
 from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -23,6 +24,7 @@ from parley.client.errors import (
 )
 from parley.client.files.content import Content
 from parley.client.files.stream import Progress
+from parley.client.headers import override
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating, repeat
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.retry_after import seconds_of
@@ -46,8 +48,8 @@ class Created(msgspec.Struct, frozen=True, rename="camel"):
 class Upload:
     """One upload, to a server that takes it in pieces and tells how far it got.
 
-    ``create_headers`` have the caller's credentials; the address to write at is signed and needs
-    none. ``idle`` bounds the seconds without progress.
+    ``create_headers`` have the caller's credentials, beside those of ``auth``; the address to write
+    at is signed and needs none. ``idle`` bounds the seconds without progress.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Upload:
         address: str,
         create_headers: Mapping[str, str],
         *,
+        auth: RequestAuth | None = None,
         retry: Retry,
         idle: float | None,
         progress: Progress | None = None,
@@ -63,6 +66,7 @@ class Upload:
         self._http = http
         self._address = address
         self._create_headers = create_headers
+        self._auth = auth
         self._retry = retry
         self._idle = idle
         self._progress = progress
@@ -101,17 +105,26 @@ class Upload:
             described["size"] = content.size
         if content.sha256:
             described["sha256"] = content.sha256
-        headers = {
-            **self._create_headers,
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-        }
-        async with self._http.open(
-            "POST", self._address, headers, msgspec.json.encode(described), timeout=self._idle
-        ) as answer:
-            if answer.status not in (200, 201):
-                raise await _failure(answer)
-            body = await answer.read(MAX_ANSWER)
+        may_ask, auth = True, self._auth
+        while True:
+            given = await auth.parameters(None) if auth is not None else NOTHING
+            headers = {
+                **override(self._create_headers, given.headers),
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+            }
+            url, content_of = given.add_to(self._address), msgspec.json.encode(described)
+            async with self._http.open(
+                "POST", url, headers, content_of, timeout=self._idle
+            ) as answer:
+                if answer.status in (401, 403) and may_ask and auth is not None:
+                    may_ask = False
+                    if await auth.answer(refusal_in(answer.status, answer.headers), None, given):
+                        continue
+                if answer.status not in (200, 201):
+                    raise await _failure(answer)
+                body = await answer.read(MAX_ANSWER)
+                break
         try:
             created = msgspec.json.decode(body, type=Created)
         except msgspec.MsgspecError as error:
