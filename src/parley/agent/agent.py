@@ -63,8 +63,8 @@ class Agent:
     except for files without a type; without them every part is accepted. A caller who accepts none
     of the output modes is refused.
     ``extensions`` change messages and events, or are only declared on the card.
-    ``default_extensions`` are those that every agent has: all of them, none (``False``), or a list
-    of their URIs. What is left out is neither on the card nor offered.
+    ``default_extensions`` chooses among the extensions that every agent has: all of them, none
+    (``False``), or a list of their URIs. The others are neither on the card nor offered.
     ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
     the caller that returns one of them (see ``extended_card``).
     The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
@@ -230,10 +230,10 @@ class Agent:
         The id defaults to the function's name, the description to its docstring. ``replies`` fixes
         the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
         before the function runs. Without it, the behaviour of the function decides.
-        ``invalid_input`` says what becomes of a message that does not fit typed parameters:
-        ``"refuse"`` makes it an error without a task, ``"ask"`` a task that asks for what is
-        missing. ``default`` makes it the skill of messages that name none. ``security`` is what a
-        caller must prove for this skill, beside what the agent requires.
+        ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
+        returns an error and creates no task, ``"ask"`` creates a task that asks for what is
+        missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
+        is what a caller must prove for this skill, beside what the agent requires.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -288,7 +288,7 @@ class Agent:
         if invalid_input == "ask" and schema is None:
             raise ValueError(
                 f"the skill {skill_id!r} has no typed parameters, so no input is invalid; leave "
-                "invalid_input out, or write the types of its parameters"
+                "invalid_input out, or give its parameters types"
             )
         if invalid_input == "ask" and replies == "message":
             raise ValueError(
@@ -492,7 +492,7 @@ class Agent:
 
 
 def _check_takes_data(skill: Skill) -> None:
-    """Refuse modes by which a typed skill takes no message that has its data."""
+    """Refuse input modes that take neither data nor text, where the inputs of a typed skill are."""
     kinds = (Part(data={}), Part(text=""))
     if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
         raise ValueError(

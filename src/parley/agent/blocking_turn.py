@@ -211,7 +211,7 @@ class BlockingTurn(TurnFacts):
         return self._wait(self._turn.step(key, function, *args, **kwargs))
 
     def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return an address at which anybody who has it completes the event ``key``, once."""
+        """Return a signed address: a POST to it completes the event ``key``, once."""
         return self._wait(self._turn.callback(key, expires=expires))
 
     def connect(self, agent: Reference, **options: Any) -> BlockingAgent:
@@ -235,7 +235,7 @@ class BlockingTurn(TurnFacts):
         timeout: float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Task | Message:
-        """Have another agent do something, and return its answer: a task, or a direct message."""
+        """Delegate to another agent, and return its answer: a task, or a direct message."""
         return self._wait(
             self._turn.delegate(
                 agent.bound if isinstance(agent, BlockingAgent) else agent,

@@ -1,4 +1,7 @@
-"""What every turn of an agent shares. The host makes it; ``agent/invoke.py`` gives it to turns."""
+"""The services that the turns of an agent share. The host makes them.
+
+``agent/invoke.py`` gives them to turns.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ class TurnServices:
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
-    of more than ``inline_bytes`` becomes a reference by itself. ``remote_files`` fetches files from
-    elsewhere. ``authorization`` has the policy that ``turn.authorize`` asks.
+    of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
+    addresses. ``authorization`` has the policy that ``turn.authorize`` asks.
     """
 
     contexts: AgentContexts

@@ -21,6 +21,7 @@ from parley.model.cards import AgentCard
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
+from parley.security.failures import Failures
 from parley.security.schemes.scheme import Scheme, Security
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.endpoint import Interfaces
@@ -110,6 +111,7 @@ def asgi(
         files=open_files(files, store),
         **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
+        failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
@@ -187,13 +189,13 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         by_tenant = {name: endpoint(service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
-    return {path: _with_authenticator(each) for path, each in endpoints.items()}
+    return {path: _with_authenticator(each, host) for path, each in endpoints.items()}
 
 
-def _with_authenticator(endpoint: Endpoint) -> Endpoint:
+def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
     """Return an endpoint that verifies the schemes of its own agent and tenants only."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
-    authenticator = authenticator_of(each.authorization for each in agents)
+    authenticator = authenticator_of((each.authorization for each in agents), host.scheme_resources)
     if authenticator is None:
         return endpoint
     return msgspec.structs.replace(endpoint, identify=authenticator)
@@ -211,6 +213,10 @@ def serve(
     grpc_cert: str | Path | None = None,
     grpc_key: str | Path | None = None,
     grpc_client_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    tls_client_ca: str | Path | None = None,
+    allow_anonymous: bool = False,
     on_listening: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
@@ -219,16 +225,26 @@ def serve(
     By default the server listens on this machine only, and tasks are durable. ``on_listening`` is
     called with the address once the server accepts requests.
 
+    ``tls_cert`` and ``tls_key`` (PEM files) make it HTTPS: the certificate with its chain, and its
+    private key, whose passphrase is in the environment variable ``PARLEY_TLS_KEY_PASSWORD`` if it
+    has one. They are read again when they change. ``tls_client_ca`` has the authorities of callers'
+    certificates: callers need one, unless agents accept other credentials than ``MutualTls`` too.
+
+    On a ``host`` that other machines reach, agents require credentials, or ``caller=`` identifies
+    callers, or ``allow_anonymous`` allows that everyone calls them.
+
     With ``grpc_port`` (0 takes a free one) the agents are served over gRPC too, on the same host
-    or on ``grpc_host``. ``grpc_cert`` and ``grpc_key`` (PEM files) turn TLS on; ``grpc_client_ca``
-    requires a client certificate.
+    or on ``grpc_host``, and with the same TLS. ``grpc_cert`` and ``grpc_key`` (PEM files) are for
+    another certificate there; ``grpc_client_ca`` requires a client certificate.
 
     Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
     address or the store is unavailable.
     """
     from parley.server.grpc.options import grpc_options
     from parley.server.run import ListenError, run
+    from parley.server.tls.options import tls_options
 
+    tls = tls_options(tls_cert, tls_key, tls_client_ca)
     grpc = grpc_options(
         grpc_port, host=grpc_host, cert=grpc_cert, key=grpc_key, client_ca=grpc_client_ca
     )
@@ -237,6 +253,15 @@ def serve(
         raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")
     grace = math.ceil(drain) + 1  # answers of released turns need another second
     try:
-        run(app, host=host, port=port, grace=grace, grpc=grpc, on_listening=on_listening)
+        run(
+            app,
+            host=host,
+            port=port,
+            grace=grace,
+            grpc=grpc,
+            tls=tls,
+            allow_anonymous=allow_anonymous,
+            on_listening=on_listening,
+        )
     except (ListenError, StoreError, FilesUnavailable) as error:
         raise SystemExit(str(error)) from error

@@ -44,8 +44,10 @@ from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
 from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
+from parley.security.failures import Failures
 from parley.security.owner import PER_TENANT
-from parley.security.schemes.scheme import SchemeResources, Security, card_schemes
+from parley.security.resources import SchemeResources
+from parley.security.schemes.scheme import Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -133,6 +135,8 @@ class Host:
     ``files`` keeps the bytes of files by reference, which the files that turns make become above
     ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
 
+    ``failures`` counts refused credentials.
+
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
     """
@@ -159,6 +163,7 @@ class Host:
         file_limits: FileLimits | None = None,
         inline_file_bytes: int = INLINE_BYTES,
         file_egress: Egress | None = None,
+        failures: Failures | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -183,6 +188,7 @@ class Host:
         self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
         self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
+        self._url = url
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
@@ -200,7 +206,12 @@ class Host:
         self._agents = [
             self._with_rights(agent.describe(), auth, policy) for agent in by_key.values()
         ]
-        self.authenticator = authenticator_of(agent.authorization for agent in self._agents)
+        self.scheme_resources = SchemeResources(
+            store=store, now=lambda: store.now() / 1000, failures=failures or Failures()
+        )
+        self.authenticator = authenticator_of(
+            (agent.authorization for agent in self._agents), self.scheme_resources
+        )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
@@ -269,12 +280,14 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            if self.files is not None:
+                self._on_stop(stack, "files", self.files.close)
             self._on_stop(stack, "hints", self.poller.stop)
             await self.poller.start()
             stack.callback(self._threads.close)
             if self.authenticator is not None:
-                store_now = self.store.now
-                resources = SchemeResources(store=self.store, now=lambda: store_now() / 1000)
+                resources = self.scheme_resources
+                self._on_stop(stack, "the count of failures", resources.failures.close)
                 for scheme in self.authenticator.schemes:
                     self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
                     await scheme.start(resources)
@@ -286,17 +299,17 @@ class Host:
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
-            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
+            self._on_stop(stack, "downloads from other servers", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
-            if self.files is not None and self._sweeps is not None:
-                self._on_stop(stack, "files", self._sweeps.stop)
+            if self._sweeps is not None:
+                self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
-            log_startup(self.store, self._agents)
+            log_startup(self.store, self._agents, self._url)
             self._hurries = False
             self._started = stack.pop_all()
 
@@ -409,6 +422,11 @@ class Host:
         if started is not None:
             await started.aclose()
 
+    def end_threads(self) -> None:
+        """End what watches and helps the event loop, of a host whose tasks are gone: for tests."""
+        self._watchdog.stop()
+        self._threads.close()
+
     def _drain(self, grace: float) -> None:
         if self._drains:
             return
@@ -417,17 +435,16 @@ class Host:
         self._drains = [asyncio.create_task(drain) for drain in drains]
 
     async def _end_turns(self) -> None:
-        """Wait until the executors have drained."""
+        """Wait until the executors have drained; when in a hurry, cut their grace period short."""
         self._drain(0)  # unless they drain already: the start failed
         drains = self._drains
         try:
-            await asyncio.wait(drains)
-        except asyncio.CancelledError:
+            # Even in a hurry each begins: one that is cancelled before would clean nothing up.
+            await asyncio.wait(drains, timeout=0 if self._hurries else None)
+        finally:
             for drain in drains:
                 drain.cancel()
             await see_through(_all_of(drains))
-            raise
-        await _all_of(drains)
 
     async def _disconnect(self) -> None:
         for services in self._services:

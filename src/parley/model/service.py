@@ -95,9 +95,9 @@ def caller_of(owner: str) -> Caller:
 
 
 class TraceContext(A2AStruct, frozen=True, kw_only=True):
-    """A place in a trace: ``traceparent`` and ``tracestate``, as the headers of these names.
+    """The position in a trace: ``traceparent`` and ``tracestate``, as in the headers.
 
-    Both are empty, and the value is false, where there is no trace.
+    Without a trace both are empty, and the value is false.
     """
 
     traceparent: str = ""
@@ -126,10 +126,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
     ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` and
-    ``tracestate`` are the W3C's trace headers: as received, where they are valid; a client sends
-    them. ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the
-    binding has a deadline. ``base_url`` is the agent's address as the sender of a message sees it,
-    without a trailing slash; empty where a request shows none (gRPC).
+    ``tracestate`` are the W3C trace headers: a server has those received, if they are valid; a
+    client sends them. ``reply_timeout`` is how many seconds the caller waits for the end of a task,
+    if the binding has a deadline. ``base_url`` is the agent's address as the sender of a message
+    sees it, without a trailing slash; empty if the request carries none (gRPC).
     """
 
     caller: Caller = ANONYMOUS

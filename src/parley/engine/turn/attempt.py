@@ -182,6 +182,7 @@ class Attempt:
     artifact_ids: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
+    before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
     on_end: tuple[Callable[[], None], ...] = ()
     _journal: Journal | None = None
     _waits: Waits | None = None
@@ -301,13 +302,18 @@ class Attempt:
     # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
-        """Return the answer to a question, or park the task until there is one."""
+        """Return the answer to a question, or park the task until there is one.
+
+        Awaits ``before_question`` before it parks the task: the function ends there.
+        """
         if key is None:
             key = self.next_question_key()
         self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
+        for prepare in self.before_question:
+            await prepare()
         writer = self.writer()
         message = self.message(content)
         writer.write(StepResult(key=f"ask:{key}", value=msgspec.Raw(b"null")))
