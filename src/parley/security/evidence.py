@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
+
+from parley.security.resources import SchemeResources
 
 MAX_COOKIES = 100
 
@@ -17,11 +20,25 @@ class Evidence:
     """The credentials of a request, as they were sent; nothing is verified.
 
     ``scope`` is the request's ASGI scope: HTTP and gRPC requests have the same form. Header names
-    are in lower case.
+    are in lower case. ``resources`` are those of the server that the request came to: one scheme
+    may serve several.
     """
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
+    def __init__(self, scope: Mapping[str, Any], resources: SchemeResources | None = None) -> None:
         self.scope = scope
+        self.resources = resources
+
+    def now(self) -> float:
+        """Return the server's time in seconds since the epoch."""
+        return time.time() if self.resources is None else self.resources.now()
+
+    def check_failures(self) -> None:
+        """Refuse a request that waited while others from its address failed.
+
+        Raises ``TooManyRequestsError``.
+        """
+        if self.resources is not None:
+            self.resources.failures.check(self.scope)
 
     def headers(self, name: bytes) -> list[str]:
         """Return all values of a header."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from parley.security.authentication import Authenticator
 from parley.security.authorization import Authorization
+from parley.server.access_log import hide_tokens
 from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
@@ -98,6 +99,7 @@ def create_app(
     lifecycle = Lifecycle(startup, shutdown, unavailable_reason)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)
+    hide_tokens()
     return App(
         checked_endpoints(endpoints),
         settings=settings or Settings(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Scope
 
@@ -12,6 +12,11 @@ from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, Grpc
 from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.cards.protected_resource import (
+    PROTECTED_RESOURCE,
+    ProtectedResource,
+    resource_metadata,
+)
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CALLBACKS, Endpoint
 from parley.server.hosts import AllowedHosts
@@ -180,7 +185,9 @@ class Routes:
     def _add_agent(self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher) -> None:
         """Add an agent at its address, and its tenants below it."""
         advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants)
-        served = self.agents[prefix] = self._serve(advertised, dispatcher, endpoint)
+        metadata = self._add_metadata(prefix, endpoint, advertised)
+        served = self._serve(advertised, dispatcher, endpoint, metadata)
+        self.agents[prefix] = served
         cards = {
             name: CardPage(tenant, advertised, settings=self._settings, tenant=name)
             for name, tenant in endpoint.tenants.items()
@@ -222,7 +229,9 @@ class Routes:
         prefix = f"{ASSISTANTS}/{id}"
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
         advertised = self._advertise(address, dispatcher, tenant=tenant)
-        served = self._serve(advertised, dispatcher, endpoint)
+        known = set(self._exact)
+        metadata = self._add_metadata(address, endpoint, advertised)
+        served = self._serve(advertised, dispatcher, endpoint, metadata)
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Relative to /a2a, a tenant's name is the tenant segment of the path.
@@ -230,7 +239,6 @@ class Routes:
         below = self._with_files(
             HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
-        known = set(self._exact)
         jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served, tenant), below)
         self._add_binding(prefix, jsonrpc, self.restricted("card", page, endpoint), below)
         self._add_docs(prefix, endpoint, advertised)
@@ -274,6 +282,27 @@ class Routes:
             self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
             self.add(address + DOCS_PATH, self.restricted("docs", docs, endpoint))
 
+    def _add_metadata(
+        self, path: str, endpoint: Endpoint, advertised: AdvertisedInterfaces
+    ) -> ProtectedResource | None:
+        """Add the metadata of agents that accept tokens of an issuer (RFC 9728)."""
+        if endpoint.identify is None:
+            return None
+
+        def add(path: str, agents: Iterable[Endpoint], tenant: str) -> ProtectedResource | None:
+            content = resource_metadata(agents)
+            if content is None:
+                return None
+            page = ProtectedResource(
+                path, advertised, content, settings=self._settings, tenant=tenant
+            )
+            self.add(PROTECTED_RESOURCE + unquote(path), page)
+            return page
+
+        for name, tenant in endpoint.tenants.items():
+            add(f"{path}/{name}", [tenant], name)
+        return add(path, [endpoint, *endpoint.tenants.values()], "")
+
     def _add_callbacks(
         self, address: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
     ) -> None:
@@ -310,7 +339,11 @@ class Routes:
         )
 
     def _serve(
-        self, advertised: AdvertisedInterfaces, dispatcher: Dispatcher, endpoint: Endpoint
+        self,
+        advertised: AdvertisedInterfaces,
+        dispatcher: Dispatcher,
+        endpoint: Endpoint,
+        metadata: ProtectedResource | None,
     ) -> ServedEndpoint:
         identify = endpoint.identify or self._identify
         restriction = self._restrictions.get("agents")
@@ -325,6 +358,7 @@ class Routes:
             interfaces=advertised.interfaces,
             address=advertised.agent_address,
             request_bytes=self._request_bytes,
+            resource_metadata=None if metadata is None else metadata.address,
         )
 
 

@@ -83,9 +83,11 @@ def register(app: typer.Typer) -> None:
 async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = False) -> None:
     from parley.cli.calls.agent_call import RETRY
     from parley.cli.output.card_text import write_card
+    from parley.cli.output.redaction import without_user
+    from parley.client.auth.authorizer import Authorizer
+    from parley.client.auth.credentials import Credentials
     from parley.client.card.interface import choose
     from parley.client.card.resolver import CardResolver
-    from parley.client.credentials import Credentials
     from parley.client.errors import CardInvalid, NoCommonInterface, OriginNotTrusted
 
     settings, output = call.settings, call.output
@@ -96,14 +98,25 @@ async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = Fa
             bearer=settings.bearer,
             api_key=settings.api_key,
             trust_origins=settings.trust_origin,
+            insecure=settings.insecure,
         )
     except ValueError as error:
         raise UsageFailure(str(error)) from None
     async with call.http() as http:
-        resolver = CardResolver(
-            http, credentials=credentials, timeout=call.response_timeout, retry=RETRY
+        auth = Authorizer(
+            credentials,
+            None if call.uses_logins else (),
+            http=http,
+            address=without_user(settings.agent_card),
         )
-        resolved = await resolver.resolve(reference)
+        http.certificate_for = auth.may_see_certificate
+        resolver = CardResolver(
+            http, credentials=credentials, auth=auth, timeout=call.response_timeout, retry=RETRY
+        )
+        try:
+            resolved = await resolver.resolve(reference)
+        finally:
+            await auth.aclose()
     if only_check:
         _check(call, resolved.raw)
         return

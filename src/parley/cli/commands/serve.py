@@ -101,9 +101,9 @@ def register(app: typer.Typer) -> None:
         files: Annotated[
             str,
             typer.Option(
-                help="Where files are kept that are too large for messages: a directory, "
-                "s3://BUCKET/PREFIX, or none. [default: beside a SQLite store; with memory: until "
-                "the end; with PostgreSQL none]",
+                help="Where to keep files that are too large for messages: a directory, "
+                "s3://BUCKET/PREFIX, or none. [default: beside a SQLite store; a temporary "
+                "directory with memory:; none with PostgreSQL]",
                 envvar=FILES_VARIABLE,
                 metavar="PLACE",
                 show_default=False,
@@ -221,7 +221,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--allow-private-files",
-                help="Read files that callers name in private networks and on this machine too.",
+                help="Let callers name files in private networks and on this machine.",
             ),
         ] = False,
         log_level: Annotated[
