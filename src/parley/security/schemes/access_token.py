@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ssl
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -38,6 +37,8 @@ class AccessToken(msgspec.Struct, frozen=True):
         """Refuse a token that is bound to a certificate which its sender has not (RFC 8705 §3)."""
         if not self.thumbprint:
             return
+        import ssl
+
         chain = evidence.certificate_chain
         try:
             own = ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""
