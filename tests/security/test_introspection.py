@@ -135,6 +135,15 @@ async def test_a_token_is_asked_about_once_at_a_time(issuer: Issuer, scheme: OAu
     assert issuer.requests["introspect"] == 1
 
 
+async def test_a_token_of_another_issuer_is_not_shown_to_this_one(issuer: Issuer) -> None:
+    scheme = by(issuer, issuer=issuer.url)
+    with pytest.raises(CredentialsRefused, match="another issuer"):
+        await verified(scheme, issuer.token(issuer="https://other.example"))
+    assert not issuer.requests
+    assert await verified(scheme, issuer.token())
+    await scheme.close()
+
+
 @pytest.mark.parametrize(
     "lie",
     [

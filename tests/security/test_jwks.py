@@ -202,7 +202,20 @@ async def test_closing_ends_what_is_under_way(issuer: Issuer, scheme: Jwt) -> No
     waiting = asyncio.create_task(verified(scheme, token(issuer)))
     await until(lambda: issuer.requests["jwks"] == 1)
     await scheme.close()
-    await asyncio.wait([waiting])
+    with pytest.raises(OverloadedError):
+        await waiting
+
+
+async def test_a_scheme_of_two_servers_outlives_the_first(
+    issuer: Issuer, scheme: Jwt, clock: Clock
+) -> None:
+    await at(scheme, clock)
+    issuer.hang("jwks")
+    waiting = asyncio.create_task(verified(scheme, token(issuer)))
+    await until(lambda: issuer.requests["jwks"] == 1)
+    await scheme.close()
+    issuer.recover()
+    assert await waiting
 
 
 def test_a_scheme_can_be_used_in_one_event_loop_after_another(issuer_by_thread: Issuer) -> None:

@@ -14,7 +14,7 @@ from parley.model.errors import OverloadedError
 from parley.security.discovery import Discovery
 from parley.security.fetch import Fetcher, FetchFailed, checked_url
 from parley.security.schemes.access_token import AccessToken, ClaimRules, token_of
-from parley.security.schemes.jwt_format import MAX_TOKEN
+from parley.security.schemes.jwt_format import MAX_TOKEN, read_jwt
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.security.schemes.token_scheme import UNREACHABLE
 from parley.security.single_flight import SingleFlight
@@ -94,6 +94,7 @@ class IntrospectionVerifier:
         """Return what a token proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
         if len(token) > MAX_TOKEN:
             raise CredentialsRefused("a token that is too long", NOT_ACTIVE)
+        self._check_issuer(token)
         digest = hashlib.sha256(token.encode()).digest()
         until, reason, description = self._refused.get(digest, (0.0, "", ""))
         if self._now() < until:
@@ -116,6 +117,17 @@ class IntrospectionVerifier:
         finally:
             if self._asking.get(digest) is question:
                 del self._asking[digest]
+
+    def _check_issuer(self, token: str) -> None:
+        """Refuse a JWT of another issuer, which is none of this one's business."""
+        if not self._issuer or token.count(".") != 2:
+            return
+        try:
+            issuer = read_jwt(token).claims.get("iss", self._issuer)
+        except CredentialsRefused:
+            return  # of a form that only its issuer knows
+        if issuer != self._issuer:
+            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE)
 
     async def close(self) -> None:
         """End what is under way."""

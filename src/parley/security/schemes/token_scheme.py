@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
@@ -62,7 +64,7 @@ class TokenScheme(Scheme):
         self._now: Callable[[], float] = time.time
         self._cache = TokenCache(self.now)
         self._fetcher = Fetcher()
-        self._users = 0
+        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
         self._verifier: TokenVerifier
 
     def __repr__(self) -> str:
@@ -100,15 +102,19 @@ class TokenScheme(Scheme):
 
     async def start(self, resources: SchemeResources) -> None:
         """Take the server's clock and egress policy; the issuer is asked on the first use."""
-        self._users += 1
+        self._users[asyncio.get_running_loop()] += 1
         self._now = resources.now
         self._fetcher.egress = resources.egress
 
     async def close(self) -> None:
-        """End what is under way, and close the connections to the issuer."""
-        self._users -= 1
-        if self._users <= 0:
-            self._users = 0
+        """End what is under way, and close the connections to the issuer.
+
+        Several servers may use one scheme: the last one of an event loop does so.
+        """
+        loop = asyncio.get_running_loop()
+        self._users[loop] -= 1
+        if self._users[loop] <= 0:
+            del self._users[loop]
             await self._verifier.close()
             await self._fetcher.close()
 
