@@ -29,6 +29,18 @@ def report() -> ModuleType:
     return loaded("report")
 
 
+def test_a_quick_run_measures_what_credentials_cost() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "credentials.py"), "--quick"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "API key of the store" in done.stdout
+
+
 def test_a_quick_run_measures_requests_and_streams() -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "run.py"), "--quick", "--without-official"],

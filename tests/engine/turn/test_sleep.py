@@ -19,7 +19,7 @@ from parley.model.requests import CancelTaskRequest, SubscribeToTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
-from parley.store.protocols.timers import NEVER
+from parley.store.protocols.timers import MAX_WAITS, NEVER
 from parley.store.sqlite.store import SqliteTaskStore
 from parley.store.task_store import TaskStore
 from tests.engine.fleet import collect, events_of, get, states
@@ -228,9 +228,7 @@ async def _wakes(caller: Sleeper, task: Task, at: int) -> bool:
     return record is not None and record.wakes_at == at
 
 
-async def test_a_hundred_sleeps_are_no_failed_attempts_and_crashes_between_count(
-    opened: Open,
-) -> None:
+async def test_sleeps_are_no_failed_attempts_and_crashes_between_them_count(opened: Open) -> None:
     agent, runs, crashes = Agent("Sleepy", max_attempts=3), [], []
 
     @agent.skill(replies="task")
@@ -711,7 +709,7 @@ async def test_an_embedded_store_is_asked_nothing_while_no_task_sleeps(tmp_path:
 
 
 async def test_what_was_logged_of_waits_is_bounded(opened: Open) -> None:
-    """Three private records and one event for each sleep, however many there were before."""
+    """Four private records for each sleep, however many there were before."""
     agent = Agent("Sleepy")
 
     @agent.skill(replies="task")
@@ -761,3 +759,62 @@ async def test_a_subscriber_who_comes_while_a_task_sleeps_sees_it_end(opened: Op
         assert states(items)[-1] is TaskState.COMPLETED
         log = await events_of(caller, task.id)  # type: ignore[arg-type]
         assert states(log)[-1] is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_turn_waits_for_a_hundred_events_and_sleeps_beside_them(
+    opened: Open, more: int
+) -> None:
+    agent = Agent("A")
+
+    @agent.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Waits for many events, and for a day."""
+        events = [turn.wait_event(f"{number}") for number in range(MAX_WAITS + more)]
+        try:
+            await asyncio.gather(*events, turn.sleep(DAY))
+        except ValueError as error:
+            return str(error)
+        return "done"
+
+    async with opened(agent) as caller:
+        task = await caller.begin()
+        if more:
+            assert (
+                results(await caller.ended(task)) == "a turn waits for 100 events at once, at most"
+            )
+        else:
+            assert await caller.asleep(task) == caller.clock.now + MS
+
+
+@pytest.mark.parametrize("form", ["async", "plain"])
+async def test_a_step_that_waits_is_refused_with_what_would_be_right(form: str) -> None:
+    """A step is one thing that is done: it cannot be left in its middle, and go on days later."""
+    agent, raised = Agent("Wrong"), []
+
+    if form == "async":
+
+        @agent.skill(replies="task")
+        async def wait(turn: Turn) -> str:
+            for function, arguments in ((turn.sleep, [DAY]), (turn.wait_event, ["k"])):
+                with pytest.raises(RuntimeError, match="outside of the step") as caught:
+                    await turn.step(f"{function.__name__}", function, *arguments)
+                raised.append(str(caught.value))
+            return "fine"
+
+    else:
+
+        @agent.skill(replies="task")
+        def wait(turn: BlockingTurn) -> str:
+            for function, arguments in ((turn.sleep, [DAY]), (turn.wait_event, ["k"])):
+                with pytest.raises(RuntimeError, match="outside of the step") as caught:
+                    turn.step(f"{function.__name__}", function, *arguments)
+                raised.append(str(caught.value))
+            return "fine"
+
+    host = Host(placed(agent), MemoryTaskStore())
+    await host.start()
+    task = await asyncio.wait_for(Talk(host.services[""], host).task("go"), 10)
+    await host.stop()
+    assert results(task) == "fine"
+    assert ["'sleep'" in raised[0], "'wait_event'" in raised[1]] == [True, True]

@@ -204,7 +204,7 @@ class Admission:
             )
         if record.task.state.is_terminal:
             raise ended(task_id)
-        skill = await self._skill_of(record)
+        skill = await skill_at_work(self._agent, self._store, record)
         await self._authorize(skill, request, context)
         check_modes(request, skill, self._agent)
         self._executor.check_capacity()
@@ -229,7 +229,7 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
-            queue_key=self._executor.queue_key(record),
+            queue_key=self._executor.queue_key(record, context.caller),
             max_waiting=self._executor.options.max_waiting_messages,
         )
         handle = self._executor.expect(task_id, entry)
@@ -250,14 +250,6 @@ class Admission:
             raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return handle
 
-    async def _skill_of(self, record: TaskRecord) -> Skill:
-        """Return the skill that works on a task."""
-        agent = self._agent
-        if len(agent.skills) == 1:
-            return agent.default_skill
-        first = await self._store.private_records(record.task.id, [RecordKind.TURN], limit=1)
-        return agent.skills.get(first_turn(first).skill, agent.default_skill)
-
     async def _deliver(self, append: Append, handle: ReplyHandle) -> None:
         try:
             handle.received_at = await self._store.append(append)
@@ -266,6 +258,14 @@ class Admission:
             self._executor.deliver(handle)
         finally:
             self._executor.arriving.pop(handle.entry, None)
+
+
+async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskRecord) -> Skill:
+    """Return the skill that works on a task. Raises ``StoreError``."""
+    if len(agent.skills) == 1:
+        return agent.default_skill
+    first = await store.private_records(record.task.id, [RecordKind.TURN], limit=1)
+    return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
 
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:
