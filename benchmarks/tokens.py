@@ -19,7 +19,7 @@ from typing import Any
 from parley.model.service import Caller
 from parley.security import Bearer, Jwt
 from parley.security.authentication import Authenticator
-from parley.security.jwks import keys_of
+from parley.security.issuers.jwks import keys_of
 from parley.security.schemes.jwt_format import read_jwt
 from parley.testing.signing_keys import new_key, signed
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from parley.model.errors import OverloadedError
-from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, fetch
+from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2
+from parley.security.issuers import fetch
 from parley.security.schemes import introspection
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer

@@ -15,7 +15,7 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from parley.security import Jwt, OpenIdConnect
-from parley.security.schemes.access_token import TokenCache
+from parley.security.schemes.access_token import VerifiedTokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.testing import Issuer
 from parley.testing.signing_keys import new_key, signed
@@ -375,7 +375,7 @@ async def test_refused_tokens_are_not_cached() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    cache = TokenCache(lambda: 0.0, size=3)
+    cache = VerifiedTokens(lambda: 0.0, size=3)
     proof: Any = type("Token", (), {"until": 1.0})()
     for number in range(5):
         cache.keep(bytes([number]), proof)

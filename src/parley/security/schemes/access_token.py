@@ -209,7 +209,7 @@ def _thumbprint(claims: Mapping[str, Any]) -> str:
     return thumbprint
 
 
-class TokenCache:
+class VerifiedTokens:
     """Valid tokens by their hashes, the last ``size`` that were used."""
 
     def __init__(self, now: Callable[[], float], size: int = 4096) -> None:

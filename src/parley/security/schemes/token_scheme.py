@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from parley.model.errors import OverloadedError
-from parley.security.discovery import Discovery
 from parley.security.evidence import Evidence
-from parley.security.fetch import Document, Fetcher, FetchFailed
-from parley.security.jwks import (
+from parley.security.issuers.discovery import Discovery
+from parley.security.issuers.fetch import Document, Fetcher, FetchFailed
+from parley.security.issuers.jwks import (
     ASYMMETRIC,
     SYMMETRIC,
     FixedKeys,
@@ -21,7 +21,7 @@ from parley.security.jwks import (
     PublishedKeys,
     VerificationKey,
 )
-from parley.security.schemes.access_token import AccessToken, ClaimRules, TokenCache, token_of
+from parley.security.schemes.access_token import AccessToken, ClaimRules, VerifiedTokens, token_of
 from parley.security.schemes.bearer import bearer_token
 from parley.security.schemes.challenge import bearer_challenge
 from parley.security.schemes.jwt_format import read_jwt
@@ -62,7 +62,7 @@ class TokenScheme(Scheme):
         self.name = name
         self._description = description
         self._now: Callable[[], float] = time.time
-        self._cache = TokenCache(self.now)
+        self._cache = VerifiedTokens(self.now)
         self._fetcher = Fetcher()
         self._users: Counter[asyncio.AbstractEventLoop] = Counter()
         self._verifier: TokenVerifier
