@@ -142,3 +142,24 @@ async def test_agents_without_issuers_have_none() -> None:
             assert (await ask(url, "GET", PATH)).status in (401, 404)
             response = await post(url, BODY)
             assert "resource_metadata" not in response.headers.get("www-authenticate", "")
+
+
+async def test_challenges_of_grpc_name_the_metadata_over_http() -> None:
+    import grpc.aio
+
+    from parley.server.grpc.options import GrpcOptions
+
+    app = parley.asgi(agent_of(oidc()))
+    async with serving(app, grpc=GrpcOptions(port=0)) as url:
+        card = (await ask(url, "GET", "/.well-known/agent-card.json")).json
+        [address] = {
+            each["url"]
+            for each in card["supportedInterfaces"]
+            if each["protocolBinding"] == "GRPC" and each["protocolVersion"] == "1.0"
+        }
+        async with grpc.aio.insecure_channel(address) as channel:
+            call = channel.unary_unary("/lf.a2a.v1.A2AService/GetTask")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"\n\x01x", metadata=[("a2a-version", "1.0")])
+        trailing = dict(caught.value.trailing_metadata() or ())
+        assert f'resource_metadata="{url}{PATH}"' in trailing["www-authenticate"]
