@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from parley import Agent, BlockingTurn, CallContext, Caller, NotAuthorized, TaskState, Turn
+from parley import (
+    Agent,
+    BlockingTurn,
+    CallContext,
+    Caller,
+    NotAuthorized,
+    RoutedMessage,
+    TaskState,
+    Turn,
+)
 from parley.engine.turn.attempt import DECISIONS, MOST_DECISIONS, Decision
 from parley.extensions import TaskSearch
 from parley.model.encoding import decode
 from parley.model.errors import InternalError, PermissionDeniedError
+from parley.model.extensions import IDEMPOTENT_SEND
 from parley.model.requests import GetTaskRequest
 from parley.security import Access, Bearer, anonymous, claim
 from parley.store.events import RecordKind, StepResult
@@ -356,6 +366,66 @@ async def test_a_policy_that_blocks_holds_up_nobody_else(talk: Any) -> None:
         assert not slow.done()
         free.set()
         assert (await slow).text == "written"
+
+
+async def test_a_policy_that_counts_as_false_is_asked_nevertheless(talk: Any) -> None:
+    class Rules(list[str]):
+        def __call__(self, access: Access) -> bool:
+            return False
+
+    agent = Agent("Files", policy=Rules())
+
+    @agent.skill
+    async def write(turn: Turn) -> str:
+        return "written"
+
+    async with talk(agent) as caller:
+        with pytest.raises(PermissionDeniedError):
+            await caller.send("go")
+
+
+@pytest.mark.parametrize("replies", ["message", "task"])
+@pytest.mark.parametrize("is_routed", [False, True])
+async def test_a_repeated_message_is_asked_about_with_its_skill(
+    talk: Any, replies: Any, is_routed: bool
+) -> None:
+    """After a direct reply nothing says the skill any more, so the message is routed again."""
+    asked: list[str] = []
+    routed: list[str] = []
+    allowed = [True, True, False]
+
+    async def policy(access: Access) -> bool:
+        asked.append(access.skill)
+        return allowed.pop(0)
+
+    agent = Agent("Files", policy=policy)
+
+    @agent.skill(replies=replies)
+    async def write(turn: Turn) -> str:
+        return "written"
+
+    @agent.skill
+    async def read(turn: Turn) -> str:
+        return "the text"
+
+    if is_routed:
+
+        @agent.router
+        async def router(routing: RoutedMessage) -> str:
+            routed.append(routing.text)
+            return "write"
+
+    metadata = None if is_routed else {"skill": "write"}
+    sent = {"message_id": "m", "metadata": metadata}
+    known = CallContext(caller=BOB, extensions=frozenset({IDEMPOTENT_SEND}))
+    async with talk(agent) as caller:
+        for _ in range(2):
+            assert (await caller.send("go", context=known, **sent)).text == "written"
+        with pytest.raises(PermissionDeniedError):
+            await caller.send("go", context=known, **sent)
+    assert asked == ["write"] * 3
+    times = 0 if not is_routed else 3 if replies == "message" else 1
+    assert routed == ["go"] * times
 
 
 @pytest.mark.parametrize("policy", [7, "allow", dict, "generator"])

@@ -349,6 +349,19 @@ async def test_a_skill_that_needs_a_scope_needs_it_to_cancel_and_not_to_read(
     assert (await ada.cancel(task.id)).state is TaskState.CANCELED
 
 
+async def test_the_answer_of_a_message_is_repeated_to_those_who_may_send_it(
+    members: tuple[Any, ...], addresses: Sequence[str], speech: Speech
+) -> None:
+    """Not to a member of the group without the scope of its skill, or barred by the policy."""
+    message = said("now", metadata={"skill": "write"})
+    task = await members[0].send(message)
+    for name in ("bob", "barred"):
+        async with member_of(addresses, speech, name, idempotent=True) as remote:
+            with pytest.raises(PermissionDeniedError):
+                await remote.send(message)
+    assert (await members[0].send(message)).id == task.id
+
+
 async def test_files_belong_to_the_owner(
     members: tuple[Any, ...], addresses: Sequence[str], speech: Speech
 ) -> None:

@@ -456,7 +456,8 @@ class Agent:
     def _authorization(self) -> Authorization | None:
         """The rules of what callers may do, ``None`` without any."""
         skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
-        if self.security is None and not (skills or self.operation_security or self.policy):
+        is_open = self.security is None and self.policy is None
+        if is_open and not (skills or self.operation_security):
             return None
         return Authorization(
             self.security, skills=skills, operations=self.operation_security, policy=self.policy

@@ -95,10 +95,7 @@ class Admission:
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
-        skill = skill_of(self._agent, message, request.metadata)
-        if skill is None:
-            routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
-            skill = await route(self._agent, routed, self._executor.in_thread)
+        skill = await self._skill_for(request, context)
         await self._authorize(skill, request, context)
         check_modes(request, skill, self._agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
@@ -129,21 +126,49 @@ class Admission:
             task_id=task_id,
         )
 
+    async def _skill_for(self, request: SendMessageRequest, context: CallContext) -> Skill:
+        """Return the skill of a message that names no task."""
+        skill = skill_of(self._agent, request.message, request.metadata)
+        if skill is None:
+            metadata = dict(request.metadata or {})
+            routed = RoutedMessage(request.message, metadata, context.caller)
+            skill = await route(self._agent, routed, self._executor.in_thread)
+        return skill
+
+    async def authorize_repeat(
+        self, request: SendMessageRequest, context: CallContext, task_id: str
+    ) -> None:
+        """Refuse the answer of a repeated message to who may not send it now.
+
+        ``task_id`` is that of its task, if it has one. Raises ``A2AError`` and ``StoreError``.
+        """
+        if self._agent.authorization is None:
+            return
+        record = skill = None
+        if task_id:
+            record = await self._store.load(task_id, history=0, artifacts=False)
+        if record is not None:
+            skill = await skill_at_work(self._agent, self._store, record)
+        elif not request.message.task_id:  # it had a direct reply: no log says the skill
+            skill = await self._skill_for(request, context)
+        await self._authorize(skill, request, context)
+
     async def _authorize(
-        self, skill: Skill, request: SendMessageRequest, context: CallContext
+        self, skill: Skill | None, request: SendMessageRequest, context: CallContext
     ) -> None:
         """Refuse a message to a skill that its sender may not use. Raises ``A2AError``."""
         authorization = self._agent.authorization
         if authorization is None:
             return
-        authorization.check_skill(skill.id, context.caller)
+        if skill is not None:
+            authorization.check_skill(skill.id, context.caller)
         access = access_of(
             "SendMessage",
             request,
             context.caller,
             agent=self._agent.key,
             tenant=context.tenant,
-            skill=skill.id,
+            skill="" if skill is None else skill.id,
         )
         await authorization.permit(access)
 
