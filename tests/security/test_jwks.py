@@ -155,7 +155,9 @@ async def test_old_keys_count_for_a_while_when_the_issuer_is_broken(
     await verified(scheme, token(issuer))
 
 
-@pytest.mark.parametrize("fault", ["fails", "hangs", "grows", "lies", "many", "redirects"])
+@pytest.mark.parametrize(
+    "fault", ["fails", "hangs", "grows", "lies", "many", "redirects", "garbles", "no JSON"]
+)
 async def test_without_keys_nobody_is_refused_and_nobody_let_in(
     issuer: Issuer, scheme: Jwt, clock: Clock, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +185,10 @@ def broken(issuer: Issuer, fault: str) -> None:
             issuer.grow("jwks", keys=jwks.MAX_KEYS + 1)
         case "lies":
             issuer.lie("jwks", keys="none")
+        case "garbles":
+            issuer.fail("jwks", status=200, body=b'{"keys": "\x89"}')
+        case "no JSON":
+            issuer.fail("jwks", status=200, body=b"[" * 100_000)
         case "redirects":
             issuer.fail("jwks", status=302, headers={"location": f"{issuer.url}/token"})
 
