@@ -7,6 +7,8 @@ import hashlib
 import inspect
 import json
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -460,6 +462,16 @@ def test_a_small_rsa_key_is_refused() -> None:
     pem = weak.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ValueError, match="2048"):
         by_keys(keys=pem)
+
+
+def test_declaring_a_scheme_loads_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; from parley import Agent; from parley.security import OpenIdConnect;"
+        "Agent('Bank', security=OpenIdConnect('https://id.example', audience='bank'));"
+        "print([name for name in ('joserfc', 'cryptography', 'aiohttp') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_card_says_bearer_jwt() -> None:
