@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
+from parley.model.errors import UnauthenticatedError
 from parley.security import Jwt, OpenIdConnect
+from parley.security.authentication import Authenticator
 from parley.security.schemes.access_token import VerifiedTokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.testing import Issuer
@@ -462,6 +464,19 @@ def test_a_small_rsa_key_is_refused() -> None:
     pem = weak.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ValueError, match="2048"):
         by_keys(keys=pem)
+
+
+async def test_a_token_that_several_schemes_refuse_is_one_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authenticator = Authenticator([(by_keys() | by_keys(issuer="https://x.example")).security])
+    noted: list[str] = []
+    monkeypatch.setattr(
+        authenticator.failures, "note", lambda *args, reason, **options: noted.append(reason)
+    )
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        await authenticator(bearing(made(exp=1)).scope)  # type: ignore[misc]
+    assert noted == ["an expired token"]
 
 
 def test_declaring_a_scheme_loads_nothing_that_takes_long() -> None:

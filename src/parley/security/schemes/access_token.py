@@ -97,7 +97,9 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             raise CredentialsRefused("a token without an audience", _NOT_HERE)
         if self.audiences.isdisjoint(named):
             raise CredentialsRefused(
-                "a token for another audience", "the token is for another audience than this agent"
+                "a token for another audience",
+                "the token is for another audience than this agent",
+                is_foreign=True,
             )
 
 

@@ -127,7 +127,7 @@ class IntrospectionVerifier:
         except CredentialsRefused:
             return  # of a form that only its issuer knows
         if issuer != self._issuer:
-            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE)
+            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE, is_foreign=True)
 
     async def close(self) -> None:
         """End what is under way."""
@@ -189,7 +189,9 @@ class _Question:
         if self._found is not None:
             return self._found
         if isinstance(self._error, CredentialsRefused):
-            raise CredentialsRefused(self._error.reason, self._error.description)
+            raise CredentialsRefused(
+                self._error.reason, self._error.description, is_foreign=self._error.is_foreign
+            )
         raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
 
     async def close(self) -> None:

@@ -148,15 +148,11 @@ class JwtVerifier:
             )
         issuer = jwt.claims.get("iss")
         if issuer not in self._issuers:
-            raise CredentialsRefused(
-                "a token of another issuer", "the token is of an issuer that is not accepted here"
-            )
+            raise _of_another_issuer()
         key = await self._find(jwt.kid, jwt.alg)
         known = self._discovery.known if self._discovery is not None else None
         if known is not None and issuer != known.issuer:
-            raise CredentialsRefused(
-                "a token of another issuer", "the token is of an issuer that is not accepted here"
-            )
+            raise _of_another_issuer()
         if key is None:
             raise CredentialsRefused("an unknown signing key", "the token is not accepted here")
         if not key.verifies(jwt.alg, jwt.signing_input, jwt.signature):
@@ -183,6 +179,14 @@ class JwtVerifier:
             return await self._keys.find(kid, alg)
         except KeysUnavailable as unavailable:
             raise OverloadedError(UNREACHABLE, retry_after=unavailable.retry_after) from None
+
+
+def _of_another_issuer() -> CredentialsRefused:
+    return CredentialsRefused(
+        "a token of another issuer",
+        "the token is of an issuer that is not accepted here",
+        is_foreign=True,
+    )
 
 
 def published_keys(
