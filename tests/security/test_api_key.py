@@ -331,6 +331,13 @@ async def test_keys_come_in_a_header_a_query_parameter_or_a_cookie() -> None:
     assert query.challenge() == 'ApiKey in="query", name="api_key"'
 
 
+async def test_a_cookie_that_a_page_of_another_site_sends_counts_for_nothing() -> None:
+    scheme = ApiKey("cookie", "sid", keys={digest_of("k1"): ADA})
+    for site, counts in (("cross-site", False), ("same-origin", True), ("none", True)):
+        shown = evidence(None, cookie="sid=k1", **{"sec-fetch-site": site})
+        assert scheme.is_presented(shown) is counts
+
+
 @pytest.mark.parametrize(
     "shown",
     [

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley.security.authentication import Authenticator
 from parley.server.access_log import hide_tokens
 from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
@@ -157,7 +158,7 @@ class App:
                 self._dispatch,
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST", "PATCH", "DELETE", "HEAD"),
-                allow_headers=_REQUEST_HEADERS,
+                allow_headers=(*_REQUEST_HEADERS, *_key_headers(identify, endpoints.values())),
                 expose_headers=_RESPONSE_HEADERS,
             )
         self._serve_http = wrapped(self._answer, middleware)
@@ -223,6 +224,18 @@ class App:
             await send({"type": "lifespan.shutdown.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _key_headers(identify: object, endpoints: Iterable[Endpoint]) -> list[str]:
+    """Return the headers that agents take API keys from, which pages of other origins may send."""
+    verifiers = (identify, *[endpoint.identify for endpoint in endpoints])
+    schemes = [
+        scheme.declared().api_key_security_scheme
+        for verifier in verifiers
+        if isinstance(verifier, Authenticator)
+        for scheme in verifier.schemes
+    ]
+    return sorted({each.name for each in schemes if each and each.location == "header"})
 
 
 def _public_url(url: str | None) -> str | None:

@@ -158,6 +158,8 @@ class ApiKey(Scheme):
     def _values(self, evidence: Evidence) -> list[str]:
         if self._location == "header":
             return evidence.headers(self._header)
+        if self._location == "cookie" and "cross-site" in evidence.headers(b"sec-fetch-site"):
+            return []  # a page of another site made the browser send it: nobody presents it
         pairs = evidence.query if self._location == "query" else evidence.cookies
         return [value for name, value in pairs if name == self._key_name]
 
