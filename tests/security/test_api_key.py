@@ -105,7 +105,7 @@ async def refusal(scheme: ApiKey, shown: Evidence) -> str:
 
 def test_a_key_has_a_form_that_scanners_recognise() -> None:
     key, record = new_key(b"s" * 32, owner="ada", now=1)
-    assert re.fullmatch(r"parley_[0-9a-z]{16}_[0-9A-Za-z]{49}", key)
+    assert re.fullmatch(r"parley_(?:[0-9a-z]{16})_[0-9A-Za-z]{49}", key)
     assert id_in(key) == record.id == key.split("_")[1]
     assert record.digest == hashlib.sha256(key.encode()).hexdigest() == digest_of(key)
     assert key.split("_")[2] not in repr(record)
