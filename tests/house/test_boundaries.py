@@ -16,6 +16,7 @@ ANY = {"Exception", "BaseException"}
 BINDING = "a binding: a request ends with an answer, whatever happened"
 SERVER = "the server under ASGI's lifespan, or in a thread of its own: who runs it is told"
 AUTHOR = "code of an agent's or an extension's author"
+CALLER = "the body of a call in process: its error reaches the caller as a cause, and not the app"
 PUSH = "push delivery: a webhook's trouble is no other's"
 STORE = "the store that a server lends: its trouble is an overload to who asks"
 STORE_THREAD = "a thread of a store: who waits for a job is told, and the next job is done"
@@ -28,6 +29,8 @@ BOUNDARIES = {
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_apply"): AUTHOR,
     ("engine/extended_card.py", "of"): AUTHOR,
+    ("security/authorization.py", "decision"): AUTHOR,
+    ("security/owner.py", "_group"): AUTHOR,
     ("engine/turn/task_runner.py", "_call_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
@@ -43,12 +46,15 @@ BOUNDARIES = {
     ("server/http/exchange.py", "run"): BINDING,
     ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/http/files.py", "run"): BINDING,
+    ("server/http/restricted.py", "__call__"): BINDING,
+    ("server/grpc/restricted.py", "admit"): BINDING,
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
     ("host/in_process.py", "_serve"): SERVER,
+    ("host/in_process.py", "receive"): CALLER,
     ("host/lifespan.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_run_reply"): PUSH,

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from parley.client.auth.authorizer import Authorizer, certificate_in, credentials_of
+from parley.client.auth.credential import Credential
+from parley.client.auth.credentials import Credentials
 from parley.client.bindings.binding import Binding, binding_class
 from parley.client.bindings.http import HttpTransport, redacted
+from parley.client.bindings.tls import Tls
 from parley.client.calls.failover import FailoverBinding
 from parley.client.card.interface import Candidate, choose, declares
 from parley.client.card.resolver import CardResolver, Reference, ResolvedCard
-from parley.client.credentials import Credentials
 from parley.client.extensions import activate
 from parley.client.files.transfer import AgentFiles
 from parley.client.headers import split_headers
 from parley.client.origin import Origin
 from parley.client.remote_agent import RemoteAgent
 from parley.client.retry import Retry
-from parley.model.cards import AgentExtension
+from parley.model.cards import AgentCard, AgentExtension
 from parley.model.extensions import RESUMABLE_STREAMS, Extension, collect_extensions
 from parley.model.service import CallContext
 from parley.security.egress import Egress
 from parley.wire import versions
+
+if TYPE_CHECKING:
+    import ssl
 
 
 class Connection:
@@ -34,6 +40,7 @@ class Connection:
         reference: Reference,
         *,
         path: str,
+        auth: Credential | Sequence[Credential] | Literal[False] | None,
         headers: Mapping[str, str] | None,
         bearer: str | None,
         api_key: str | None,
@@ -47,6 +54,8 @@ class Connection:
         insecure: bool,
         trust_origins: Sequence[str],
         allow_private_files: bool | Iterable[str],
+        tls: ssl.SSLContext | Tls | None,
+        proxy: str | None,
         http: HttpTransport | None,
     ) -> None:
         if path:
@@ -54,8 +63,19 @@ class Connection:
         if isinstance(retries, int):
             retries = Retry(calls=retries, streams=4 * retries)
         headers, named = split_headers(headers)
-        self._reference, self._credentials = Credentials.from_reference(
-            reference, headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins
+        given = credentials_of(auth)
+        if given and (bearer or api_key):
+            raise ValueError("give auth, or bearer and api_key, but not both")
+        certificate = certificate_in(given)
+        is_insecure = insecure or (http is not None and (http.insecure or http.is_local))
+        self._reference, credentials = Credentials.from_reference(
+            reference,
+            headers=headers,
+            bearer=bearer,
+            api_key=api_key,
+            trust_origins=trust_origins,
+            insecure=is_insecure,
+            others="what auth has" if given else "the client certificate" * has_certificate(tls),
         )
         self._trusted = tuple(map(Origin.parse, trust_origins))
         self._egress = Egress.allowing(allow_private_files)
@@ -67,7 +87,22 @@ class Connection:
         self._extensions = collect_extensions((*extensions, *named))
         self._idempotent = idempotent
         self._owns_http = http is None or http.closes_with_agent
-        self._http = http or HttpTransport(insecure=insecure)
+        if http is not None and (tls is not None or proxy is not None or certificate):
+            raise ValueError(
+                "http has TLS settings and a proxy of its own: give them to it, as in "
+                "HttpTransport(tls=Tls(ca=..., cert=..., key=...), proxy=...)"
+            )
+        if certificate is not None:
+            if tls is not None and not isinstance(tls, Tls):
+                raise ValueError("an SSLContext has its own certificate: give tls=Tls(ca=...)")
+            tls = Tls(ca=tls.ca if tls else None, cert=certificate.cert, key=certificate.key)
+        self._http = http or HttpTransport(insecure=insecure, tls=tls, proxy=proxy)
+        address = reference if isinstance(reference, str) and "{" not in reference else ""
+        self._auth = Authorizer(
+            credentials, given, http=self._http, address=redacted(address) if address else ""
+        )
+        if http is None:
+            self._http.certificate_for = self._auth.may_see_certificate
         self._agent: RemoteAgent | None = None
 
     def __await__(self) -> Generator[Any, None, RemoteAgent]:
@@ -84,8 +119,12 @@ class Connection:
     async def _open(self) -> RemoteAgent:
         resolver = self._resolver()
         try:
-            return self._make_agent(await resolver.resolve(self._reference), resolver)
+            resolved = await resolver.resolve(self._reference)
+            self._bind(resolved)
+            await self._auth.prepare()
+            return self._make_agent(resolved, resolver)
         except BaseException:
+            await self._auth.aclose()
             if self._owns_http:
                 await self._http.close()
             raise
@@ -94,14 +133,23 @@ class Connection:
         return CardResolver(
             self._http,
             headers=_card_headers(self._version),
-            credentials=self._credentials,
+            credentials=self._auth.credentials,
+            auth=self._auth,
             timeout=self._timeout,
             retry=self._retry,
         )
 
-    def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
+    def _bind(self, resolved: ResolvedCard) -> None:
+        """Bind the credentials to the agent of a card."""
         card = resolved.card
-        credentials = resolved.bind(self._credentials)
+        origin = resolved.given_origin or _first_origin(card)
+        self._auth.for_card(resolved.bind(self._auth.credentials), lambda: card, origin)
+
+    def _make_agent(self, resolved: ResolvedCard, resolver: CardResolver) -> RemoteAgent:
+        card, auth = resolved.card, self._auth
+        if not auth.is_bound:
+            self._bind(resolved)
+        credentials = auth.credentials
 
         def make_binding(candidate: Candidate) -> Binding:
             parameters = credentials.agent_parameters(candidate.origin, card)
@@ -114,6 +162,7 @@ class Connection:
                 idle=self._idle,
                 numbered=declares(card, RESUMABLE_STREAMS),
                 peer=resolved.server,
+                auth=auth.at(candidate.origin),
             )
             return binding
 
@@ -127,9 +176,10 @@ class Connection:
         )
         activation = activate(card, self._extensions, idempotent=self._idempotent)
         agent: RemoteAgent
+        auth.read_card_with(lambda: agent.card)
         files = AgentFiles(
             self._http,
-            credentials,
+            auth,
             card=lambda: agent.card,
             base_url=resolved.url or choice.candidates[0].interface.url,
             origins=_origins_of(resolved, choice.candidates, self._trusted),
@@ -146,6 +196,7 @@ class Connection:
             refetch=lambda: resolver.resolve(self._reference),
             retry=self._retry,
             files=files,
+            auth=auth,
             http=self._http if self._owns_http else None,
         )
         return agent
@@ -155,6 +206,7 @@ def connect(
     reference: Reference,
     *,
     path: str = "",
+    auth: Credential | Sequence[Credential] | Literal[False] | None = None,
     headers: Mapping[str, str] | None = None,
     bearer: str | None = None,
     api_key: str | None = None,
@@ -168,20 +220,27 @@ def connect(
     insecure: bool = False,
     trust_origins: Sequence[str] = (),
     allow_private_files: bool | Iterable[str] = False,
+    tls: ssl.SSLContext | Tls | None = None,
+    proxy: str | None = None,
     http: HttpTransport | None = None,
 ) -> Connection:
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
     ``reference`` is the agent's address (with its card at the well-known path), its card's address,
-    a card file, a card's JSON, or a card. It may be an ``Agent`` or an ASGI app of this process too
-    (``parley.connect(agent)``): the app is started unless it runs, called without a socket, and
-    stopped when the connection is closed. ``path`` is the path of an agent that shares an address
-    with others. ``headers`` go with every request; ``bearer`` and
-    ``api_key`` go to the agent, and to the card's server only if it asks for them. All of them go
-    only to the origin (scheme, host and port) of that address and to ``trust_origins``, such as
-    ``["https://agents.example.com:8443"]``, whatever a card or a redirect says. A card that the
-    caller passes as a file or a value decides itself where they go. Extensions in a header
-    (``A2A-Extensions``) are requested like ``extensions``.
+    a card file, a card's JSON, or a card. It may also be an ``Agent`` or an ASGI app
+    (``parley.connect(agent)``): the app is called in this process without a socket, and is started,
+    and stopped when the connection is closed, unless it runs already. ``path`` is the path of an
+    agent that shares an address with others.
+
+    ``auth`` has credentials (``parley.client.auth``), one or a list: those are sent that the card
+    requires, tokens are got where it says, and renewed. Without it the login for the agent's origin
+    is used (``parley auth login``), else what the environment has for it (``PARLEY_AUTH_ORIGIN``);
+    ``False`` uses neither. ``headers`` go with every request; ``bearer`` and ``api_key`` go to the
+    agent, and to the card's server only if it asks for them. All of them go only to the origin
+    (scheme, host and port) of that address and to ``trust_origins``, such as
+    ``["https://agents.example.com:8443"]``, whatever a card or a redirect says, and to no other
+    machine without encryption. A card that the caller passes as a file or a value decides itself
+    where they go. Extensions in a header (``A2A-Extensions``) are requested like ``extensions``.
 
     The client calls the first usable interface on the card. If that is unreachable it tries the
     next, and keeps the one that works (``RemoteAgent.interface``, ``RemoteAgent.version``; changes
@@ -194,20 +253,27 @@ def connect(
     keep-alive, counts as cut. ``retries`` is the number of retries of a call that is safe to
     repeat; with 0 a cut stream is not resumed either. ``idempotent``: messages ask the agent to
     answer repeats once, if it can. ``extensions`` are requested with their dependencies: objects,
-    which may change what is sent, or URIs alone. ``insecure`` switches the verification of TLS
-    certificates off. ``http`` shares connections and has its own TLS settings.
+    which may change what is sent, or URIs alone.
+
+    ``tls`` has authorities to trust and a certificate to show (``Tls``), or is an ``SSLContext``;
+    ``proxy`` is the address of an HTTP proxy. ``insecure`` switches the verification of TLS
+    certificates off, and lets credentials go out unencrypted. ``http`` shares connections and has
+    its own settings for all that.
 
     Files that the agent refers to at other origins are fetched without credentials, and only from
     public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
-    of a list (``["files.internal", "10.1.0.0/16"]``); so does an agent on this machine.
+    of a list (``["files.internal", "10.1.0.0/16"]``). An agent on this machine may name private
+    addresses without it.
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
-    ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an unsupported version, a
-    header that the client sets itself, an invalid token or key, and an invalid origin.
+    ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an
+    unsupported version, a header that the client sets itself, an invalid token or key, and an
+    invalid origin.
     """
     return Connection(
         reference,
         path=path,
+        auth=auth,
         headers=headers,
         bearer=bearer,
         api_key=api_key,
@@ -221,6 +287,8 @@ def connect(
         insecure=insecure,
         trust_origins=trust_origins,
         allow_private_files=allow_private_files,
+        tls=tls,
+        proxy=proxy,
         http=http,
     )
 
@@ -232,6 +300,21 @@ def _origins_of(
     fetched = Origin.of(resolved.url) if resolved.url else None
     own = (fetched, resolved.given_origin, *(candidate.origin for candidate in candidates))
     return [*(origin for origin in own if origin is not None), *trusted]
+
+
+def _first_origin(card: AgentCard) -> Origin | None:
+    """Return the origin of a card's first interface with an address of HTTP."""
+    for interface in card.supported_interfaces:
+        try:
+            return Origin.of(interface.url)
+        except ValueError:
+            continue
+    return None
+
+
+def has_certificate(tls: Any) -> bool:
+    """Return whether TLS settings have a certificate of the client, as far as that is known."""
+    return isinstance(tls, Tls) and tls.cert is not None
 
 
 def _below(reference: Reference, path: str) -> str:

@@ -6,17 +6,19 @@
     ├── NoCommonInterface     the card has no interface that this client supports
     │   └── NoCommonVersion   the binding is supported, its protocol versions are not
     ├── OriginNotTrusted      the agent's origin may not have the credentials
+    ├── NotEncrypted          the network could read the credentials
     ├── Unreachable           no connection: nothing was sent
     │   └── Untrusted         the server's certificate is not trusted
     ├── Disconnected          the connection broke: the request may have been processed
     │   └── StreamCut         a stream ended before its task and could not be resumed
     ├── Timeout               no end within the caller's time limit
     ├── RemoteTaskFailed      the task ended without success (``turn.delegate``)
-    ├── AuthenticationRequired    HTTP 401 or 403
+    ├── AuthenticationRequired    HTTP 401 or 403, or credentials that the agent's card requires
+    │   └── TokenRefused      an issuer gives no token (``parley.client.auth``)
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
     ├── ResponseTooLarge      more bytes than the client's limit
-    ├── AddressNotAllowed     a file's address, where this client must not go
-    ├── FileLimitExceeded     a file of more bytes than a message, an agent or a reader takes
+    ├── AddressNotAllowed     a file's address is not public, and not allowed
+    ├── FileLimitExceeded     a file is larger than a message, an agent or a reader allows
     ├── FileMismatch          a file's bytes are not those that were announced
     └── ConnectionClosed      this side closed the connection
 
@@ -60,6 +62,10 @@ class OriginNotTrusted(ClientError):
         self.origins = origins
         remedy = f". To allow it: connect(..., trust_origins={list(origins)!r})"
         super().__init__(reason + remedy if origins else reason)
+
+
+class NotEncrypted(ClientError):
+    """Credentials would go to another machine without encryption. Nothing was sent."""
 
 
 class Unreachable(ClientError):
@@ -135,15 +141,18 @@ class ResponseTooLarge(ClientError):
 
 
 class AddressNotAllowed(ClientError):
-    """An address that others gave leads where this side must not go. Nothing was sent there."""
+    """An address in a message, a card or a redirect is not public, and not allowed.
+
+    Nothing was sent to it.
+    """
 
 
 class FileLimitExceeded(ClientError):
-    """A file has more bytes than a message, the agent's file transfer or a reader takes."""
+    """A file is larger than a message, the agent's file transfer or a reader allows."""
 
 
 class FileMismatch(ClientError):
-    """The bytes of a file are not those that were announced, or it changed on the way."""
+    """The bytes of a file are not those that were announced, or it changed during the transfer."""
 
 
 class ConnectionClosed(ClientError):

@@ -347,6 +347,11 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
         return self._target.skipped_interfaces
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether there are credentials of ``auth``, of a login or of the environment to send."""
+        return self._target.has_credentials
+
+    @property
     def inline_bytes(self) -> int | None:
         """The size up to which the agent wants files in messages; larger ones are uploaded."""
         return self._target.inline_bytes

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.model.errors import UnauthenticatedError
+from parley.model.errors import OverloadedError, UnauthenticatedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import MISSING, Authorization
 from parley.security.evidence import Evidence
@@ -62,23 +62,47 @@ class Authenticator:
         return self._verified(presented, evidence)
 
     async def _verified(self, presented: Sequence[Scheme], evidence: Evidence) -> Caller:
-        caller, granted = ANONYMOUS, {}
+        caller, granted, accepted = ANONYMOUS, {}, set()
+        failures: list[tuple[Scheme, CredentialsRefused | OverloadedError]] = []
         for scheme in presented:
             try:
                 proof = scheme.verify(evidence)
                 if not isinstance(proof, Proof):
                     proof = await proof
-            except CredentialsRefused as refusal:
-                claims = _claims((scheme,), evidence)
-                reason = refusal.reason
-                self.failures.note(evidence.scope, claims, scheme=scheme.name, reason=reason)
-                challenges = self.challenges(evidence, error="invalid_token")
-                raise UnauthenticatedError(
-                    refusal.description or REFUSED, challenges=challenges
-                ) from None
+            except (CredentialsRefused, OverloadedError) as failure:
+                failures.append((scheme, failure))
+                continue
+            accepted.add(scheme.credential)
             granted[scheme] = proof.scopes
             caller = _merged(caller, proof.caller)
+        # Several schemes may read one credential: two issuers, or two agents behind one address.
+        failures = [
+            (scheme, failure)
+            for scheme, failure in failures
+            if not scheme.credential or scheme.credential not in accepted
+        ]
+        if failures:
+            raise self._refusal(failures, evidence)
         return replace(caller, granted=granted, scopes=frozenset().union(*granted.values()))
+
+    def _refusal(
+        self,
+        failures: Sequence[tuple[Scheme, CredentialsRefused | OverloadedError]],
+        evidence: Evidence,
+    ) -> UnauthenticatedError | OverloadedError:
+        description = ""
+        for scheme, failure in failures:
+            if isinstance(failure, OverloadedError):
+                return failure
+            self.failures.note(
+                evidence.scope,
+                _claims((scheme,), evidence),
+                scheme=scheme.name,
+                reason=failure.reason,
+            )
+            description = description or failure.description
+        challenges = self.challenges(evidence, error="invalid_token")
+        return UnauthenticatedError(description or REFUSED, challenges=challenges)
 
     def challenges(self, evidence: Evidence | None = None, *, error: str = "") -> tuple[str, ...]:
         """Return the values of ``WWW-Authenticate`` for a request that lacks credentials."""

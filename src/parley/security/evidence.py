@@ -12,6 +12,9 @@ from parley.security.resources import SchemeResources
 
 MAX_COOKIES = 100
 
+CONNECTION = "parley.connection"
+"""The extension of a scope with the address of its connection, where proxy headers are believed."""
+
 
 class Evidence:
     """The credentials of a request, as they were sent; nothing is verified.
@@ -64,9 +67,27 @@ class Evidence:
 
     @property
     def address(self) -> str:
-        """The IP address of the connection's other end; empty if it has none."""
+        """The IP address of the connection's other end; empty if it has none.
+
+        Where proxy headers are believed (``trust_proxy``), it may be the one that they name.
+        """
         client = self.scope.get("client")
         return client[0] if client else ""
+
+    @property
+    def connection_address(self) -> str:
+        """The IP address of the connection itself, whatever proxy headers say.
+
+        Another server than this package's may have put a forwarded one in its place.
+        """
+        own = (self.scope.get("extensions") or {}).get(CONNECTION)
+        return own["client"][0] if own else self.address
+
+    @property
+    def certificate_error(self) -> str:
+        """Why the handshake did not verify the certificate; empty if it did."""
+        tls = (self.scope.get("extensions") or {}).get("tls") or {}
+        return tls.get("client_cert_error") or ""
 
     @property
     def certificate_chain(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The access log of uvicorn, without credentials in addresses: whoever reads it cannot use them."""
+"""The access log of uvicorn, without the credentials, signatures and tokens in addresses."""
 
 from __future__ import annotations
 

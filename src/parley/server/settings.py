@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from parley.security.failures import PER_MINUTE
 from parley.server.hosts import is_pattern
+from parley.server.restrictions import read_restrictions
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
@@ -62,6 +64,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
     DNS rebinding.
+    ``restrict``: Who may see the endpoints ``card``, ``docs`` (with the OpenAPI document, and
+    reflection of gRPC), ``health``, ``agents`` and ``callbacks``: ``"authenticated"`` callers, or a
+    list of networks, as in ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is
+    that of the connection, with ``trust_proxy`` the last one in ``X-Forwarded-For``.
+    ``hsts_max_age``: How long browsers that came over HTTPS use nothing else for the host
+    (``Strict-Transport-Security``); 0 leaves the header out.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -97,6 +105,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trust_proxy: bool = False
     auth_failures_per_minute: int = PER_MINUTE
     allowed_hosts: tuple[str, ...] = ()
+    restrict: Mapping[str, str | Sequence[str]] = {}
+    hsts_max_age: int = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUM.items():
@@ -155,6 +165,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "the setting allowed_hosts takes hosts such as example.com, *.example.com, "
                     f"example.com:8443 or [::1], or *, not {host!r}"
                 )
+        read_restrictions(self.restrict)
         if self.missing_version not in ("0.3", "1.0"):
             raise ValueError(
                 f"the setting missing_version takes '0.3' or '1.0', not {self.missing_version!r}"
@@ -191,4 +202,5 @@ _MINIMUM = {
     "max_connections": 1,
     "card_max_age": 0,
     "auth_failures_per_minute": 0,
+    "hsts_max_age": 0,
 }

@@ -1,4 +1,4 @@
-"""Test agents: the real client on the real app, without a socket, by a time that tests move.
+"""Test agents: the real client on the real app, without a socket, with a clock that tests move.
 
     from datetime import timedelta
     from parley import testing
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parley.testing.assertions import assert_events
     from parley.testing.client import Client, TestedAgent, client
+    from parley.testing.issuer import Issuer
     from parley.testing.matchers import (
         Matcher,
         anything,
@@ -44,6 +45,7 @@ _HOMES = {
     "Client": "parley.testing.client",
     "Deliveries": "parley.testing.webhooks",
     "Delivery": "parley.testing.webhooks",
+    "Issuer": "parley.testing.issuer",
     "Matcher": "parley.testing.matchers",
     "Received": "parley.testing.scripted",
     "ScriptedAgent": "parley.testing.scripted",
@@ -69,6 +71,7 @@ __all__ = [
     "Client",
     "Deliveries",
     "Delivery",
+    "Issuer",
     "Matcher",
     "Received",
     "ScriptedAgent",
@@ -92,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: the pytest plugin costs a run without agents little."""
+    """Load a name when it is first used: without agents, the pytest plugin costs little."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")

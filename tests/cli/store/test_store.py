@@ -272,7 +272,7 @@ def test_only_the_agent_that_is_named_loses_tasks(parley, shop, at_that_time):
     [
         (["status", "--store", "sqlite:///gone.db"], 1, "there is no store at "),
         (["export", "x", "--store", "sqlite:///gone.db"], 1, "there is no store at "),
-        (["status", "--store", "memory:"], 2, "seen by its own process alone"),
+        (["status", "--store", "memory:"], 2, "only the process of a memory: store can see it"),
         (["status", "--store", "mysql://ada:secret@x"], 2, "names no store"),
         (["status", "--store", "postgresql://ada:secret@127.0.0.1:1/x"], 1, "cannot be reached"),
         (["status", "--store", "postgresql://ada:secret@[/x"], 2, "is not a URL that libpq knows"),

@@ -16,8 +16,10 @@ from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
 from parley.cli.settings.table import CommandSettings
 from parley.client import RemoteAgent, connect
+from parley.client.auth.errors import TokenRefused
 from parley.client.bindings.binding import canonical
 from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.tls import Tls
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
@@ -26,6 +28,7 @@ from parley.client.errors import (
     Disconnected,
     NoCommonInterface,
     NoCommonVersion,
+    NotEncrypted,
     OriginNotTrusted,
     Timeout,
     UnexpectedStatus,
@@ -68,6 +71,7 @@ class AgentCall:
         self._noted_id = ""
         self._note_timer: asyncio.TimerHandle | None = None
         self.card: AgentCard | None = None
+        self._has_login = False
 
     def run(self, work: Callable[[], Awaitable[None]]) -> int:
         """Run ``work`` within ``--timeout`` and return the exit status. Raises
@@ -111,11 +115,30 @@ class AgentCall:
     @asynccontextmanager
     async def http(self) -> AsyncIterator[HttpTransport]:
         """Open an HTTP transport with the settings."""
-        transport = HttpTransport(insecure=self.settings.insecure)
+        settings = self.settings
+        try:
+            transport = HttpTransport(
+                insecure=settings.insecure, tls=self.tls, proxy=settings.proxy
+            )
+        except ValueError as error:
+            raise UsageFailure(str(error)) from None
         try:
             yield transport
         finally:
             await transport.close()
+
+    @property
+    def tls(self) -> Tls | None:
+        """The TLS settings. Raises ``ValueError``."""
+        settings = self.settings
+        if not (settings.ca_file or settings.client_cert or settings.client_key):
+            return None
+        return Tls(ca=settings.ca_file, cert=settings.client_cert, key=settings.client_key)
+
+    @property
+    def uses_logins(self) -> bool:
+        """Whether a login is used that ``parley auth login`` keeps."""
+        return self.settings.protection_file is None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -148,6 +171,7 @@ class AgentCall:
         try:
             connection = connect(
                 settings.agent_card,
+                auth=None if self.uses_logins else False,
                 headers=self.headers,
                 bearer=settings.bearer,
                 api_key=settings.api_key,
@@ -157,11 +181,14 @@ class AgentCall:
                 retries=RETRY,
                 insecure=settings.insecure,
                 trust_origins=settings.trust_origin,
+                tls=self.tls,
+                proxy=settings.proxy,
             )
         except ValueError as error:
             raise UsageFailure(str(error)) from None
         async with connection as agent:
             self.card = agent.card
+            self._has_login = agent.has_credentials
             self._log_choice(agent)
             first = agent.interface
             try:
@@ -268,6 +295,11 @@ class AgentCall:
             command += ["--a2a-version", settings.a2a_version or ""]
         if settings.is_flag("insecure") and settings.insecure:
             command.append("--insecure")
+        for field in ("ca_file", "client_cert", "client_key"):
+            if settings.is_flag(field):
+                command += [f"--{field.replace('_', '-')}", getattr(settings, field)]
+        if settings.is_flag("proxy"):
+            command += ["--proxy", without_user(settings.proxy or "")]
         return shell_words([*command, *(more or self.task_argument)])
 
     @property
@@ -291,6 +323,11 @@ class AgentCall:
                 )
             case CardInvalid():
                 return CommandFailure("A2ACLI_ERR_CARD_INVALID", str(error))
+            case NotEncrypted():
+                return UsageFailure(
+                    str(error).partition(";")[0],
+                    hint="call an https address; --insecure sends them in a network that you trust",
+                )
             case OriginNotTrusted():
                 allowed = "".join(f" --trust-origin {origin}" for origin in error.origins)
                 return UsageFailure(
@@ -357,6 +394,13 @@ class AgentCall:
             or self.settings.api_key
             or any(word in name for name in names for word in _CREDENTIAL_WORDS)
         )
+        if self._has_login or isinstance(error, TokenRefused):
+            return CommandFailure(
+                "A2ACLI_ERR_AUTH_FAILED",
+                f"the login was refused: {error}",
+                hint=f"log in again: {self._login_command()}",
+                a2a_code=code,
+            )
         if supplied:
             return CommandFailure(
                 "A2ACLI_ERR_AUTH_FAILED",
@@ -366,12 +410,24 @@ class AgentCall:
             )
         return CommandFailure(
             "A2ACLI_ERR_CREDENTIALS_MISSING",
-            f"the agent wants credentials: {error}",
+            # What a program would give is no help here; the hint has the command.
+            f"the agent wants credentials: {str(error).partition(': connect(...')[0]}",
             hint=self._credentials_hint(),
             a2a_code=code,
         )
 
+    def _login_command(self) -> str:
+        return shell_words([*invocation(), "auth", "login", without_user(self.settings.agent_card)])
+
     def _credentials_hint(self) -> str:
+        if not self.uses_logins:
+            return (
+                f"logins are not used, because {self.settings.protection_file}, which was found "
+                "and not named, decides how they are protected; name it with --config to trust it"
+            )
+        return f"log in: {self._login_command()}; or {self._flags_hint()}"
+
+    def _flags_hint(self) -> str:
         takes_key, takes_bearer = _accepted_credentials(self.card) if self.card else (False, False)
         if takes_key and not takes_bearer:
             return "set A2ACLI_API_KEY to the API key, or give --api-key"

@@ -90,7 +90,20 @@ def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Command
         **values,
         sources=origin,
         credential_redirect=credential_redirect,
+        protection_file=_find_protection(values, ranks, found),
     )
+
+
+def _find_protection(
+    values: Mapping[str, Any], ranks: Mapping[str, int], found: Sequence[SettingSource]
+) -> str | None:
+    """Return the discovered file that decides how connections are protected, if there is one."""
+    for rank, source in enumerate(found, 1):
+        if source.discovered and any(
+            ranks[field] == rank and values[field] for field in ("insecure", "ca_file", "proxy")
+        ):
+            return str(source.path)
+    return None
 
 
 def _find_redirect(

@@ -106,6 +106,34 @@ SETTINGS: tuple[Setting, ...] = (
         routes_credentials=True,
     ),
     Setting(
+        name="ca-file",
+        metavar="PATH",
+        default_text="the system's authorities",
+        panel="Connection",
+        help="Trust the authorities in this PEM file, in place of the system's.",
+        routes_credentials=True,
+    ),
+    Setting(
+        name="client-cert",
+        metavar="PATH",
+        panel="Connection",
+        help="A certificate to show to the agent (mutual TLS), as a PEM file.",
+    ),
+    Setting(
+        name="client-key",
+        metavar="PATH",
+        default_text="in the file of --client-cert",
+        panel="Connection",
+        help="The key of --client-cert, as a PEM file without a password.",
+    ),
+    Setting(
+        name="proxy",
+        metavar="URL",
+        panel="Connection",
+        help="Call through this HTTP proxy, such as http://proxy.example.com:3128.",
+        routes_credentials=True,
+    ),
+    Setting(
         name="bearer",
         metavar="TOKEN",
         panel="Credentials",
@@ -258,7 +286,8 @@ class CredentialRedirect(msgspec.Struct, frozen=True):
 class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The effective settings of one command, with their ``sources`` by field.
 
-    ``credential_redirect`` is the reason why their credentials must not be sent, if any.
+    ``credential_redirect`` is the reason why their credentials must not be sent, if any;
+    ``protection_file`` is a discovered file that decides how connections are protected.
     """
 
     agent_card: str
@@ -267,6 +296,10 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     a2a_version: str | None
     svc_param: tuple[str, ...]
     insecure: bool
+    ca_file: str | None
+    client_cert: str | None
+    client_key: str | None
+    proxy: str | None
     bearer: str | None
     api_key: str | None
     context_id: str | None
@@ -284,6 +317,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     config: str | None
     sources: dict[str, str]
     credential_redirect: CredentialRedirect | None = None
+    protection_file: str | None = None
 
     @property
     def is_json(self) -> bool:

@@ -17,8 +17,8 @@ class Binding(Protocol):
     """Sends requests to one interface of an agent and returns the answers. One file each.
 
     The constructor takes the shared ``HttpTransport`` and the address of the interface, and the
-    keywords ``dialect``, ``headers`` (with credentials), ``timeout``, ``idle``, ``numbered`` and
-    ``peer`` (the ``Server`` header of the agent's card). It does no I/O.
+    keywords ``dialect``, ``headers``, ``timeout``, ``idle``, ``numbered``, ``peer`` (the ``Server``
+    header of the agent's card) and ``auth`` (the credentials). It does no I/O.
     """
 
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, redacted
+from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, RequestParameters
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -38,6 +39,7 @@ from parley.model.parts import Message
 from parley.model.service import CallContext, StreamItem
 from parley.model.struct import A2AStruct
 from parley.model.tasks import Event
+from parley.security.loopback import is_loopback
 from parley.wire.dialect import Dialect
 
 try:
@@ -96,10 +98,12 @@ class GrpcTarget(NamedTuple):
 class GrpcClientBinding:
     """Calls one address over gRPC.
 
-    ``headers`` (with credentials) go with every call, as metadata. ``timeout`` bounds calls that
-    the agent answers at once; only the caller bounds a message that waits for its task. ``idle`` is
-    the silence after which the client sends a keepalive ping; agents that may not tolerate pings
-    get one every five minutes at most. ``numbered``: the agent numbers stream events on request.
+    ``headers`` go with every call, as metadata, and what ``auth`` says: it is asked once more after
+    a refusal, and the call is repeated if there are other credentials. ``timeout`` bounds calls
+    that the agent answers at once; only the caller bounds a message that waits for its task.
+    ``idle`` is the silence after which the client sends a keepalive ping; agents that may not
+    tolerate pings get one every five minutes at most. ``numbered``: the agent numbers stream events
+    on request.
 
     The first call opens the channel, which belongs to its event loop.
     """
@@ -115,8 +119,10 @@ class GrpcClientBinding:
         idle: float | None,
         numbered: bool,
         peer: str = "",
+        auth: RequestAuth | None = None,
     ) -> None:
         self._http = http
+        self._auth = auth
         self._target = GrpcTarget.of(url, insecure=http.insecure)
         if http.grpc_tls is not None:
             self._target = self._target._replace(secure=True)
@@ -133,18 +139,24 @@ class GrpcClientBinding:
     async def call(self, operation: Operation, request: A2AStruct, context: CallContext) -> Any:
         """Return what the operation answers."""
         path, data = self._path(operation), self._codec.write_request(operation, request)
-        metadata = self._call_metadata(context)
         timeout = None if waits_for_task(request) else self._timeout
-        rpc = (await self._connected()).unary_unary(path)
-        logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
-        try:
-            answer: bytes = await rpc(data, metadata=metadata, timeout=timeout)
-        except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from error
-        except asyncio.CancelledError:
-            raise self._cancelled_error() from None
-        logger.debug("< %s (%d bytes)", path, len(answer))
-        return self._codec.read_result(operation, answer)
+        may_ask = True
+        while True:
+            given = await self._auth.parameters(request) if self._auth else NOTHING
+            metadata = self._call_metadata(context, given)
+            rpc = (await self._connected()).unary_unary(path)
+            logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
+            try:
+                answer: bytes = await rpc(data, metadata=metadata, timeout=timeout)
+            except grpc.aio.AioRpcError as error:
+                if may_ask and await self._has_others(error, request, given):
+                    may_ask = False
+                    continue
+                raise self._translate(error) from error
+            except asyncio.CancelledError:
+                raise self._cancelled_error() from None
+            logger.debug("< %s (%d bytes)", path, len(answer))
+            return self._codec.read_result(operation, answer)
 
     async def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext
@@ -154,23 +166,40 @@ class GrpcClientBinding:
         if self._numbered:
             extensions = context.extensions | {RESUMABLE_STREAMS}
             context = msgspec.structs.replace(context, extensions=extensions)
-        metadata = self._call_metadata(context)
-        rpc = (await self._connected()).unary_stream(path)
-        logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
-        call = rpc(data, metadata=metadata)
-        try:
-            async for answer in call:
-                logger.debug("< %s (%d bytes)", path, len(answer))
-                item = self._item(self._codec.read_event(answer))
-                yield item
-                if self._codec.ends_stream(item.event):
-                    return
-        except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from error
-        except asyncio.CancelledError:
-            raise self._cancelled_error() from None
-        finally:
-            call.cancel()
+        may_ask = True
+        while True:
+            given = await self._auth.parameters(request) if self._auth else NOTHING
+            metadata = self._call_metadata(context, given)
+            rpc = (await self._connected()).unary_stream(path)
+            logger.debug("> %s %s (%d bytes)", self._target.address, path, len(data))
+            call = rpc(data, metadata=metadata)
+            try:
+                async for answer in call:
+                    may_ask = False
+                    logger.debug("< %s (%d bytes)", path, len(answer))
+                    item = self._item(self._codec.read_event(answer))
+                    yield item
+                    if self._codec.ends_stream(item.event):
+                        return
+                return
+            except grpc.aio.AioRpcError as error:
+                if may_ask and await self._has_others(error, request, given):
+                    may_ask = False
+                    continue
+                raise self._translate(error) from error
+            except asyncio.CancelledError:
+                raise self._cancelled_error() from None
+            finally:
+                call.cancel()
+
+    async def _has_others(
+        self, error: grpc.aio.AioRpcError, request: A2AStruct, given: RequestParameters
+    ) -> bool:
+        """Return whether there are other credentials for a call that was refused."""
+        refusal = _refusal_in(error)
+        if refusal is None or self._auth is None:
+            return False
+        return await self._auth.answer(refusal, request, given)
 
     async def aclose(self) -> None:
         """Close the channel; calls under way fail with ``ConnectionClosed``. Idempotent."""
@@ -233,7 +262,7 @@ class GrpcClientBinding:
         options = [
             ("grpc.max_receive_message_length", self._http.max_response),
             ("grpc.max_send_message_length", -1),
-            ("grpc.enable_http_proxy", int(self._http.trust_env)),
+            ("grpc.enable_http_proxy", int(self._http.trust_env or bool(self._http.proxy))),
             # gRPC reconnects as fast as repeated calls would.
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -248,6 +277,10 @@ class GrpcClientBinding:
                 ("grpc.http2.max_pings_without_data", 0),
             ]
         name = self._target.name
+        if self._http.proxy and not is_loopback(
+            urlsplit(f"//{self._target.address}").hostname or ""
+        ):
+            options.append(("grpc.http_proxy", self._http.proxy))
         if not self._target.secure:
             return grpc.aio.insecure_channel(name, options=options)
         return grpc.aio.secure_channel(name, _credentials(self._http), options=options)
@@ -264,7 +297,9 @@ class GrpcClientBinding:
             )
         return f"/{self._codec.service}/{name}"
 
-    def _call_metadata(self, context: CallContext) -> tuple[tuple[str, str | bytes], ...]:
+    def _call_metadata(
+        self, context: CallContext, given: RequestParameters
+    ) -> tuple[tuple[str, str | bytes], ...]:
         ours = {"a2a-version": self._dialect.version}
         if context.extensions:
             ours[self._dialect.extensions_header] = join_items(sorted(context.extensions))
@@ -274,7 +309,12 @@ class GrpcClientBinding:
             ours["traceparent"] = context.traceparent
             if context.tracestate:
                 ours["tracestate"] = context.tracestate
-        return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
+        if given is NOTHING:
+            return (*(pair for pair in self._metadata if pair[0] not in ours), *ours.items())
+        entries = {**given.headers, **given.query}.items()
+        theirs = dict(_metadata_entry(name.lower(), value) for name, value in entries)
+        known = {**theirs, **ours}
+        return (*(pair for pair in self._metadata if pair[0] not in known), *known.items())
 
     def _item(self, event: Event) -> StreamItem:
         """Return an event with its number, which is in the event's metadata."""
@@ -300,8 +340,14 @@ class GrpcClientBinding:
         details = trailing.get(STATUS_KEY)
         where = self._target.address
         logger.debug("< %s: %s", status, words)
+        refusal = _refusal_in(error)
+        advice = self._auth.advice(refusal) if refusal and self._auth else ""
         if has_reason(details):
-            return read_status(status, words, details)
+            read = read_status(status, words, details)
+            if advice:
+                read.message = f"{read.message}; {advice}"
+                read.args = (read.message,)
+            return read
         match status:
             case "DEADLINE_EXCEEDED":
                 return Timeout(f"{where} did not answer in time")
@@ -313,12 +359,11 @@ class GrpcClientBinding:
                 return Disconnected(f"the connection to {where} broke: {words}")
             case "UNAUTHENTICATED" | "PERMISSION_DENIED":
                 refused = status == "PERMISSION_DENIED"
+                said = "refuses these credentials" if refused else "wants credentials"
                 return AuthenticationRequired(
-                    f"{where} refuses these credentials"
-                    if refused
-                    else f"{where} wants credentials",
+                    f"{where} {said}" + (f"; {advice}" if advice else ""),
                     status=403 if refused else 401,
-                    challenge=str(trailing.get("www-authenticate", "")),
+                    challenge=refusal.challenge if refusal else "",
                 )
             case "RESOURCE_EXHAUSTED" if "larger than max" in words:
                 if words.startswith("SERVER"):
@@ -330,6 +375,17 @@ class GrpcClientBinding:
                     f"{where} does not have the service {self._codec.service}", status=404
                 )
         return read_status(status, words, details)
+
+
+def _refusal_in(error: grpc.aio.AioRpcError) -> Refusal | None:
+    """Return the refusal of credentials in a failed call, if it is one."""
+    statuses = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}
+    status = statuses.get(error.code().name)
+    if status is None:
+        return None
+    pairs = (*(error.initial_metadata() or ()), *(error.trailing_metadata() or ()))
+    challenges = [str(value) for name, value in pairs if name == "www-authenticate"]
+    return Refusal(status, ", ".join(challenges))
 
 
 def _metadata_entry(name: str, value: str) -> tuple[str, str | bytes]:
@@ -349,8 +405,8 @@ def _credentials(http: HttpTransport) -> Any:
 
     Raises ``ClientError`` if those authorities cannot be read: no others are trusted instead.
     """
-    files = http.grpc_tls
-    if files is not None and files.ca is not None:
+    files = http.grpc_tls or http.tls_files
+    if files is not None and files.ca is not None and Path(files.ca).is_file():
         roots: bytes | None = Path(files.ca).read_bytes()
     elif http.tls is None and "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ:
         roots = None
@@ -364,6 +420,6 @@ def _credentials(http: HttpTransport) -> Any:
                 "with HttpTransport(grpc_tls=GrpcTls(ca=...))"
             )
     cert = key = None
-    if files is not None and files.cert is not None and files.key is not None:
-        cert, key = Path(files.cert).read_bytes(), Path(files.key).read_bytes()
+    if files is not None and files.cert is not None:
+        cert, key = Path(files.cert).read_bytes(), Path(files.key or files.cert).read_bytes()
     return grpc.ssl_channel_credentials(roots, private_key=key, certificate_chain=cert)

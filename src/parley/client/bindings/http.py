@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urljoin, urlsplit
 
 from parley.client.bindings.grpc_tls import GrpcTls
+from parley.client.bindings.tls import Tls
 from parley.client.errors import (
     AddressNotAllowed,
     ClientError,
@@ -31,6 +32,7 @@ from parley.client.errors import (
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.distribution import VERSION
 from parley.security.egress import Egress, find_forbidden
+from parley.security.loopback import is_loopback
 from parley.security.response_limits import bounded_connector
 
 if TYPE_CHECKING:
@@ -133,14 +135,17 @@ class HttpTransport:
     """Connections to HTTP servers: pooled, verified, bounded. An async context manager.
 
     ``connect_timeout`` bounds connecting, including TLS. ``max_response`` is the largest response
-    to hold, in bytes. ``tls`` has your own authorities or client certificates, and ``grpc_tls`` the
-    same for gRPC, which cannot use an ``SSLContext``'s certificates; ``insecure`` switches
-    verification off. ``trust_env`` takes proxies from the environment, and nothing else: no
-    password from ``~/.netrc``.
+    to hold, in bytes. ``tls`` has your own authorities or client certificates: a ``Tls``, which is
+    for gRPC too, or an ``SSLContext``, whose certificates gRPC cannot use (``grpc_tls``).
+    ``certificate_for`` returns whether an origin is shown the client's certificate of a ``Tls``;
+    without it, all are. ``insecure`` switches verification off. ``proxy`` is the address of an HTTP
+    proxy for all hosts but this machine; ``trust_env`` takes proxies from the environment, and
+    nothing else: no password from ``~/.netrc``.
     Only ``get`` follows redirects, at most three, and never from an encrypted address to an
     unencrypted one; another server gets no header that may be secret. Cookies are not stored.
-    With ``egress`` only addresses that it allows are dialled, without proxies; a call to any other
-    raises ``AddressNotAllowed``.
+    With ``egress`` only addresses that it allows are dialled, without proxies of the environment; a
+    call to any other raises ``AddressNotAllowed``. A ``proxy`` dials itself: then only hosts are
+    judged, not what their names resolve to.
 
     Every method raises ``Unreachable`` when nothing was sent, ``Disconnected`` when the connection
     broke later, ``Timeout``, and ``ConnectionClosed`` after ``close``. A transport belongs to the
@@ -149,6 +154,8 @@ class HttpTransport:
     """
 
     closes_with_agent = False
+    is_local = False
+    """Whether requests stay in this process."""
 
     def __init__(
         self,
@@ -156,10 +163,11 @@ class HttpTransport:
         connect_timeout: float = 10.0,
         max_response: int = MAX_RESPONSE,
         max_connections: int = 1000,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | Tls | None = None,
         grpc_tls: GrpcTls | None = None,
         insecure: bool = False,
         trust_env: bool = False,
+        proxy: str | None = None,
         egress: Egress | None = None,
     ) -> None:
         if insecure:
@@ -167,9 +175,18 @@ class HttpTransport:
         self.connect_timeout = connect_timeout
         self.max_response = max_response
         self._max_connections = max_connections
+        self._certified: ssl.SSLContext | None = None
+        self.tls_files: Tls | None = None
+        if isinstance(tls, Tls):
+            self.tls_files, files = tls, tls
+            if files.cert is not None:
+                self._certified = files.context(verify=not insecure, with_certificate=True)
+            tls = files.context() if files.ca is not None else None
         self._ssl: ssl.SSLContext | bool = False if insecure else (tls or True)
         self.tls = tls
         self.grpc_tls = grpc_tls
+        self.certificate_for: Callable[[Origin], bool] | None = None
+        self.proxy = None if proxy is None else check_proxy(proxy)
         self.insecure = insecure
         self.trust_env = trust_env
         self._egress = egress
@@ -182,6 +199,21 @@ class HttpTransport:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    def guarded(self, egress: Egress) -> HttpTransport:
+        """Return a transport for addresses that others name, to be closed by the caller.
+
+        It trusts the same authorities, and shows nobody a certificate.
+        """
+        files = self.tls_files
+        made = HttpTransport(
+            connect_timeout=self.connect_timeout,
+            tls=self.tls if files is None else Tls(ca=files.ca),
+            insecure=self.insecure,
+            proxy=self.proxy,
+            egress=egress,
+        )
+        return made
 
     async def close(self) -> None:
         """Close all connections; calls under way fail with ``ConnectionClosed``. Idempotent."""
@@ -271,7 +303,8 @@ class HttpTransport:
                     total=timeout, connect=self.connect_timeout, sock_read=idle
                 ),
                 allow_redirects=False,
-                proxy=_proxy_for(url) if self.trust_env and self._egress is None else None,
+                proxy=self._proxy_of(url),
+                **self._certificate_of(url),
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self.translate(error, url) from error
@@ -283,6 +316,19 @@ class HttpTransport:
             # Closes the connection of a response that was not read to its end.
             response.release()
 
+    def _proxy_of(self, url: str) -> str | None:
+        if self.proxy is not None:
+            return None if is_loopback(urlsplit(url).hostname or "") else self.proxy
+        return _proxy_for(url) if self.trust_env and self._egress is None else None
+
+    def _certificate_of(self, url: str) -> dict[str, Any]:
+        """Return the options of a request whose server may be shown the client's certificate."""
+        if self._certified is None or not url.lower().startswith("https:"):
+            return {}
+        if self.certificate_for is not None and not self.certificate_for(Origin.of(url)):
+            return {}
+        return {"ssl": self._certified}
+
     def _session_for(self, url: str) -> aiohttp.ClientSession:
         """Return the session for an address.
 
@@ -292,7 +338,7 @@ class HttpTransport:
         if egress is not None:
             host = Origin.of(url).host
             egress.check_host(host)
-            is_guarded = not egress.trusts(host)
+            is_guarded = not egress.trusts(host) and self.proxy is None
         session = self._sessions.get(is_guarded)
         if session is None:
             import aiohttp
@@ -327,8 +373,8 @@ class HttpTransport:
         forbidden = find_forbidden(error)
         if forbidden is not None:
             return AddressNotAllowed(
-                f"{where} is at a {forbidden.kind} address, which is not allowed; the option "
-                "allow_private_files takes the hosts and networks that are"
+                f"{where} is at a {forbidden.kind} address, which is not allowed; to allow it, "
+                "name its host or network in the option allow_private_files"
             )
         match error:
             case aiohttp.ConnectionTimeoutError():
@@ -377,6 +423,21 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
         if option is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+def check_proxy(address: str) -> str:
+    """Return the address of a proxy. Raises ``ValueError`` for one of another kind."""
+    try:
+        parts = urlsplit(address)
+        is_usable = parts.scheme == "http" and parts.hostname and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable or parts.path not in ("", "/") or parts.query:
+        raise ValueError(
+            f"the proxy {redacted(address)[:200]!r} is no address of the form "
+            "http://user:password@host:port"
+        )
+    return address
 
 
 def _proxy_for(url: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from parley.client.bindings.binding import waits_for_task
 from parley.client.bindings.http import HttpTransport, OpenResponse, Reply, redacted
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import AuthenticationRequired, UnexpectedStatus
 from parley.client.headers import header_value, join_items, list_items, override
 from parley.model.errors import (
@@ -42,12 +43,13 @@ _PLAIN_JSON = "application/json"
 
 
 class SentRequest(NamedTuple):
-    """A request to send. ``id`` is the JSON-RPC id."""
+    """A request to send. ``id`` is the JSON-RPC id, ``request`` what it says."""
 
     verb: str
     url: str
     body: bytes | None
     id: int | None = None
+    request: A2AStruct | None = None
 
 
 class HttpClientBinding(ABC):
@@ -59,11 +61,12 @@ class HttpClientBinding(ABC):
     A server that refuses a request's media type (415) has not processed it. The request is sent
     again as ``application/json``; if that is accepted, so are all later ones.
 
-    ``headers`` (with credentials) go with every request. ``timeout`` bounds calls that the agent
-    answers at once; only the caller bounds a message that waits for its task. ``idle`` bounds the
-    silence in a stream; comments count as activity. ``numbered``: the ids of stream events are
-    their numbers in the task's log, which the agent declares. ``peer`` is the agent's ``Server``
-    header.
+    ``headers`` go with every request, and what ``auth`` says: it is asked once more after a refusal
+    (401, 403), and the request is repeated if there are other credentials. ``timeout`` bounds calls
+    that the agent answers at once; only the caller bounds a message that waits for its task.
+    ``idle`` bounds the silence in a stream; comments count as activity. ``numbered``: the ids of
+    stream events are their numbers in the task's log, which the agent declares. ``peer`` is the
+    agent's ``Server`` header.
     """
 
     codec: Codec
@@ -80,9 +83,11 @@ class HttpClientBinding(ABC):
         idle: float | None,
         numbered: bool,
         peer: str = "",
+        auth: RequestAuth | None = None,
     ) -> None:
         self.url = url
         self.peer = peer
+        self._auth = auth
         self.dialect = dialect
         self._http = http
         self._headers = headers
@@ -151,15 +156,31 @@ class HttpClientBinding(ABC):
         timeout: float | None = None,
         idle: float | None = None,
     ) -> AsyncIterator[OpenResponse]:
-        """Send a request and yield the response; try the next media type if one is refused."""
+        """Send a request and yield the response.
+
+        Try the next media type if one is refused, and other credentials, once.
+        """
         clock = asyncio.get_running_loop().time
-        end = None if timeout is None else clock() + timeout
+        spent = 0.0  # without the time in which somebody logs in
         first = _PLAIN_JSON if self._only_plain_json else self.media_type
-        for media_type in dict.fromkeys((first, _PLAIN_JSON)):
+        media_type, may_ask = first, self._auth is not None
+        while True:
+            given = await self._auth.parameters(sent.request) if self._auth else NOTHING
             headers = self._request_headers(context, sent, media_type, accept)
-            left = None if end is None else max(end - clock(), 0.001)
+            if given.headers:
+                headers = override(headers, given.headers)
+            left = None if timeout is None else max(timeout - spent, 0.001)
+            began = clock()
             verb, url, body = _logged(sent)
+            url = given.add_to(url) if given.query else url
             async with self._http.open(verb, url, headers, body, timeout=left, idle=idle) as answer:
+                if may_ask and self._auth is not None and answer.status in (401, 403):
+                    may_ask = False
+                    spent += clock() - began
+                    refusal = refusal_in(answer.status, answer.headers)
+                    if await self._auth.answer(refusal, sent.request, given):
+                        logger.info("%s refuses the credentials; trying others", redacted(url))
+                        continue
                 is_refused = answer.status == 415
                 sent_type = headers.get("Content-Type")  # none with a request that has no body
                 if not is_refused or sent_type != media_type or media_type == _PLAIN_JSON:
@@ -167,7 +188,9 @@ class HttpClientBinding(ABC):
                     yield answer
                     return
                 await answer.read()  # leaves the connection usable
+            spent += clock() - began
             logger.info("%s does not take %s; asking as JSON", redacted(url), media_type)
+            media_type = _PLAIN_JSON
 
     async def aclose(self) -> None:
         """Do nothing: the transport is shared."""
@@ -236,11 +259,19 @@ class HttpClientBinding(ABC):
             return self.read_answer(reply, sent)
         except A2AError as error:
             foreign = isinstance(error, InvalidAgentResponseError) and not self.is_from_agent(reply)
+            advice = self._advice_for(reply) if reply.status in (401, 403) else ""
             if foreign or (reply.status in (401, 403) and isinstance(error, PeerError)):
-                raise _http_error(reply, error) from None
+                raise _http_error(reply, error, advice) from None
+            if advice:
+                error.message = f"{error.message}; {advice}"
+                error.args = (error.message,)
             if error.retry_after is None:
                 error.retry_after = seconds_of(reply.headers.get("retry-after"))
             raise
+
+    def _advice_for(self, reply: Reply) -> str:
+        refusal = refusal_in(reply.status, reply.headers)
+        return "" if self._auth is None else self._auth.advice(refusal)
 
 
 def media_type_of(headers: Mapping[str, str]) -> str:
@@ -253,14 +284,13 @@ def _logged(sent: SentRequest) -> tuple[str, str, bytes | None]:
     return sent.verb, sent.url, sent.body
 
 
-def _http_error(reply: Reply, error: A2AError) -> Exception:
+def _http_error(reply: Reply, error: A2AError, advice: str = "") -> Exception:
     """Return the error for an HTTP answer that is not from the agent."""
     where = redacted(reply.url)
     if reply.status in (401, 403):
+        words = "wants credentials" if reply.status == 401 else "refuses these credentials"
         return AuthenticationRequired(
-            f"{where} wants credentials"
-            if reply.status == 401
-            else f"{where} refuses these credentials",
+            f"{where} {words}" + (f"; {advice}" if advice else ""),
             status=reply.status,
             challenge=reply.headers.get("www-authenticate", ""),
         )

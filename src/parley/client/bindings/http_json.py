@@ -52,7 +52,7 @@ class HttpJsonClientBinding(HttpClientBinding):
                 fragment="",
             )
         )
-        return SentRequest(verb, url, body)
+        return SentRequest(verb, url, body, request=request)
 
     def stream(
         self, operation: Operation, request: A2AStruct, context: CallContext

@@ -38,7 +38,8 @@ class JsonRpcClientBinding(HttpClientBinding):
             raise self.unsupported(operation, "JSON-RPC")
         params = self.codec.write_request(operation, request)
         id = next(self._ids)
-        return SentRequest("POST", self.url, jsonrpc.request(id, name, params), id)
+        body = jsonrpc.request(id, name, params)
+        return SentRequest("POST", self.url, body, id, request)
 
     def read_answer(self, reply: Reply, sent: SentRequest) -> msgspec.Raw:
         """Return the result in a reply. Raises the error in it."""

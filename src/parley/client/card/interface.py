@@ -10,9 +10,9 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from parley.client.auth.credentials import Credentials
 from parley.client.bindings.binding import BINDINGS, canonical, is_supported
 from parley.client.bindings.http import HttpTransport, redacted
-from parley.client.credentials import Credentials
 from parley.client.errors import CardInvalid, NoCommonInterface, NoCommonVersion
 from parley.client.origin import Origin
 from parley.model.cards import AgentCard, AgentInterface

@@ -16,7 +16,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from parley.client.auth.authorizer import Authorizer
+from parley.client.auth.credentials import Credentials
 from parley.client.bindings.http import HttpTransport, Reply, is_same_server, redacted
+from parley.client.bindings.request_auth import Refusal
 from parley.client.card.catalog import (
     MAX_NAMED,
     ListedAgent,
@@ -24,7 +27,6 @@ from parley.client.card.catalog import (
     parse_catalog,
     serves_address,
 )
-from parley.client.credentials import Credentials
 from parley.client.errors import (
     AuthenticationRequired,
     CardInvalid,
@@ -33,6 +35,7 @@ from parley.client.errors import (
     ResponseTooLarge,
     UnexpectedStatus,
 )
+from parley.client.headers import override
 from parley.client.origin import Origin
 from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.model import encoding
@@ -94,8 +97,8 @@ class _NoCard(msgspec.Struct, frozen=True):
 class CardResolver:
     """Finds cards, and caches at most 64 of them as HTTP caching allows (RFC 9111).
 
-    ``headers`` go with every request, ``credentials`` only to the server of the reference (a token
-    or a key only when it asks for them).
+    ``headers`` go with every request, ``credentials`` and those of ``auth`` only to the server of
+    the reference (but for headers only when it asks for them).
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class CardResolver:
         *,
         headers: Mapping[str, str] | None = None,
         credentials: Credentials | None = None,
+        auth: Authorizer | None = None,
         timeout: float | None = 30.0,
         retry: Retry | None = None,
         max_size: int = MAX_CARD,
@@ -111,6 +115,7 @@ class CardResolver:
     ) -> None:
         self._http = http
         self._credentials = credentials or Credentials()
+        self._auth = auth
         public = self._credentials.public
         self._headers = {"Accept": "application/json", **(headers or {}), **public}
         self._timeout = timeout
@@ -186,6 +191,8 @@ class CardResolver:
 
     async def _from_url(self, url: str) -> ResolvedCard:
         origin = self._origin_of(url)
+        if self._auth is not None:
+            self._auth.for_origin(origin)
         found = await self._find(url, self._credentials.for_origin(origin))
         return msgspec.structs.replace(found, given_origin=origin) if origin else found
 
@@ -290,12 +297,14 @@ class CardResolver:
         return msgspec.structs.replace(agent, name=found.card.name)
 
     def _origin_of(self, url: str) -> Origin | None:
-        """Return the origin of the caller's address; ``None`` without credentials."""
-        if not self._credentials:
+        """Return the origin of the caller's address; ``None`` if nothing is sent there."""
+        if not self._credentials and self._auth is None:
             return None
         try:
             return Origin.of(url)
         except ValueError as error:
+            if not self._credentials:
+                return None
             raise CardNotFound(
                 f"{redacted(url)!r} is no address to send credentials to; give {error}"
             ) from None
@@ -330,12 +339,20 @@ class CardResolver:
         elif cached is not None and cached.last_modified:
             headers["If-Modified-Since"] = cached.last_modified
 
+        given: dict[str, str] = {}
+
+        def attach(challenged: bool, where: str) -> dict[str, str]:
+            found = credentials.card_headers(where, challenged=challenged)
+            if given and self._auth is not None and self._auth.allows(where):
+                return override(found, given)
+            return found
+
         async def get(challenged: bool) -> Reply:
             try:
                 reply = await self._http.get(
                     url,
                     headers,
-                    attach=partial(credentials.card_headers, challenged=challenged),
+                    attach=partial(attach, challenged),
                     timeout=self._timeout,
                     limit=self._max_size,
                 )
@@ -357,6 +374,11 @@ class CardResolver:
         reply = await get_with_retry(challenged=False)
         if reply.status == 401 and credentials.answers_challenge(reply.url):
             reply = await get_with_retry(challenged=True)
+        elif reply.status == 401 and self._auth is not None:
+            refusal = Refusal(401, reply.headers.get("www-authenticate", ""))
+            given.update(await self._auth.card_parameters(refusal, reply.url))
+            if given:
+                reply = await get_with_retry(challenged=True)
         if reply.status in (401, 403):
             raise AuthenticationRequired(
                 f"{redacted(reply.url)} wants credentials for the agent card"

@@ -1,4 +1,4 @@
-"""Files of one agent: what its card declares, who may have the credentials, what goes by reference.
+"""Files of one agent: uploads that its card declares, downloads, and where credentials go.
 
 ``RemoteAgent`` has the public methods.
 """
@@ -13,8 +13,8 @@ from urllib.parse import urljoin
 
 import msgspec
 
+from parley.client.auth.authorizer import Authorizer
 from parley.client.bindings.http import HttpTransport
-from parley.client.credentials import Credentials
 from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.content import Uploadable, content_of
 from parley.client.files.download import Download, FetchRoute, Limits
@@ -48,14 +48,15 @@ class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
 class AgentFiles:
     """Uploads to one agent, and downloads what it refers to.
 
-    The caller's credentials go to the agent's own origins and to those that the caller trusts.
-    Files elsewhere are fetched without them, from public addresses, unless ``egress`` allows more.
+    The caller's credentials go to the agent's own origins and to those that the caller trusts. From
+    other origins files are fetched without them, and from public addresses only, unless ``egress``
+    allows more.
     """
 
     def __init__(
         self,
         http: HttpTransport,
-        credentials: Credentials,
+        auth: Authorizer,
         *,
         card: Callable[[], AgentCard],
         base_url: str,
@@ -65,7 +66,7 @@ class AgentFiles:
         idle: float | None,
     ) -> None:
         self._http = http
-        self._credentials = credentials
+        self._auth = auth
         self._card = card
         self._base_url = base_url
         self._origins = tuple(origins)
@@ -76,7 +77,7 @@ class AgentFiles:
 
     async def aclose(self) -> None:
         """Close the connections to other servers. Idempotent."""
-        if self._guarded is not None:
+        if self._guarded is not None and self._guarded is not self._http:
             await self._guarded.close()
 
     # -- what the card says --------------------------------------------------------------------
@@ -104,25 +105,27 @@ class AgentFiles:
     def _name(self) -> str:
         return repr(self._card().name[:100])
 
-    # -- who gets what -------------------------------------------------------------------------
+    # -- credentials -------------------------------------------------------------------------
 
     def _route(self, url: str) -> FetchRoute:
         """Return how to call an address: an own one with credentials, another one guarded."""
         origin = Origin.of(url)
         if any(own.covers(origin) for own in self._origins):
-            if not self._credentials.allows(origin):
+            if not self._auth.credentials.allows(origin):
                 return FetchRoute(self._http, url, {}, is_own=True)
-            parameters = self._credentials.agent_parameters(origin, self._card())
-            return FetchRoute(self._http, parameters.add_to(url), parameters.headers, is_own=True)
+            parameters = self._auth.credentials.agent_parameters(origin, self._card())
+            return FetchRoute(
+                self._http,
+                parameters.add_to(url),
+                parameters.headers,
+                is_own=True,
+                auth=self._auth.at(origin),
+            )
         if self._guarded is None:
             egress = self._egress
             if any(is_loopback(own.host) for own in self._origins):
                 egress = msgspec.structs.replace(egress, private=True)
-            self._guarded = HttpTransport(
-                connect_timeout=self._http.connect_timeout,
-                insecure=self._http.insecure,
-                egress=egress,
-            )
+            self._guarded = self._http.guarded(egress)
         return FetchRoute(self._guarded, url, {}, is_own=False)
 
     # -- up ------------------------------------------------------------------------------------
@@ -153,12 +156,13 @@ class AgentFiles:
             raise ClientError(
                 f"{self._name} takes files at {url[:200]!r}; expected {error}"
             ) from None
-        if not route.is_own and self._credentials:
-            raise self._credentials.refusal(self._card().name, [Origin.of(url)])
+        if not route.is_own and self._auth.credentials:
+            raise self._auth.credentials.refusal(self._card().name, [Origin.of(url)])
         upload = Upload(
             route.http,
             route.url,
             route.headers,
+            auth=route.auth,
             retry=self._retry,
             idle=self._idle,
             progress=progress,
@@ -216,7 +220,7 @@ class AgentFiles:
     # -- down ----------------------------------------------------------------------------------
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
-        """Return the bytes of a part as a stream. Asks nobody before it is read."""
+        """Return the bytes of a part as a stream. No request is sent before it is read."""
 
         def fetch(url: str, facts: FileFacts) -> Chunks:
             return Download(

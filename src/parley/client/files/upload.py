@@ -1,4 +1,4 @@
-"""Upload one file over HTTP, in pieces, and take it up again where a connection broke."""
+"""Upload one file over HTTP in pieces, and continue where a connection broke."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urljoin
 import msgspec
 
 from parley.client.bindings.http import HttpTransport, OpenResponse, redacted
+from parley.client.bindings.request_auth import NOTHING, RequestAuth, refusal_in
 from parley.client.errors import (
     AuthenticationRequired,
     ClientError,
@@ -23,6 +24,7 @@ from parley.client.errors import (
 )
 from parley.client.files.content import Content
 from parley.client.files.stream import Progress
+from parley.client.headers import override
 from parley.client.retry import LONGEST_WAIT, Retry, is_worth_repeating, repeat
 from parley.model.errors import InvalidAgentResponseError
 from parley.model.retry_after import seconds_of
@@ -46,8 +48,8 @@ class Created(msgspec.Struct, frozen=True, rename="camel"):
 class Upload:
     """One upload, to a server that takes it in pieces and tells how far it got.
 
-    ``create_headers`` have the caller's credentials; the address to write at is signed and needs
-    none. ``idle`` bounds the seconds without progress.
+    ``create_headers`` have the caller's credentials, beside those of ``auth``; the address to write
+    at is signed and needs none. ``idle`` bounds the seconds without progress.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Upload:
         address: str,
         create_headers: Mapping[str, str],
         *,
+        auth: RequestAuth | None = None,
         retry: Retry,
         idle: float | None,
         progress: Progress | None = None,
@@ -63,6 +66,7 @@ class Upload:
         self._http = http
         self._address = address
         self._create_headers = create_headers
+        self._auth = auth
         self._retry = retry
         self._idle = idle
         self._progress = progress
@@ -101,17 +105,26 @@ class Upload:
             described["size"] = content.size
         if content.sha256:
             described["sha256"] = content.sha256
-        headers = {
-            **self._create_headers,
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-        }
-        async with self._http.open(
-            "POST", self._address, headers, msgspec.json.encode(described), timeout=self._idle
-        ) as answer:
-            if answer.status not in (200, 201):
-                raise await _failure(answer)
-            body = await answer.read(MAX_ANSWER)
+        may_ask, auth = True, self._auth
+        while True:
+            given = await auth.parameters(None) if auth is not None else NOTHING
+            headers = {
+                **override(self._create_headers, given.headers),
+                "Content-Type": "application/json",
+                "Accept": "application/json",
+            }
+            url, content_of = given.add_to(self._address), msgspec.json.encode(described)
+            async with self._http.open(
+                "POST", url, headers, content_of, timeout=self._idle
+            ) as answer:
+                if answer.status in (401, 403) and may_ask and auth is not None:
+                    may_ask = False
+                    if await auth.answer(refusal_in(answer.status, answer.headers), None, given):
+                        continue
+                if answer.status not in (200, 201):
+                    raise await _failure(answer)
+                body = await answer.read(MAX_ANSWER)
+                break
         try:
             created = msgspec.json.decode(body, type=Created)
         except msgspec.MsgspecError as error:
@@ -130,9 +143,12 @@ class Upload:
         failures, reached = 0, begin
         while True:
             try:
+                sent_from = at
                 at = await self._patch(url, at, memoryview(piece)[at - begin :], is_last=is_last)
                 if at == end:
                     return
+                if at == sent_from:
+                    raise _took_nothing(url)
             except ClientError as error:
                 is_conflict = isinstance(error, UnexpectedStatus) and error.status == 409
                 wished: float | None = getattr(error, "retry_after", None)
@@ -175,6 +191,7 @@ class Upload:
         if is_last:
             headers["Upload-Complete"] = "?1"
         loop = asyncio.get_running_loop()
+        failed: list[Exception] = []
         try:
             async with asyncio.timeout(self._idle) as deadline:
 
@@ -182,17 +199,25 @@ class Upload:
                     if self._idle is not None and not deadline.expired():
                         deadline.reschedule(loop.time() + self._idle)
                     if self._progress is not None:
-                        self._progress(at + sent, self._size)
+                        try:
+                            self._progress(at + sent, self._size)
+                        except Exception as error:
+                            failed.append(error)
+                            raise
 
                 body = _slices(rest, moved) if rest else b""
                 async with self._http.open("PATCH", url, headers, body) as answer:
                     if answer.status not in (200, 201, 204):
                         raise await _failure(answer)
-                    return _offset_of(answer, default=at + len(rest))
+                    reached = _offset_of(answer, default=at + len(rest))
         except TimeoutError:
-            raise Disconnected(
-                f"{redacted(url)} took nothing of the file for {self._idle:g} s"
-            ) from None
+            raise _took_nothing(url, f" for {self._idle:g} s") from None
+        except ClientError:
+            if not failed:
+                raise
+        if failed:  # the HTTP library takes it for a broken connection
+            raise failed[0]
+        return reached
 
     async def _ask(self, url: str) -> tuple[int, bool]:
         """Return the offset that the server has reached, and whether the file is complete."""
@@ -259,6 +284,10 @@ def _words_of(body: bytes) -> str:
                 return found[:500]
             value = found if isinstance(found, dict) else value
     return ""
+
+
+def _took_nothing(url: str, how_long: str = "") -> Disconnected:
+    return Disconnected(f"{redacted(url)} took nothing of the file{how_long}")
 
 
 def _changed(content: Content) -> FileMismatch:

@@ -27,6 +27,7 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.security.schemes.challenge import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -71,7 +72,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
     them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
-    bytes of incomplete requests.
+    bytes of incomplete requests. ``resource_metadata`` returns the address of the agent's metadata,
+    which challenges name (RFC 9728 §5.1).
     """
 
     dispatcher: Dispatcher
@@ -82,6 +84,14 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     interfaces: Callable[[Scope, str], Interfaces]
     address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
+    resource_metadata: Callable[[Scope], str] | None = None
+
+    def error_headers(self, error: A2AError, scope: Scope) -> Headers:
+        """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
+        metadata = ""
+        if error.challenges and self.resource_metadata is not None:
+            metadata = self.resource_metadata(scope)
+        return error_headers(error, metadata)
 
 
 class Exchange(ABC):
@@ -226,7 +236,7 @@ class Exchange(ABC):
     async def _send_error(self, send: Send, error: A2AError) -> None:
         """Send an error in the binding's status and body."""
         status, body = self.error_response(error)
-        headers = [*self.response_headers, *error_headers(error)]
+        headers = [*self.response_headers, *self.served.error_headers(error, self.scope)]
         if self.is_notification:
             await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
@@ -331,13 +341,23 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def error_headers(error: A2AError) -> Headers:
-    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
+def error_headers(error: A2AError, resource_metadata: str = "") -> Headers:
+    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``.
+
+    ``resource_metadata`` is an address for the challenges that ask for a token.
+    """
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
     challenges = error.challenges
     if not challenges and isinstance(error, UnauthenticatedError):
         challenges = ("Bearer",)
+    if resource_metadata:
+        challenges = tuple(
+            with_parameter(each, "resource_metadata", resource_metadata)
+            if each.partition(" ")[0] == "Bearer"
+            else each
+            for each in challenges
+        )
     headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in challenges]
     return headers

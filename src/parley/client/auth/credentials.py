@@ -11,10 +11,12 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import NamedTuple, TypeVar
-from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from parley.client.errors import OriginNotTrusted
+from parley.client.auth.credential import DEFAULT_API_KEY
+from parley.client.bindings.request_auth import RequestParameters
+from parley.client.errors import NotEncrypted, OriginNotTrusted
 from parley.client.headers import check_secret, override
 from parley.client.origin import PUBLIC_HEADERS, Origin
 from parley.model.cards import AgentCard
@@ -22,38 +24,22 @@ from parley.model.schemes import APIKeySecurityScheme
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_API_KEY_SCHEME = APIKeySecurityScheme(location="header", name="X-API-Key")
-
 R = TypeVar("R")
-
-
-class RequestParameters(NamedTuple):
-    """The headers and query parameters of every request to one interface."""
-
-    headers: dict[str, str]
-    query: dict[str, str]
-
-    def add_to(self, url: str) -> str:
-        """Return an interface's address with the query parameters.
-
-        An ``Authorization`` header replaces a user and a password in the address.
-        """
-        parts = urlsplit(url)
-        if "authorization" in map(str.lower, self.headers) and "://" in url:
-            parts = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        elif not self.query:
-            return url
-        join_items = "&".join(filter(None, (parts.query, urlencode(self.query))))
-        return urlunsplit(parts._replace(query=join_items))
 
 
 class Credentials:
     """A caller's credentials, and the origins that may have them.
 
     All ``headers`` count as credentials, except the protocol's own (``public``). ``trust_origins``
-    may have them, and so may the origin of the agent's address, which ``for_origin`` adds. Raises
+    may have them, and so may the origin of the agent's address, which ``for_origin`` adds. Unless
+    ``insecure`` they go to no other machine without encryption; headers whose names do not speak of
+    secrets are only warned of. ``others`` describes credentials that are attached beside these.
+
+    Raises
+    ------
     ``ValueError`` for an invalid origin and a token or a key that no request can carry,
     ``TypeError`` for one that is not text.
+
     """
 
     def __init__(
@@ -63,6 +49,8 @@ class Credentials:
         bearer: str | None = None,
         api_key: str | None = None,
         trust_origins: Sequence[str] = (),
+        insecure: bool = False,
+        others: str = "",
     ) -> None:
         if isinstance(trust_origins, str):
             raise ValueError(f"trust_origins is a list of origins, such as [{trust_origins!r}]")
@@ -74,6 +62,8 @@ class Credentials:
         self._bearer = bearer
         self._api_key = api_key
         self._origins = tuple(map(Origin.parse, trust_origins))
+        self._insecure = insecure
+        self._others = others
         self._agent_origin: Origin | None = None
         self._any_origin = False
 
@@ -86,6 +76,8 @@ class Credentials:
         bearer: str | None = None,
         api_key: str | None = None,
         trust_origins: Sequence[str] = (),
+        insecure: bool = False,
+        others: str = "",
     ) -> tuple[R | str, Credentials]:
         """Return a reference without its user and password, and the credentials with them.
 
@@ -93,18 +85,36 @@ class Credentials:
         """
         bare, basic = _without_user(reference)
         if basic:
-            if bearer or "authorization" in map(str.lower, headers or ()):
+            if bearer or others or "authorization" in map(str.lower, headers or ()):
                 raise ValueError(
                     "the agent's address holds a user and a password; give them, or a bearer "
-                    "token or the header Authorization, but not both"
+                    "token, auth= or the header Authorization, but not both"
                 )
             headers = {**(headers or {}), "Authorization": basic}
-        made = cls(headers=headers, bearer=bearer, api_key=api_key, trust_origins=trust_origins)
+        made = cls(
+            headers=headers,
+            bearer=bearer,
+            api_key=api_key,
+            trust_origins=trust_origins,
+            insecure=insecure,
+            others=others,
+        )
         return bare, made
 
     def __bool__(self) -> bool:
         """Return whether there is anything secret."""
-        return bool(self._headers or self._bearer or self._api_key)
+        return bool(self._headers or self._bearer or self._api_key or self._others)
+
+    @property
+    def names_caller(self) -> bool:
+        """Whether there is something that certainly says who calls."""
+        return bool(self._bearer or self._api_key or any(map(speaks_of_secret, self._headers)))
+
+    def with_others(self, description: str) -> Credentials:
+        """Return the same credentials, with others that are attached beside them."""
+        made = copy(self)
+        made._others = description
+        return made
 
     def for_origin(self, named: Origin | None) -> Credentials:
         """Return the same credentials for an agent at this origin."""
@@ -134,11 +144,14 @@ class Credentials:
         Only a server that asked for credentials (``challenged``) gets a token or a key.
         """
         try:
-            if not self or not self.allows(Origin.of(url)):
-                return {}
+            origin = Origin.of(url)
         except ValueError:
             return {}
-        return override(self._headers, self._secrets(None).headers if challenged else {})
+        if not self or not self.allows(origin):
+            return {}
+        secret = self._secrets(None).headers if challenged else {}
+        self.check_encryption(origin, self._headers, is_secret=bool(secret))
+        return override(self._headers, secret)
 
     def answers_challenge(self, url: str) -> bool:
         """Return whether there is a token or a key for a card's server that asks for one."""
@@ -148,18 +161,38 @@ class Credentials:
         """Return the parameters for an interface of ``card`` at this origin.
 
         An API key goes where the card's scheme says, by default into the header ``X-API-Key``.
-        Sending credentials without encryption logs a warning.
 
-        Raises ``OriginNotTrusted`` if the origin may not have them.
+        Raises ``OriginNotTrusted`` if the origin may not have them, ``NotEncrypted`` if the network
+        could read them.
         """
         if not self.allows(origin):
             raise self.refusal(card.name, [] if origin is None else [origin])
-        if self and origin is not None and origin.is_plaintext:
-            logger.warning("%.100s: credentials go to %s without encryption", card.name, origin)
         secret = self._secrets(card)
+        self.check_encryption(origin, self._headers, is_secret=secret != ({}, {}))
+        if self._headers and origin is not None and origin.is_plaintext:
+            logger.warning("%.100s: headers go to %s without encryption", card.name, origin)
         return RequestParameters(
             override({**self.public, **self._headers}, secret.headers), secret.query
         )
+
+    def check_encryption(
+        self, origin: Origin | None, headers: Iterable[str] = (), *, is_secret: bool = False
+    ) -> None:
+        """Raise ``NotEncrypted`` if the network could read credentials that go to an origin.
+
+        ``headers`` are names of headers; ``is_secret``: there is more, which is secret.
+        """
+        if self._insecure or origin is None or not origin.is_plaintext:
+            return
+        if is_secret or any(map(speaks_of_secret, headers)):
+            raise NotEncrypted(
+                f"no credentials are sent to {origin}, which is not encrypted: call an https "
+                "address; in a network that you trust, connect(..., insecure=True) sends them"
+            )
+
+    def trusts(self, origin: Origin) -> bool:
+        """Return whether the caller named this origin as one that may have the credentials."""
+        return any(one.covers(origin) for one in self._origins)
 
     def refusal(self, name: str, origins: Iterable[Origin]) -> OriginNotTrusted:
         """Return the error for an agent with interfaces only at origins without permission."""
@@ -174,6 +207,7 @@ class Credentials:
     def _described(self) -> str:
         """Describe the credentials without their secrets."""
         kinds = ["the bearer token"] * bool(self._bearer) + ["the API key"] * bool(self._api_key)
+        kinds += [self._others] * bool(self._others)
         if self._headers:
             names = ", ".join(self._headers)
             kinds.append(f"the header{'s' * (len(self._headers) > 1)} {names}")
@@ -197,6 +231,14 @@ class Credentials:
         return RequestParameters(headers, query)
 
 
+_SECRET_WORDS = ("auth", "cookie", "key", "token", "secret", "password", "credential", "session")
+
+
+def speaks_of_secret(name: str) -> bool:
+    """Return whether a header is a credential, by its name."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
+
+
 def _without_user(reference: R) -> tuple[R | str, str]:
     if not isinstance(reference, str) or not re.match(r"\s*https?://", reference, re.IGNORECASE):
         return reference, ""
@@ -213,10 +255,10 @@ def _without_user(reference: R) -> tuple[R | str, str]:
 
 def _api_key_scheme(card: AgentCard | None) -> APIKeySecurityScheme:
     if card is None:
-        return DEFAULT_API_KEY_SCHEME
+        return DEFAULT_API_KEY
     required = [name for need in card.security_requirements for name in need.schemes]
     for name in (*required, *card.security_schemes):
         scheme = card.security_schemes.get(name)
         if scheme is not None and scheme.api_key_security_scheme is not None:
             return scheme.api_key_security_scheme
-    return DEFAULT_API_KEY_SCHEME
+    return DEFAULT_API_KEY

@@ -1,0 +1,420 @@
+"""The one place where credentials are attached to requests, and where others are asked for.
+
+A connection has one ``Authorizer``. Bindings, the card's resolver and file transfers ask it: before
+each request, and once more when a server refuses one. It decides by origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from parley.client.auth.challenges import parse_challenges
+from parley.client.auth.credential import ClientCertificate, Credential, Use
+from parley.client.auth.credentials import Credentials
+from parley.client.auth.environment import credentials_in
+from parley.client.auth.errors import TokenRefused
+from parley.client.auth.grant import Grant
+from parley.client.auth.issuer_http import IssuerHttp
+from parley.client.auth.issuers import Issuers, names_issuer
+from parley.client.auth.logins import Logins, credential_of
+from parley.client.auth.selection import Chosen, choose_credentials, describe, remedies, skill_of
+from parley.client.auth.storage import StorageUnusable
+from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.request_auth import NOTHING, Refusal, RequestAuth, RequestParameters
+from parley.client.errors import AuthenticationRequired
+from parley.client.origin import Origin
+from parley.model.cards import AgentCard
+from parley.model.struct import A2AStruct
+from parley.security.loopback import is_loopback
+
+logger = logging.getLogger(__name__)
+
+MAX_SCOPES = 64
+"""The scopes that challenges may add."""
+
+Given = Sequence[Credential]
+
+
+class Authorizer:
+    """The credentials of one connection.
+
+    ``given`` are the user's; with ``None`` the login for the agent's origin is used, then those of
+    the environment, both only once they are needed. ``credentials`` are headers, token and key of
+    the connection, and decide about origins. ``address`` is the agent's as the user gave it.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        given: Given | None,
+        *,
+        http: HttpTransport,
+        address: str,
+        logins: Logins | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.credentials = credentials
+        self._given: tuple[Credential, ...] = tuple(given or ())
+        self._may_look_up = given is None and not credentials.names_caller
+        self._logins = logins
+        self._environment = os.environ if environment is None else environment
+        self._address = address
+        self._origin: Origin | None = None
+        self._card: Callable[[], AgentCard] | None = None
+        self._hinted = ""
+        self._resource = ""
+        self._extra: dict[str, tuple[str, ...]] = {}
+        self._http = http
+        self._issuers: Issuers | None = None
+        self._chosen: tuple[object, dict[str, list[Chosen] | None]] = (None, {})
+
+    async def aclose(self) -> None:
+        """Close the connections to issuers. Idempotent."""
+        if self._issuers is not None:
+            await self._issuers.http.aclose()
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether there are credentials beside headers, token and key."""
+        return bool(self._given)
+
+    # -- whom they are for ---------------------------------------------------------------------
+
+    def for_origin(self, origin: Origin | None) -> None:
+        """Bind the credentials to the agent's origin."""
+        self._origin = origin
+        self.credentials = self.credentials.for_origin(origin)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the card of the agent is known."""
+        return self._card is not None
+
+    def for_card(
+        self, credentials: Credentials, card: Callable[[], AgentCard], origin: Origin | None
+    ) -> None:
+        """Bind the credentials to an agent."""
+        self.credentials, self._card = credentials, card
+        self._origin = self._origin or origin
+        self._forget_choice()
+
+    async def prepare(self) -> None:
+        """Find the credentials that the card requires.
+
+        Raises ``AuthenticationRequired`` if those that the user gave do not fit.
+        """
+        card = self._card() if self._card is not None else None
+        if card is None or not card.security_requirements:
+            return
+        if not self._given:
+            await self._look_up()
+        elif self._choose("") is None:
+            raise AuthenticationRequired(
+                f"{card.name[:100]!r} wants {describe(card)}, and {_named(self._given)} "
+                f"{'does' if len(self._given) == 1 else 'do'} not fit: {self._remedy(card, '')}",
+                status=401,
+            )
+
+    def read_card_with(self, card: Callable[[], AgentCard]) -> None:
+        """Read the agent's current card from now on, which a later one may replace."""
+        self._card = card
+
+    def may_see_certificate(self, origin: Origin) -> bool:
+        """Return whether a server is shown the client's certificate."""
+        named = any(isinstance(each, Grant) and each.names(origin) for each in self._given)
+        return named or self.credentials.allows(origin)
+
+    async def _look_up(self) -> bool:
+        """Find credentials for the agent's origin, once; return whether there are some."""
+        if not self._may_look_up or self._origin is None:
+            return False
+        self._may_look_up = False
+        origin, logins = self._origin, self._logins or Logins()
+        found: list[Credential] = []
+        try:
+            login = await asyncio.to_thread(logins.find, origin)
+        except StorageUnusable as error:
+            logger.warning("logins are not used: %s", error)
+            login = None
+        if login is not None:
+            found = [credential_of(login, logins)]
+            logger.info("using the login for %s", origin)
+        else:
+            found = credentials_in(self._environment, origin)
+        if found:
+            self._given = tuple(found)
+            words = "the login" if login is not None else "the credentials of the environment"
+            self.credentials = self.credentials.with_others(words)
+            self._forget_choice()
+        return bool(found)
+
+    # -- before a request ----------------------------------------------------------------------
+
+    def at(self, origin: Origin | None) -> RequestAuth:
+        """Return the credentials of requests to an origin."""
+        return _OriginAuth(self, origin)
+
+    async def parameters(self, origin: Origin | None, skill: str) -> RequestParameters:
+        """Return what a request to an origin carries. Raises ``ClientError``."""
+        if not self._given:
+            return NOTHING
+        chosen = self._choose(skill)
+        if not chosen:
+            return NOTHING
+        self._check(origin)
+        return await self._attach(chosen)
+
+    def _check(self, origin: Origin | None) -> None:
+        """Raise the error for an origin that may not have the credentials."""
+        if not self.credentials.allows(origin):
+            name = self._card().name if self._card is not None else ""
+            raise self.credentials.refusal(name, [] if origin is None else [origin])
+        self.credentials.check_encryption(origin, is_secret=True)
+
+    async def _attach(self, chosen: Sequence[Chosen]) -> RequestParameters:
+        headers: dict[str, str] = {}
+        query: dict[str, str] = {}
+        for each in chosen:
+            found = await each.credential.attach(self._use(each))
+            if cookie := headers.get("Cookie") and found.headers.get("Cookie"):
+                found.headers["Cookie"] = f"{headers['Cookie']}; {cookie}"
+            headers.update(found.headers)
+            query.update(found.query)
+        return RequestParameters(headers, query)
+
+    def _choose(self, skill: str) -> list[Chosen] | None:
+        if self._card is None:
+            return []
+        card = self._card()
+        if self._chosen[0] is not card:
+            self._chosen = (card, {})
+        known = self._chosen[1]
+        if skill not in known:
+            if len(known) > 1000:
+                known.clear()
+            known[skill] = choose_credentials(card, skill, self._given)
+        return known[skill]
+
+    def _forget_choice(self) -> None:
+        self._chosen = (None, {})
+
+    def _use(self, chosen: Chosen) -> Use:
+        if self._issuers is None:
+            is_local = self._origin is not None and is_loopback(self._origin.host)
+            self._issuers = Issuers(
+                IssuerHttp(self._http, trusts=self._trusts_issuer, is_local=is_local)
+            )
+        return Use(
+            origin=str(self._origin or self._address),
+            issuers=self._issuers,
+            scheme=chosen.scheme,
+            scopes=tuple(dict.fromkeys((*chosen.scopes, *self._extra.get(chosen.name, ())))),
+            hinted=self._hinted,
+            resource=self._resource,
+        )
+
+    def _trusts_issuer(self, origin: Origin) -> bool:
+        """Return whether an issuer is asked wherever it is: the agent's own, or the user's."""
+        own: list[Origin] = [] if self._origin is None else [self._origin]
+        for credential in self._given:
+            if isinstance(credential, Grant) and credential.names(origin):
+                return True
+        return any(each.covers(origin) for each in own) or self.credentials.trusts(origin)
+
+    # -- after a refusal -----------------------------------------------------------------------
+
+    async def answer(
+        self, origin: Origin | None, refusal: Refusal, skill: str, sent: RequestParameters
+    ) -> bool:
+        """Return whether there are other credentials now, for one more attempt."""
+        challenges = parse_challenges(refusal.challenge)
+        if not self._given and refusal.status == 401 and not await self._look_up():
+            return False
+        if not self.credentials.allows(origin):
+            return False
+        if refusal.status == 401:
+            await self._follow_hint(challenges)
+        chosen = self._choose(skill)
+        if not chosen:
+            chosen = self._answering(challenges) if refusal.status == 401 else []
+        if not chosen:
+            return False
+        self._check(origin)
+        lacking = [each for each in challenges if _lacks_scopes(each.parameters)]
+        if refusal.status == 403 and not lacking:
+            return False
+        if lacking:
+            return await self._widen(chosen, [s for each in lacking for s in each.scopes], sent)
+        renewed = [
+            await each.credential.renew(self._use(each), sent, widened=False) for each in chosen
+        ]
+        # A credential that was not sent, such as one just found, is new.
+        return any(renewed) or (sent == NOTHING and (await self._attach(chosen)) != sent)
+
+    async def _widen(
+        self, chosen: Sequence[Chosen], scopes: Sequence[str], sent: RequestParameters
+    ) -> bool:
+        """Ask for a token with more scopes; those that did not help are not asked for again."""
+        for each in chosen:
+            if not isinstance(each.credential, Grant):
+                continue
+            known = self._extra.get(each.name, ())
+            wider = tuple(dict.fromkeys((*known, *scopes)))[:MAX_SCOPES]
+            if set(wider) <= {*known, *each.scopes}:
+                return False
+            self._extra[each.name] = wider
+            try:
+                if await each.credential.renew(self._use(each), sent, widened=True):
+                    return True
+            except TokenRefused:
+                self._extra[each.name] = known
+                raise
+            self._extra[each.name] = known
+        return False
+
+    async def _follow_hint(self, challenges: Sequence[Any]) -> None:
+        """Note the issuer that a challenge leads to (RFC 9728), if it may lead there."""
+        if self._origin is None or not any(isinstance(each, Grant) for each in self._given):
+            return
+        for challenge in challenges:
+            url = challenge.parameters.get("resource_metadata", "")
+            if challenge.scheme != "bearer" or not url or self._hinted:
+                continue
+            issuers = self._use(Chosen(self._given[0], "", None, ())).issuers
+            try:
+                named = await issuers.hinted_by(url, self._origin)
+            except TokenRefused as error:
+                logger.info("the agent's metadata is not used: %s", error)
+                continue
+            self._hinted = next((each for each in named if self._may_ask(each)), "")
+
+    def _may_ask(self, issuer: str) -> bool:
+        """Return whether the card or the user names an issuer, or it is the agent's own."""
+        try:
+            origin = Origin.of(issuer)
+        except ValueError:
+            return False
+        if self._trusts_issuer(origin):
+            return True
+        schemes = self._card().security_schemes.values() if self._card is not None else ()
+        return any(names_issuer(scheme, issuer) for scheme in schemes)
+
+    def _answering(self, challenges: Sequence[Any]) -> list[Chosen]:
+        """Return what to send to a server that asks for what its card does not declare."""
+        asked = frozenset(each.scheme for each in challenges) or frozenset({"bearer"})
+        found = [
+            Chosen(each, "", None, ())
+            for each in self._given
+            if each.fits_without_scheme(asked)
+            or (isinstance(each, Grant) and self._hinted and "bearer" in asked)
+        ]
+        return found[:1]
+
+    # -- the card ------------------------------------------------------------------------------
+
+    async def card_parameters(self, refusal: Refusal, url: str) -> dict[str, str]:
+        """Return the headers for fetching a card from a server that asks for credentials."""
+        try:
+            origin = Origin.of(url)
+        except ValueError:
+            return {}
+        if not self._given and not await self._look_up():
+            return {}
+        if not self.credentials.allows(origin):
+            return {}
+        challenges = parse_challenges(refusal.challenge)
+        await self._follow_hint(challenges)
+        chosen = self._answering(challenges)
+        if not chosen:
+            return {}
+        self._check(origin)
+        found = await self._attach(chosen)
+        # A key that belongs into an address has no place before the card says so.
+        return found.headers
+
+    def allows(self, url: str) -> bool:
+        """Return whether the server of an address may have the credentials."""
+        try:
+            return self.credentials.allows(Origin.of(url))
+        except ValueError:
+            return False
+
+    # -- words ---------------------------------------------------------------------------------
+
+    def advice(self, refusal: Refusal, skill: str) -> str:
+        """Return what would give the credentials that a server asks for."""
+        if self._card is None:
+            return ""
+        card = self._card()
+        for each in self._given:
+            if each.advice:
+                scopes = [s for c in parse_challenges(refusal.challenge) for s in c.scopes]
+                more = "".join(f" --scope {scope}" for scope in scopes[:10] if scope.isprintable())
+                return f"log in again: {each.advice}{more}"
+        wanted = describe(card, skill)
+        if not wanted or self._given or self.credentials.names_caller:
+            return ""
+        return f"it wants {wanted}: {self._remedy(card, skill)}"
+
+    def _remedy(self, card: AgentCard, skill: str) -> str:
+        arguments = " or ".join(remedies(card, skill)) or "..."
+        where = self._address or str(self._origin or "URL")
+        return f"connect(..., auth={arguments}), or: parley auth login {where}"
+
+
+class _OriginAuth:
+    """The credentials of requests to one origin."""
+
+    def __init__(self, authorizer: Authorizer, origin: Origin | None) -> None:
+        self._authorizer = authorizer
+        self._origin = origin
+
+    async def parameters(self, request: A2AStruct | None) -> RequestParameters:
+        return await self._authorizer.parameters(self._origin, skill_of(request))
+
+    async def answer(
+        self, refusal: Refusal, request: A2AStruct | None, sent: RequestParameters
+    ) -> bool:
+        return await self._authorizer.answer(self._origin, refusal, skill_of(request), sent)
+
+    def advice(self, refusal: Refusal) -> str:
+        return self._authorizer.advice(refusal, "")
+
+
+def certificate_in(given: Given | None) -> ClientCertificate | None:
+    """Return the client certificate among credentials. Raises ``ValueError`` for several."""
+    found = [each for each in given or () if isinstance(each, ClientCertificate)]
+    if len(found) > 1:
+        raise ValueError("a connection presents one client certificate; give one")
+    return found[0] if found else None
+
+
+def credentials_of(auth: Any) -> tuple[Credential, ...] | None:
+    """Return the credentials of ``connect(auth=...)``; ``None`` if they are to be looked up.
+
+    Raises ``TypeError`` for anything else.
+    """
+    if auth is None:
+        return None
+    if auth is False:
+        return ()
+    given = tuple(auth) if isinstance(auth, list | tuple) else (auth,)
+    for each in given:
+        if not isinstance(each, Credential):
+            raise TypeError(
+                "auth takes credentials of parley.client.auth, such as Bearer(token) or "
+                f"ClientCredentials(...), or a list of them, not a {type(each).__name__}"
+            )
+    return given
+
+
+def _lacks_scopes(parameters: Mapping[str, str]) -> bool:
+    return parameters.get("error") == "insufficient_scope" and bool(parameters.get("scope"))
+
+
+def _named(given: Given) -> str:
+    return " and ".join(type(each).__name__ for each in given)

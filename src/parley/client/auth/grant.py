@@ -1,0 +1,289 @@
+"""Grants: credentials for which an issuer gives tokens, cached and renewed before they expire."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from parley.client.auth.credential import Credential, Use, takes_token
+from parley.client.auth.errors import TokenRefused
+from parley.client.auth.issuer_http import ClientIdentity
+from parley.client.auth.issuers import Issuer
+from parley.client.auth.tokens import Token, TokenCache, TokenKey, read_token
+from parley.client.bindings.http import redacted
+from parley.client.bindings.request_auth import RequestParameters
+from parley.client.origin import Origin
+from parley.model.schemes import OAuthFlows, SecurityScheme
+
+logger = logging.getLogger(__name__)
+
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+PATIENCE = 30.0
+"""The seconds within which a refused token that a person just logged in for is final."""
+
+
+class Grant(Credential):
+    """A client of an issuer, and its tokens: one for each agent, issuer and set of scopes.
+
+    ``scopes`` are asked for beside those that the agent needs. ``issuer`` names the issuer, in
+    place of what the card says; ``token_url`` names the token endpoint alone. ``audience`` and
+    ``resource`` (RFC 8707) say what the token is for, where the issuer wants to know it.
+    ``client_auth`` is ``client_secret_basic``, ``client_secret_post``, ``tls_client_auth`` or
+    ``none``; without it, what fits.
+    """
+
+    interactive = False
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str = "",
+        *,
+        scopes: Sequence[str] | str = (),
+        issuer: str = "",
+        token_url: str = "",
+        audience: str = "",
+        resource: str = "",
+        client_auth: str = "",
+    ) -> None:
+        if client_auth not in _METHODS:
+            raise ValueError(f"client_auth is one of {', '.join(filter(None, _METHODS))}")
+        if not isinstance(client_id, str) or not isinstance(client_secret, str):
+            raise TypeError("a client has an id and a secret of text")
+        for url in filter(None, (issuer, token_url)):
+            try:
+                Origin.of(url)
+            except ValueError as error:
+                raise ValueError(f"an issuer has {error}, unlike {redacted(url)!r:.200}") from None
+        self.client_id = client_id
+        self.scopes = tuple(scopes.split() if isinstance(scopes, str) else scopes)
+        self.issuer = issuer
+        self.token_url = token_url
+        self.audience = audience
+        self.resource = resource
+        self._client_auth = client_auth
+        self._secret = client_secret
+        self._cache = TokenCache()
+        self._now: Callable[[], float] = time.time
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.client_id!r})"
+
+    # -- what a grant implements ---------------------------------------------------------------
+
+    @abstractmethod
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return a new token of the issuer. Raises ``TokenRefused``."""
+
+    def suits(self, flows: OAuthFlows) -> bool:
+        """Return whether a card's flow is this grant."""
+        return False
+
+    # -- a credential --------------------------------------------------------------------------
+
+    @property
+    def names_issuer(self) -> bool:
+        """Whether the user has named where tokens come from."""
+        return bool(self.issuer or self.token_url)
+
+    def names(self, origin: Origin) -> bool:
+        """Return whether the user named an issuer at this origin."""
+        return any(Origin.of(url).covers(origin) for url in (self.issuer, self.token_url) if url)
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme takes a token, and says or is told where there is one."""
+        oauth = scheme.oauth2_security_scheme
+        if oauth is not None:
+            known = self.names_issuer or bool(oauth.oauth2_metadata_url)
+            return known or self.suits(oauth.flows)
+        if scheme.open_id_connect_security_scheme is not None:
+            return True
+        return takes_token(scheme) and self.names_issuer
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether a server asks for a token, and the user has named where there is one."""
+        return self.names_issuer and "bearer" in challenges
+
+    async def attach(self, use: Use) -> RequestParameters:
+        """Return the header with a token that lives long enough."""
+        token = await self._token(use)
+        return RequestParameters({"Authorization": f"Bearer {token.access_token}"}, {})
+
+    async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
+        """Return whether there is another token than the one that was refused."""
+        refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not refused:
+            return True
+        if self.interactive and not widened and self._is_new(refused):
+            return False
+        return (await self._token(use, refused=refused)).access_token != refused
+
+    def _is_new(self, access_token: str) -> bool:
+        """Return whether a person has just logged in for a token, and nothing can renew it."""
+        for token in self._cache.all():
+            if token.access_token == access_token and not token.refresh_token:
+                return self._now() - token.obtained_at < PATIENCE
+        return False
+
+    async def _token(self, use: Use, *, refused: str = "") -> Token:
+        issuer = await self.find_issuer(use)
+        scopes = self.wanted_scopes(use, issuer)
+        key = TokenKey(
+            use.origin,
+            issuer.key,
+            self.client_id,
+            tuple(sorted(scopes)),
+            self.audience,
+            self.resource or use.resource,
+            await self.subject(),
+        )
+
+        async def obtain(held: Token | None) -> Token:
+            if held is not None and held.refresh_token:
+                try:
+                    return await self.refresh(use, issuer, held)
+                except TokenRefused as error:
+                    if error.error == "unreachable":
+                        raise
+                    logger.info("a token is not renewed, and asked for anew: %s", error)
+            logger.info("asking %s for a token for %s", issuer.key, use.origin)
+            return await self.ask(use, issuer, scopes)
+
+        return await self._cache.get(key, obtain, now=self._now, refused=refused)
+
+    # -- what grants share ---------------------------------------------------------------------
+
+    async def find_issuer(self, use: Use) -> Issuer:
+        """Return where tokens come from."""
+        return await use.issuers.find(
+            use.scheme, issuer=self.issuer, token_url=self.token_url, hinted=use.hinted
+        )
+
+    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+        """Return the scopes to ask for."""
+        return tuple(dict.fromkeys((*use.scopes, *self.scopes)))
+
+    async def subject(self) -> str:
+        """Return what tells the tokens of several users apart."""
+        return ""
+
+    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+        """Return a token for a refresh token, which the issuer may replace."""
+        form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
+        url = issuer.refresh_url or issuer.token_url
+        return await self.token_for(use, issuer, form, (), url=url, previous=held)
+
+    async def token_for(
+        self,
+        use: Use,
+        issuer: Issuer,
+        form: dict[str, str],
+        scopes: tuple[str, ...],
+        *,
+        url: str = "",
+        previous: Token | None = None,
+        client: ClientIdentity | None = None,
+    ) -> Token:
+        """Ask the token endpoint, and return the token that it answers."""
+        url = url or issuer.token_url
+        whole = {**form, **self.target(use, scopes)}
+        answer = await use.issuers.http.ask_for_token(
+            url, whole, client or self.identity, methods=issuer.auth_methods
+        )
+        token = read_token(answer, url.partition("?")[0], now=self._now(), previous=previous)
+        missing = set(use.scopes) - set(token.scopes) if token.scopes else set()
+        if missing:
+            logger.info("the token lacks the scopes %s", " ".join(sorted(missing)))
+        return token
+
+    @property
+    def identity(self) -> ClientIdentity:
+        """How this client authenticates to issuers."""
+        return ClientIdentity(self.client_id, self._secret, self._client_auth)
+
+    def target(self, use: Use, scopes: tuple[str, ...]) -> dict[str, str]:
+        """Return the members of a request that say what a token is for."""
+        return {
+            "scope": " ".join(scopes),
+            "audience": self.audience,
+            "resource": self.resource or use.resource,
+        }
+
+
+_METHODS = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
+
+
+class ClientCredentials(Grant):
+    """A client that calls in its own name (RFC 6749 §4.4)."""
+
+    def suits(self, flows: OAuthFlows) -> bool:
+        """Return whether a card's flow is that of client credentials."""
+        return flows.client_credentials is not None
+
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return a token for the client."""
+        return await self.token_for(use, issuer, {"grant_type": "client_credentials"}, scopes)
+
+
+class TokenExchange(Grant):
+    """A token of a user, exchanged for one that is for this agent (RFC 8693).
+
+    ``subject_token`` is a text, or a function that returns the current one; so is ``actor_token``,
+    of whoever acts for the user.
+    """
+
+    def __init__(
+        self,
+        subject_token: str | Callable[[], str | Awaitable[str]],
+        *,
+        client_id: str = "",
+        client_secret: str = "",
+        subject_token_type: str = ACCESS_TOKEN,
+        actor_token: str | Callable[[], str | Awaitable[str]] = "",
+        actor_token_type: str = ACCESS_TOKEN,
+        requested_token_type: str = "",
+        **options: Any,
+    ) -> None:
+        super().__init__(client_id, client_secret, **options)
+        if not subject_token:
+            raise ValueError("a token exchange needs the user's token: subject_token=...")
+        self._subject = subject_token
+        self._subject_type = subject_token_type
+        self._actor = actor_token
+        self._actor_type = actor_token_type
+        self._requested = requested_token_type
+
+    def suits(self, flows: OAuthFlows) -> bool:
+        """Return whether a card's flow names a token endpoint."""
+        return flows.implicit is None
+
+    async def subject(self) -> str:
+        """Return a digest of the user's token."""
+        import hashlib
+
+        text = f"{await _current(self._subject)} {await _current(self._actor)}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return the token for which the user's is exchanged."""
+        actor = await _current(self._actor)
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "subject_token": await _current(self._subject),
+            "subject_token_type": self._subject_type,
+            "actor_token": actor,
+            "actor_token_type": self._actor_type if actor else "",
+            "requested_token_type": self._requested,
+        }
+        return await self.token_for(use, issuer, form, scopes)
+
+
+async def _current(token: str | Callable[[], str | Awaitable[str]]) -> str:
+    if not callable(token):
+        return token
+    found = token()
+    return await found if inspect.isawaitable(found) else found

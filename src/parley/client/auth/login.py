@@ -1,0 +1,305 @@
+"""Logging in as a person: with a browser on this machine, or with a code on any other.
+
+Both ask for an ``offline_access`` token where the issuer has one, so that one login lasts. A client
+without an id registers itself, where the issuer takes that (RFC 7591).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from parley.client.auth.credential import Use
+from parley.client.auth.errors import TokenRefused
+from parley.client.auth.grant import Grant
+from parley.client.auth.issuer_http import ClientIdentity, refusal_of
+from parley.client.auth.issuers import Issuer, check_page
+from parley.client.auth.redirect import RedirectListener
+from parley.client.auth.tokens import Token, read_token
+from parley.client.bindings.http import redacted
+from parley.model.schemes import OAuthFlows
+
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+CLIENT_NAME = "parley"
+
+
+class Login(Grant):
+    """A grant for which a person logs in."""
+
+    interactive = True
+
+    def __init__(self, client_id: str = "", client_secret: str = "", **options: Any) -> None:
+        super().__init__(client_id, client_secret, **options)
+        self._registered: dict[str, ClientIdentity] = {}
+
+    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+        """Return the scopes to ask for, with those that make a login of OpenID Connect last."""
+        openid = use.scheme is not None and use.scheme.open_id_connect_security_scheme is not None
+        own = ["openid"] if openid else []
+        if "offline_access" in issuer.scopes:
+            own.append("offline_access")
+        return tuple(dict.fromkeys((*own, *super().wanted_scopes(use, issuer))))
+
+    def client_of(self, issuer: Issuer) -> ClientIdentity:
+        """Return the client that an issuer knows."""
+        return self._registered.get(issuer.key, self.identity)
+
+    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+        """Return a token for a refresh token, which the issuer may replace."""
+        form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
+        url = issuer.refresh_url or issuer.token_url
+        client = self.client_of(issuer)
+        return await self.token_for(use, issuer, form, (), url=url, previous=held, client=client)
+
+    async def _client(
+        self, use: Use, issuer: Issuer, grant: str, redirect_uri: str = ""
+    ) -> ClientIdentity:
+        """Return the client, registered with the issuer if the user gave none."""
+        if self.client_id:
+            return self.identity
+        if not issuer.registration_url:
+            raise TokenRefused(
+                f"{issuer.key} takes no clients that it does not know: give the id of one "
+                "(client_id=..., parley auth login --client-id)"
+            )
+        asked: dict[str, Any] = {
+            "client_name": CLIENT_NAME,
+            "grant_types": [grant, "refresh_token"],
+            "token_endpoint_auth_method": "none",
+        }
+        if redirect_uri:
+            asked |= {
+                "redirect_uris": [redirect_uri],
+                "response_types": ["code"],
+                "application_type": "native",
+            }
+        url = issuer.registration_url
+        status, answer = await use.issuers.http.post_json(url, asked)
+        if status not in (200, 201) or not isinstance(answer.get("client_id"), str):
+            raise refusal_of(answer, status, url, ())
+        secret = answer.get("client_secret")
+        method = answer.get("token_endpoint_auth_method")
+        client = ClientIdentity(
+            answer["client_id"],
+            secret if isinstance(secret, str) else "",
+            method if isinstance(method, str) and secret else "",
+        )
+        self._registered[issuer.key] = client
+        return client
+
+
+class AuthorizationCode(Login):
+    """A login in the browser of this machine: authorization code with PKCE (RFC 6749, 7636, 8252).
+
+    ``open_url`` opens a page and returns whether that worked, by default the system's browser. The
+    browser comes back to a port of 127.0.0.1, any free one or ``redirect_port``, within ``timeout``
+    seconds.
+    """
+
+    def __init__(
+        self,
+        client_id: str = "",
+        client_secret: str = "",
+        *,
+        open_url: Callable[[str], Any] | None = None,
+        redirect_port: int = 0,
+        timeout: float = 300.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(client_id, client_secret, **options)
+        self._open_url = open_url or _open_browser
+        self._port = redirect_port
+        self._timeout = timeout
+
+    def suits(self, flows: OAuthFlows) -> bool:
+        """Return whether a card's flow is authorization code."""
+        return flows.authorization_code is not None
+
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return the token for a login."""
+        page = issuer.authorization_url
+        if not page:
+            raise TokenRefused(f"{issuer.key} has no page to log in at; use another flow")
+        check_page(page)
+        needs_iss = issuer.sends_iss or not issuer.owns(page)
+        verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+        digest = hashlib.sha256(verifier.encode()).digest()
+        async with RedirectListener(state, port=self._port) as listener:
+            client = await self._client(use, issuer, "authorization_code", listener.url)
+            asked = {
+                "response_type": "code",
+                "client_id": client.id,
+                "redirect_uri": listener.url,
+                "state": state,
+                "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+                "code_challenge_method": "S256",
+                **self.target(use, scopes),
+            }
+            url = _with_query(page, asked)
+            # It may wait for the browser to start.
+            if await asyncio.to_thread(self._open_url, url) is False:
+                raise TokenRefused(
+                    "no browser could be opened to log in with; log in with a code instead "
+                    "(DeviceCode, parley auth login --flow device-code)"
+                )
+            answer = await listener.wait(self._timeout)
+        self._check_answer(answer, issuer, needs_iss=needs_iss)
+        form = {
+            "grant_type": "authorization_code",
+            "code": answer.get("code", ""),
+            "redirect_uri": listener.url,
+            "code_verifier": verifier,
+        }
+        form["resource"] = self.resource or use.resource
+        answered = await use.issuers.http.ask_for_token(
+            issuer.token_url, form, client, methods=issuer.auth_methods
+        )
+        return read_token(answered, redacted(issuer.token_url), now=self._now())
+
+    @staticmethod
+    def _check_answer(answer: dict[str, str], issuer: Issuer, *, needs_iss: bool) -> None:
+        """Refuse an answer of another issuer (RFC 9207), and an error."""
+        said = answer.get("iss", "")
+        if (said or needs_iss) and issuer.url and said != issuer.url:
+            by = redacted(said)[:200] or "an issuer that does not say who it is"
+            raise TokenRefused(
+                f"the login was answered by {by!r}, not by {redacted(issuer.url)}: its code is not "
+                "used"
+            )
+        if needs_iss and not issuer.url:
+            raise TokenRefused(
+                "the card names a page to log in at and a token endpoint of different origins; "
+                "name the issuer if that is right (issuer=..., parley auth login --issuer)"
+            )
+        if not answer.get("code"):
+            raise refusal_of(answer, 400, issuer.authorization_url, ())
+
+
+def _open_browser(url: str) -> bool:
+    import webbrowser  # a large import, seldom needed
+
+    return webbrowser.open(url)
+
+
+class DevicePrompt(msgspec.Struct, frozen=True):
+    """What a person has to do elsewhere: open ``url`` and enter ``code``.
+
+    ``complete_url`` has the code in it, if the issuer gives one; ``seconds`` is how long it counts.
+    """
+
+    url: str
+    code: str
+    complete_url: str = ""
+    seconds: float = 600.0
+
+    def __str__(self) -> str:
+        return f"To log in, open {self.url} and enter the code {self.code}"
+
+
+def print_prompt(prompt: DevicePrompt) -> None:
+    """Print a prompt to standard error."""
+    print(prompt, file=sys.stderr, flush=True)
+
+
+class DeviceCode(Login):
+    """A login on another device (RFC 8628): ``prompt`` shows where, and with which code."""
+
+    def __init__(
+        self,
+        client_id: str = "",
+        client_secret: str = "",
+        *,
+        prompt: Callable[[DevicePrompt], Any] = print_prompt,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+        **options: Any,
+    ) -> None:
+        super().__init__(client_id, client_secret, **options)
+        self._prompt = prompt
+        self._sleep = sleep
+
+    def suits(self, flows: OAuthFlows) -> bool:
+        """Return whether a card's flow is device code."""
+        return flows.device_code is not None
+
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return the token for a login."""
+        if not issuer.device_url:
+            raise TokenRefused(f"{issuer.key} gives no codes to log in with; use another flow")
+        if not issuer.owns(issuer.device_url):
+            raise TokenRefused(
+                "the card names a device endpoint and a token endpoint of different origins; name "
+                "the issuer if that is right (issuer=..., parley auth login --issuer)"
+            )
+        client = await self._client(use, issuer, DEVICE_GRANT)
+        http, methods = use.issuers.http, issuer.auth_methods
+        # A public client names itself in the form; one with a secret authenticates.
+        status, answer = await http.post_form(
+            issuer.device_url,
+            {"client_id": client.id, **self.target(use, scopes)},
+            client,
+            methods=methods,
+        )
+        if status != 200 or "error" in answer:
+            raise refusal_of(answer, status, issuer.device_url, (client.secret,))
+        device_code, prompt, interval = _read_device_answer(answer, issuer)
+        self._prompt(prompt)
+        end = self._now() + prompt.seconds
+        form = {"grant_type": DEVICE_GRANT, "device_code": device_code}
+        while True:
+            await self._sleep(interval)
+            if self._now() >= end:
+                raise TokenRefused("the code to log in with has expired", error="expired_token")
+            try:
+                return await self.token_for(use, issuer, form, (), client=client)
+            except TokenRefused as error:
+                match error.error:
+                    case "authorization_pending":
+                        continue
+                    case "slow_down":
+                        interval += 5
+                    case "unreachable":
+                        interval = min(interval * 2, 60)
+                    case _:
+                        raise
+
+
+def _read_device_answer(answer: dict[str, Any], issuer: Issuer) -> tuple[str, DevicePrompt, float]:
+    device_code, user_code = answer.get("device_code"), answer.get("user_code")
+    page = answer.get("verification_uri", answer.get("verification_url"))
+    complete = answer.get("verification_uri_complete")
+    texts = (device_code, user_code, page)
+    if not all(isinstance(text, str) and text for text in texts):
+        raise TokenRefused(f"{redacted(issuer.device_url)} answered without a code to log in with")
+    for shown in (user_code, page):
+        if not str(shown).isprintable() or len(str(shown)) > 2000:
+            raise TokenRefused(f"{redacted(issuer.device_url)} gives a code that cannot be shown")
+    check_page(str(page))
+    is_usable = isinstance(complete, str) and complete.isprintable() and complete.startswith("http")
+    prompt = DevicePrompt(
+        str(page),
+        str(user_code),
+        str(complete) if is_usable else "",
+        _number(answer.get("expires_in"), 600.0, 1.0, 3600.0),
+    )
+    return str(device_code), prompt, _number(answer.get("interval"), 5.0, 1.0, 60.0)
+
+
+def _number(value: Any, default: float, least: float, most: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return default
+    return min(max(float(value), least), most)
+
+
+def _with_query(page: str, parameters: dict[str, str]) -> str:
+    parts = urlsplit(page)
+    given = urlencode({name: value for name, value in parameters.items() if value})
+    query = "&".join(filter(None, (parts.query, given)))
+    return urlunsplit(parts._replace(query=query, fragment=""))

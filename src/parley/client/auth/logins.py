@@ -1,0 +1,244 @@
+"""Logins that are kept: what ``parley auth login`` got for an agent, as value and credential."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from parley.client.auth.credential import ApiKey, Basic, Bearer, Credential, Use, takes_token
+from parley.client.auth.errors import TokenRefused
+from parley.client.auth.grant import Grant
+from parley.client.auth.issuers import Issuer
+from parley.client.auth.storage import LoginStorage, StorageUnusable
+from parley.client.auth.tokens import Token, TokenKey
+from parley.client.bindings.request_auth import RequestParameters
+from parley.client.origin import Origin
+from parley.model.schemes import SecurityScheme
+from parley.security.loopback import is_loopback
+
+
+class KeptLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A login as it is kept, for one origin.
+
+    ``kind`` is ``token``, ``client``, ``api_key``, ``basic`` or ``bearer``; ``secret`` is the API
+    key, the password, or the bearer token. Times are seconds since the epoch.
+    """
+
+    origin: str
+    kind: str
+    address: str = ""
+    user: str = ""
+    secret: str = ""
+    issuer: str = ""
+    token_url: str = ""
+    refresh_url: str = ""
+    revocation_url: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    client_auth: str = ""
+    auth_methods: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    audience: str = ""
+    resource: str = ""
+    access_token: str = ""
+    refresh_token: str = ""
+    obtained_at: float = 0.0
+    expires_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"KeptLogin({self.kind} for {self.origin})"
+
+    @property
+    def token(self) -> Token | None:
+        """The access token, if there is one."""
+        if not self.access_token:
+            return None
+        return Token(
+            access_token=self.access_token,
+            obtained_at=self.obtained_at,
+            expires_at=self.expires_at,
+            refresh_token=self.refresh_token,
+            scopes=self.scopes,
+        )
+
+    def with_token(self, token: Token) -> KeptLogin:
+        """Return the login with another token."""
+        return msgspec.structs.replace(
+            self,
+            access_token=token.access_token,
+            refresh_token=token.refresh_token,
+            obtained_at=token.obtained_at,
+            expires_at=token.expires_at,
+            scopes=token.scopes or self.scopes,
+        )
+
+
+class Logins:
+    """The logins in a storage, by origin."""
+
+    def __init__(self, storage: LoginStorage | None = None) -> None:
+        self._storage = storage or LoginStorage()
+
+    @property
+    def place(self) -> str:
+        """Where logins are kept, in words."""
+        return self._storage.place
+
+    def find(self, origin: Origin) -> KeptLogin | None:
+        """Return the login for an origin. Raises ``StorageUnusable``."""
+        text = self._storage.get(str(origin))
+        if text is None and is_loopback(origin.host) and origin.host != "localhost":
+            # A login for localhost is for this machine, by whichever address.
+            origin = msgspec.structs.replace(origin, host="localhost")
+            text = self._storage.get(str(origin))
+        if text is None:
+            return None
+        try:
+            found = msgspec.json.decode(text, type=KeptLogin)
+        except msgspec.MsgspecError:
+            raise StorageUnusable(
+                f"the login for {origin} in {self.place} cannot be read: log out, and in again"
+            ) from None
+        # What is kept under one origin counts for no other.
+        return found if found.origin == str(origin) else None
+
+    def put(self, login: KeptLogin) -> None:
+        """Keep a login, in place of the one for its origin."""
+        self._storage.put(login.origin, msgspec.json.encode(login).decode())
+
+    def remove(self, origin: Origin) -> bool:
+        """Forget the login for an origin; return whether there was one."""
+        return self._storage.remove(str(origin))
+
+    def all(self) -> list[KeptLogin]:
+        """Return all logins."""
+        found = (self.find(Origin.parse(origin)) for origin in self._storage.origins())
+        return [login for login in found if login is not None]
+
+
+def credential_of(login: KeptLogin, logins: Logins) -> Credential:
+    """Return what a login sends."""
+    match login.kind:
+        case "api_key":
+            return ApiKey(login.secret)
+        case "basic":
+            return Basic(login.user, login.secret)
+        case "bearer":
+            return Bearer(login.secret)
+        case _:
+            return KeptGrant(login, logins)
+
+
+class KeptGrant(Grant):
+    """The token of a kept login, renewed without a person, and kept again."""
+
+    def __init__(self, login: KeptLogin, logins: Logins) -> None:
+        super().__init__(
+            login.client_id,
+            login.client_secret,
+            scopes=login.scopes if login.kind == "client" else (),
+            audience=login.audience,
+            resource=login.resource,
+            client_auth=login.client_auth,
+        )
+        self._login = login
+        self._logins = logins
+
+    @property
+    def advice(self) -> str:  # type: ignore[override]
+        """The command that logs in anew."""
+        return f"parley auth login {self._login.address or self._login.origin}"
+
+    def names(self, origin: Origin) -> bool:
+        """Return whether the user logged in at this origin: it is trusted since then."""
+        urls = (self._login.token_url, self._login.refresh_url)
+        return any(Origin.of(url).covers(origin) for url in urls if url)
+
+    def fits(self, scheme: SecurityScheme) -> bool:
+        """Return whether a scheme takes a token."""
+        return takes_token(scheme)
+
+    def fits_without_scheme(self, challenges: frozenset[str]) -> bool:
+        """Return whether a server asks for a token, or has not asked for anything else."""
+        return not challenges or "bearer" in challenges
+
+    async def find_issuer(self, use: Use) -> Issuer:
+        """Return the issuer of the login, whatever the card says now."""
+        login = self._login
+        return Issuer(
+            url=login.issuer,
+            token_url=login.token_url,
+            refresh_url=login.refresh_url,
+            auth_methods=login.auth_methods,
+            is_named=True,
+        )
+
+    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+        """Return the scopes of the login; those of a client may grow."""
+        if self._login.kind == "client":
+            return super().wanted_scopes(use, issuer)
+        return ()
+
+    async def _token(self, use: Use, *, refused: str = "") -> Token:
+        held = self._login.token
+        if held is not None and not self._cache.all():
+            issuer = await self.find_issuer(use)
+            scopes = tuple(sorted(self.wanted_scopes(use, issuer)))
+            if self._login.kind != "client" or set(scopes) <= set(self._login.scopes):
+                key = TokenKey(
+                    use.origin,
+                    issuer.key,
+                    self.client_id,
+                    scopes,
+                    self.audience,
+                    self.resource or use.resource,
+                )
+                self._cache.put(key, held)
+        return await super()._token(use, refused=refused)
+
+    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+        """Return a token for the refresh token, or the one that another process got meanwhile."""
+        newer = await self._kept_by_others(held)
+        if newer is not None and newer.is_fresh(self._now()):
+            return newer
+        try:
+            token = await super().refresh(use, issuer, newer or held)
+        except TokenRefused:
+            # The issuer takes a refresh token once, and another process may have been first.
+            newer = await self._kept_by_others(held)
+            if newer is None or not newer.is_fresh(self._now()):
+                raise
+            return newer
+        await self._keep(token)
+        return token
+
+    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+        """Return a new token for a client. A person has to log in."""
+        if self._login.kind != "client":
+            raise TokenRefused(
+                f"the login for {self._login.origin} has ended; log in again: {self.advice}"
+            )
+        token = await self.token_for(use, issuer, {"grant_type": "client_credentials"}, scopes)
+        await self._keep(token)
+        return token
+
+    async def renew(self, use: Use, sent: RequestParameters, *, widened: bool) -> bool:
+        """Return whether there is another token than the one that was refused."""
+        if self._login.kind != "client":
+            refused = sent.headers.get("Authorization", "").removeprefix("Bearer ")
+            if widened or not (self._login.refresh_token or not refused):
+                return False  # scopes grow only by a new login
+        return await super().renew(use, sent, widened=widened)
+
+    async def _kept_by_others(self, held: Token) -> Token | None:
+        """Return the token in the storage, if it is another one."""
+        found = await asyncio.to_thread(self._logins.find, Origin.parse(self._login.origin))
+        token = None if found is None else found.token
+        if token is None or token.access_token == held.access_token:
+            return None
+        return token
+
+    async def _keep(self, token: Token) -> None:
+        self._login = self._login.with_token(token)
+        await asyncio.to_thread(self._logins.put, self._login)

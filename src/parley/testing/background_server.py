@@ -1,0 +1,63 @@
+"""A server in a thread of its own: an ASGI app on a free port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+
+START_SECONDS = 10.0
+"""How long the server has to start, and to stop."""
+
+
+class BackgroundServer:
+    """Serves an app at ``http://127.0.0.1``, whatever the test's event loop does meanwhile."""
+
+    def __init__(self, app: Any) -> None:
+        self._started = threading.Event()
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+            lifespan="off",
+        )
+        self._server = _Server(config, self._started)
+        self._thread = threading.Thread(target=self._serve, name="parley-issuer", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """The address of the app."""
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def start(self) -> None:
+        """Start, and return when requests are taken."""
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            raise TimeoutError(f"the server did not start within {START_SECONDS:g} seconds")
+
+    def stop(self) -> None:
+        """Stop, and wait for the end of the thread."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(START_SECONDS)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: threading.Event) -> None:
+        super().__init__(config)
+        self._has_started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._has_started.set()

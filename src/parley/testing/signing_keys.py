@@ -1,0 +1,106 @@
+"""The keys of an issuer in a test, and the tokens that they sign, genuine and forged."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
+
+Key = ECKey | OKPKey | RSAKey
+
+MAX_KEYS = 8
+"""The keys of one algorithm that an issuer publishes: the current one, and former ones."""
+
+_CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
+
+
+class SigningKeys:
+    """Keys by algorithm, the current one last. They are made when they are first needed."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, list[Key]] = {}
+        self._foreign: dict[str, Key] = {}
+
+    def current(self, alg: str) -> Key:
+        """Return the key that signs with an algorithm now."""
+        if alg not in self._keys:
+            self._keys[alg] = [new_key(alg)]
+        return self._keys[alg][-1]
+
+    def foreign(self, alg: str) -> Key:
+        """Return a key that is not published, under the id of the current one."""
+        if alg not in self._foreign:
+            self._foreign[alg] = new_key(alg)
+        key = self._foreign[alg].as_dict(private=True)
+        return type(self.current(alg)).import_key({**key, "kid": self.current(alg).kid or ""})
+
+    def rotate(self, *, keep: bool) -> None:
+        """Sign with new keys; ``keep`` goes on publishing the former ones."""
+        for alg, keys in self._keys.items():
+            self._keys[alg] = [*(keys[1 - MAX_KEYS :] if keep else ()), new_key(alg)]
+
+    def published(self) -> dict[str, Any]:
+        """Return the key set (RFC 7517)."""
+        keys = [key for each in self._keys.values() for key in each]
+        return {"keys": [key.as_dict(private=False) for key in keys]}
+
+    def read(self, token: str) -> dict[str, Any] | None:
+        """Return the claims of a token that one of these keys has signed, else ``None``."""
+        signing_input, _, signature = token.rpartition(".")
+        try:
+            header, payload = (json.loads(_decoded(each)) for each in signing_input.split("."))
+            for key in self._keys.get(header["alg"], ()):
+                verify = JWSRegistry.algorithms[header["alg"]].verify
+                if key.kid == header["kid"]:
+                    is_own = verify(signing_input.encode(), _decoded(signature), key)
+                    return payload if is_own and isinstance(payload, dict) else None
+        except (ValueError, KeyError, TypeError):
+            return None
+        return None
+
+
+def new_key(alg: str) -> Key:
+    """Return a new key for an algorithm, with an id. Raises ``ValueError`` for an unknown one."""
+    about: Any = {"kid": secrets.token_hex(8), "use": "sig", "alg": alg}
+    if alg in _CURVES:
+        return ECKey.generate_key(_CURVES[alg], about)
+    if alg in ("EdDSA", "Ed25519"):
+        return OKPKey.generate_key("Ed25519", about)
+    if alg[:2] in ("RS", "PS") and alg[2:] in ("256", "384", "512"):
+        return RSAKey.generate_key(2048, about)
+    raise ValueError(f"an issuer signs with RS256, PS256, ES256, EdDSA and the like, not {alg!r}")
+
+
+def signed(header: Mapping[str, Any], claims: Mapping[str, Any] | bytes, key: Any) -> str:
+    """Return a JWT; ``key`` is one of an issuer, or the secret for HS256, whatever that is."""
+    alg = header["alg"]
+    payload = claims if isinstance(claims, bytes) else _json(claims)
+    signing_input = f"{_base64(_json(header))}.{_base64(payload)}"
+    if alg == "none":
+        return f"{signing_input}."
+    if isinstance(key, bytes):
+        import hashlib
+        import hmac
+
+        digest = {"HS256": "sha256", "HS384": "sha384", "HS512": "sha512"}[alg]
+        signature = hmac.new(key, signing_input.encode(), getattr(hashlib, digest)).digest()
+    else:
+        signature = JWSRegistry.algorithms[alg].sign(signing_input.encode(), key)
+    return f"{signing_input}.{_base64(signature)}"
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(value), separators=(",", ":")).encode()
+
+
+def _base64(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def _decoded(value: str) -> bytes:
+    return base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
