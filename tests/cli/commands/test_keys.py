@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from parley.security.passwords import PasswordHash
+from parley.security.credentials.passwords import PasswordHash
 from parley.store.admin.sqlite import SqliteAdmin
 from tests.cli.processes import Running
 from tests.polling import until

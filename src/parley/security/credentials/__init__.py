@@ -1,0 +1,1 @@
+"""Credentials under way: hashes of passwords, verdicts that are kept, addresses, what logs hide."""
