@@ -1,1 +1,1 @@
-"""Credentials under way: hashes of passwords, verdicts that are kept, addresses, what logs hide."""
+"""What schemes verify with: hashes of passwords, verdicts that are kept, addresses of clients."""
