@@ -1,4 +1,4 @@
-"""From a card to a token: attached over every binding, cached, renewed, widened, never in a loop."""
+"""From a card to a token: attached over every binding, cached, renewed, and never in a loop."""
 
 from __future__ import annotations
 
@@ -84,11 +84,13 @@ async def test_what_does_not_help_is_tried_once(issuer: Issuer, binding: str, ve
 
 async def test_a_skill_gets_its_scopes_before_it_is_called(issuer: Issuer) -> None:
     tokens = Tokens(issuer, oauth(issuer, "client_credentials"))
-    async with served(bank(tokens, needs=["read"])) as url:
-        async with parley.connect(url, auth=service()) as agent:
-            assert (await agent.send("how much")).text == "service: 42"
-            paying = await agent.send("now", metadata={"skill": "pay"})
-            assert paying.state.name == "INPUT_REQUIRED"
+    async with (
+        served(bank(tokens, needs=["read"])) as url,
+        parley.connect(url, auth=service()) as agent,
+    ):
+        assert (await agent.send("how much")).text == "service: 42"
+        paying = await agent.send("now", metadata={"skill": "pay"})
+        assert paying.state.name == "INPUT_REQUIRED"
     assert len(tokens.seen) == 2
     assert issuer.requests["token"] == 2
 
@@ -118,10 +120,12 @@ async def test_a_step_up_challenge_is_answered_once(
 
 async def test_scopes_that_no_token_gets_are_asked_for_once_a_call(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
-    async with served(bank(tokens)) as url:
-        async with parley.connect(url, auth=auth.Bearer(issuer.token(scope=""))) as agent:
-            with pytest.raises(PermissionDeniedError):
-                await agent.send("now", metadata={"skill": "pay"})
+    async with (
+        served(bank(tokens)) as url,
+        parley.connect(url, auth=auth.Bearer(issuer.token(scope=""))) as agent,
+    ):
+        with pytest.raises(PermissionDeniedError):
+            await agent.send("now", metadata={"skill": "pay"})
     assert len(tokens.seen) == 1
 
 
@@ -167,9 +171,8 @@ async def test_a_function_gives_the_current_token_and_is_asked_again(issuer: Iss
     async def current() -> str:
         return made.pop(0) if len(made) > 1 else made[0]
 
-    async with served(bank(tokens)) as url:
-        async with parley.connect(url, auth=auth.Bearer(current)) as agent:
-            assert (await agent.send("hi")).text == "ada: 42"
+    async with served(bank(tokens)) as url, parley.connect(url, auth=auth.Bearer(current)) as agent:
+        assert (await agent.send("hi")).text == "ada: 42"
     assert len(tokens.seen) == 2
 
 

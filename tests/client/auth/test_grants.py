@@ -213,9 +213,11 @@ class Naps:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.then: Any = lambda: None
 
     async def __call__(self, seconds: float) -> None:
         self.seconds.append(seconds)
+        self.then()
         await asyncio.sleep(0)
 
 
@@ -237,12 +239,8 @@ async def test_a_login_with_a_code_slows_down_when_it_is_told_to(issuer: Issuer)
     slow = b'{"error": "slow_down"}'
     issuer.fail("token", status=400, body=slow, times=2)
     shown: list[auth.DevicePrompt] = []
-
-    def approve(prompt: auth.DevicePrompt) -> None:
-        shown.append(prompt)
-        issuer.approve(prompt.code)
-
-    given = auth.DeviceCode("app", prompt=approve, sleep=naps)
+    naps.then = lambda: len(naps.seconds) == 3 and issuer.approve(shown[0].code)
+    given = auth.DeviceCode("app", prompt=shown.append, sleep=naps)
     async with served(bank(tokens)) as url, parley.connect(url, auth=given) as agent:
         assert (await agent.send("hi")).text == "ada: 42"
     assert [b - a for a, b in zip(naps.seconds, naps.seconds[1:], strict=False)] == [5, 5]

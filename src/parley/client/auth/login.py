@@ -250,8 +250,8 @@ class DeviceCode(Login):
         if status != 200 or "error" in answer:
             raise refusal_of(answer, status, issuer.device_url, (client.secret,))
         device_code, prompt, interval = _read_device_answer(answer, issuer)
-        self._prompt(prompt)
         end = self._now() + prompt.seconds
+        self._prompt(prompt)
         form = {"grant_type": DEVICE_GRANT, "device_code": device_code}
         while True:
             await self._sleep(interval)
