@@ -374,6 +374,8 @@ class _OriginAuth:
         self._origin = origin
 
     async def parameters(self, request: A2AStruct | None) -> RequestParameters:
+        if not self._authorizer.is_explicit:
+            return NOTHING
         return await self._authorizer.parameters(self._origin, skill_of(request))
 
     async def answer(
