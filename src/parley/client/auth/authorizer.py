@@ -419,4 +419,4 @@ def _lacks_scopes(parameters: Mapping[str, str]) -> bool:
 
 
 def _named(given: Given) -> str:
-    return " and ".join(type(each).__name__ for each in given)
+    return " and ".join(type(each).__name__.removesuffix("Credential") for each in given)
