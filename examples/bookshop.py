@@ -4,14 +4,14 @@
     parley serve examples/bookshop.py
     parley send --async "The Odyssey"
 
-The answer is a task that works: the book is reserved. Its status names the page where the customer
-pays, which here is a command:
+The answer is a task that is WORKING: the book is reserved. Its status names the page where the
+customer pays, which here is a command:
 
     curl -X POST http://127.0.0.1:8700/payments/1/pay
     parley task get ...
 
-The provider then posts to the address that the agent gave it with the order. Whoever has that
-address can complete the one event that it is for, so nobody else has to be let in.
+The provider then posts to the callback address that the agent gave it with the order. The address
+is signed and completes this one event, so the provider needs no other credentials.
 """
 
 import os
@@ -29,7 +29,7 @@ agent = Agent("Bookshop", description="Sells books, and sends them when they are
 @agent.skill(tags=["shopping"], examples=["The Odyssey"], replies="task")
 async def order(turn: Turn) -> str:
     """Sells the book that the message names."""
-    paid = f"paid:{turn.task_id}"  # of this order alone: all orders share the agent's events
+    paid = f"paid:{turn.task_id}"  # all orders share the agent's events, so the key has the task
     callback = await turn.callback(paid, expires=timedelta(days=7))
     page = await turn.step("request payment", request_payment, turn.text, callback)
     try:

@@ -5,8 +5,8 @@
     parley send "Change some money, please"
 
 The first is data that fits, and is answered at once. The second is prose: the agent asks for what
-it needs. A person answers `{"amount": 100}` and `EUR`, a page makes a form of the question's
-schema. A large sum is handed over in person: the agent asks where and when.
+it needs. A person answers `{"amount": 100}` and then `EUR`; a page shows a form, made from the
+schema of the question. A large sum is handed over in person: the agent asks where and when.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Pickup:
 
 @dataclass
 class Exchange:
-    """What came of it."""
+    """The result of an exchange."""
 
     amount: float
     currency: Currency

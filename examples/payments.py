@@ -1,14 +1,13 @@
-"""A stand-in for a payment provider, as far as an agent sees one. It keeps everything in memory.
+"""A stand-in for a payment provider, as an agent sees it. It keeps everything in memory.
 
     uvicorn --app-dir examples payments:app --port 8700
 
-examples/bookshop.py uses it. Who asks for a payment gets a page where a customer pays:
+examples/bookshop.py uses it. A request for a payment returns the page where the customer pays:
 
     curl -X POST http://127.0.0.1:8700/payments/1/pay
 
-Then it posts the payment to the callback that it was given, until it is taken: providers do the
-same, and a server may be down for a while. So a callback may come twice; the agent behind
-`parley send` hears of it once.
+Then it posts the payment to the callback address, and tries again while the server is down, as
+providers do. A callback may be posted twice; the event is completed once.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ payments: dict[str, dict[str, Any]] = {}
 
 
 async def create(request: Request) -> JSONResponse:
-    """Take down what is to be paid, and say where."""
+    """Store a request for a payment, and return the page for the customer."""
     wanted = await request.json()
     id = str(len(payments) + 1)
     payments[id] = {**wanted, "id": id}
@@ -36,13 +35,13 @@ async def create(request: Request) -> JSONResponse:
 
 
 async def pay(request: Request) -> JSONResponse:
-    """Pay, and have the callback made."""
+    """Pay, and post to the callback address."""
     payment = payments[request.path_params["id"]]
     return JSONResponse({"paid": True}, background=BackgroundTask(call_back, payment))
 
 
 async def call_back(payment: dict[str, Any]) -> None:
-    """Post a payment to its callback, until the answer says that it was taken, or never will be."""
+    """Post a payment to its callback address, until the answer is a success or a refusal."""
     said = {key: payment[key] for key in ("id", "amount", "currency")}
     async with aiohttp.ClientSession() as session:
         for attempt in range(TRIES):

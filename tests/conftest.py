@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Generator
 from contextvars import Context
 from typing import Any
@@ -16,6 +17,11 @@ from tests.services.s3 import s3 as s3
 
 # Servers that run as another user are forked; what gRPC does to a fork may end it before it begins.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# A shell without job control starts what runs in the background with SIGINT ignored. Servers that
+# tests start would inherit that, and tests that press Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A slow moment of the machine is no failure.
 settings.register_profile("parley", deadline=None)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from parley.client.remote_agent import RemoteAgent
     from parley.engine.answer import Answer
     from parley.engine.routing import RoutedMessage
+    from parley.engine.turn.attempt import NotAuthorized
     from parley.host.app import asgi, serve
     from parley.host.complete import complete, complete_sync
     from parley.host.connecting import connect, connect_sync
@@ -81,6 +82,7 @@ _HOMES = {
     "EventCompleted": "parley.store.protocols.timers",
     "FileStream": "parley.client.files.stream",
     "Message": "parley.model.parts",
+    "NotAuthorized": "parley.engine.turn.attempt",
     "Part": "parley.model.parts",
     "RemoteAgent": "parley.client.remote_agent",
     "RemoteTaskFailed": "parley.client.errors",
@@ -127,6 +129,7 @@ __all__ = [
     "EventCompleted",
     "FileStream",
     "Message",
+    "NotAuthorized",
     "Part",
     "RemoteAgent",
     "RemoteTaskFailed",

@@ -188,7 +188,7 @@ async def test_over_grpc_the_server_needs_an_address_and_says_so(
         async with parley.connect(url, binding="GRPC", trust_origins=trusted) as remote:
             task = await remote.send("payment:42")
             assert task.state is TaskState.FAILED
-    assert "say it with url=" in caplog.text
+    assert "give it with url=" in caplog.text
 
 
 async def test_in_process_with_a_configured_address(talk: Callable[..., Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import pickle
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 
 import parley
 from parley import Agent, Artifact, BlockingTurn, Caller, Message, Part, Settings, Task, Turn
-from parley.agent import large_files, remote_files
+from parley.agent import large_files
 from parley.agent.files import TurnFile
 from parley.agent.remote_files import RemoteFiles
 from parley.client.errors import (
@@ -27,9 +27,10 @@ from parley.client.errors import (
     Timeout,
     UnexpectedStatus,
 )
-from parley.client.files import download
 from parley.client.files.stream import FileFacts
 from parley.client.retry import Retry
+from parley.files.disk import DiskObjects
+from parley.files.errors import FilesUnavailable
 from parley.model.encoding import encode
 from parley.security.egress import Egress
 from parley.server.grpc.options import GrpcOptions
@@ -130,6 +131,20 @@ async def test_a_file_is_read_alike_wherever_it_is(skill: str, kind: str, tmp_pa
             )
     digest = hashlib.sha256(BYTES).hexdigest()
     assert data_of(task) == {"sha256": digest, "size": len(BYTES), "name": "a.bin"}
+
+
+async def test_a_file_of_this_server_that_cannot_be_read_is_an_error_of_reading(
+    tmp_path: Path,
+) -> None:
+    class Failing(DiskObjects):
+        async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+            raise FilesUnavailable("files cannot be kept or read now: the disk fails")
+            yield b""
+
+    async with served(reader(), files=Failing(tmp_path / "files")) as remote:
+        part = await remote.upload(BYTES)
+        said = text_of(await remote.send(files=[part], metadata={"skill": "fail"}))
+    assert said == "ClientError: files cannot be kept or read now: the disk fails"
 
 
 async def test_a_file_of_this_server_is_read_without_a_request() -> None:
@@ -284,10 +299,7 @@ async def test_a_huge_file_is_left_as_soon_as_it_shows() -> None:
     assert sent < 100_000_000
 
 
-async def test_a_slow_server_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "GRACE", 0.01)
-    monkeypatch.setattr(remote_files, "MIN_RATE", 1_000_000)
-
+async def test_a_slow_server_is_left() -> None:
     async def slow(exchange: Any) -> None:
         await exchange.head(200, content_length="1000", etag='"a"')
         if exchange.path == "/silent":
@@ -298,7 +310,13 @@ async def test_a_slow_server_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             await let_time_pass(0.005)
             await exchange.raw(b"x")
 
-    access = RemoteOnly(egress=Egress(private=True), idle=0.05, retry=Retry(calls=1, first=0.0))
+    access = RemoteOnly(
+        egress=Egress(private=True),
+        idle=0.05,
+        min_rate=1_000_000,
+        grace=0.01,
+        retry=Retry(calls=1, first=0.0),
+    )
     async with scripted(slow) as server:
         with pytest.raises(Timeout, match="sends less than 1,000,000 bytes a second"):
             await access.open(Part(url=f"{server.url}/f")).read()
@@ -477,6 +495,16 @@ async def test_without_a_place_for_files_they_stay_in_the_answer_up_to_a_limit(
         assert task.state is parley.TaskState.FAILED
     assert "large.csv has 5,120 bytes, and an answer carries at most 5,000" in caplog.text
     assert "files=..." in caplog.text
+
+
+async def test_what_an_answer_cannot_carry_is_a_reference_whatever_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_files, "MAX_INLINE", 5000)
+    async with served(maker(tmp_path), settings=Settings(inline_file_bytes=10_000)) as remote:
+        task = await remote.send("Go", metadata={"skill": "artifacts"})
+        assert isinstance(task, Task)
+        assert kinds(task.artifacts) == [["raw"], ["url"], ["url"], ["raw"]]
 
 
 async def test_artifacts_of_an_author_are_left_as_they_are(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_misuse_is_refused_with_what_there_is() -> None:
         versions.message("Make it red", "boat")
     with pytest.raises(ValueError, match=r"there is no version .* <version 1 of 'boat.png'"):
         versions.accept(("t9", "a"))
-    with pytest.raises(ValueError, match="keep an ArtifactVersions for each context"):
+    with pytest.raises(ValueError, match="make an ArtifactVersions for each context"):
         versions.add(made("t2", ("a", "boat.png"), context_id="other"))
 
 

@@ -22,6 +22,7 @@ from parley.model.operations import BY_NAME
 from parley.server.app import App
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
+from parley.server.settings import Settings
 from tests.client.trusting import grpc_of
 from tests.contract.agents import contract, plain, strict, who
 
@@ -91,7 +92,9 @@ async def serve(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Serve]:
     """Serves what makes an app, given a store, with all bindings; says where the replicas are."""
-    options: dict[str, Any] = {"caller": who, "drain": 0.0}
+    # All clients have one address, and many tests fail on purpose.
+    settings = Settings(auth_failures_per_minute=0)
+    options: dict[str, Any] = {"caller": who, "drain": 0.0, "settings": settings}
     if request.param == "postgres+redis":
         options["bus"] = request.getfixturevalue("redis").url
     async with AsyncExitStack() as stack:

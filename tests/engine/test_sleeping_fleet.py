@@ -136,9 +136,7 @@ async def test_api_replicas_leave_what_is_due_to_workers(fleet: Fleet) -> None:
     assert len(runs.seen) == 2
 
 
-async def test_what_wakes_up_keeps_the_limit_of_running_turns_and_its_turn_in_the_queue(
-    mortal_fleet: Fleet,
-) -> None:
+async def test_what_wakes_up_keeps_the_limit_of_running_turns(mortal_fleet: Fleet) -> None:
     most, running = [], []
     agent = Agent("Sleepy", max_running=2, max_queued=1000)
 

@@ -281,7 +281,7 @@ async def test_a_stop_that_is_cancelled_at_any_moment_closes_everything(
             return 200
 
         hook.answer = never
-        host = host_of(waiting(forever), path, drain=60.0, egress=Egress.allowing(True))
+        host = host_of(waiting(forever), path, drain=600.0, egress=Egress.allowing(True))
         await host.start()
         await Pushed(host).send("hello", f"{hook.url}/a", return_immediately=True)
         await began.wait()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
+import shutil
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +18,7 @@ import pytest
 from parley.files.disk import DiskObjects
 from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.objects import READ_BYTES, ObjectStore
+from tests.polling import until
 from tests.services.ports import free_port
 from tests.services.s3 import S3Server
 
@@ -80,6 +84,17 @@ async def test_removing_is_idempotent(objects: ObjectStore) -> None:
     assert await objects.list("a") == []
 
 
+async def test_writing_to_a_folder_that_is_emptied_meanwhile_succeeds(objects: ObjectStore) -> None:
+    async def use(name: str) -> None:
+        for _ in range(25):
+            await objects.put(f"a/b/{name}", b"put")
+            await objects.delete([f"a/b/{name}"])
+            assert await objects.create(f"a/b/{name}", b"created")
+            await objects.delete([f"a/b/{name}"])
+
+    await asyncio.gather(*map(use, "cdef"))
+
+
 # -- on disk ---------------------------------------------------------------------------------------
 
 
@@ -138,6 +153,38 @@ async def test_what_an_unfinished_writer_left_is_removed_a_day_later(tmp_path: P
     os.utime(left, (0, 0))
     await DiskObjects(tmp_path / "files").open()
     assert not left.exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
+async def test_a_read_that_is_cancelled_leaves_no_descriptor(disk: DiskObjects) -> None:
+    await disk.put("a/b", os.urandom(4 * READ_BYTES))
+
+    async def read() -> None:
+        async for _ in disk.read("a/b", 0, 4 * READ_BYTES):
+            pass
+
+    def is_open() -> bool:
+        found = []
+        for each in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/self/fd/{each}"))
+        return str(disk.root / "a" / "b") in found
+
+    for steps in range(1, 40):
+        reading = asyncio.create_task(read())
+        for _ in range(steps % 8):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait({reading})
+    del reading
+    gc.collect()
+    await until(lambda: not is_open(), 10)
+
+
+async def test_a_directory_that_is_gone_is_said(disk: DiskObjects) -> None:
+    shutil.rmtree(disk.root)
+    with pytest.raises(FilesUnavailable, match="their directory is gone"):
+        await disk.put("a/b", b"data")
 
 
 async def test_a_full_disk_is_said_and_leaves_nothing(

@@ -12,6 +12,7 @@ from parley.files.disk import DiskObjects
 from parley.files.errors import NoSuchFile
 from parley.files.file_store import FileStore
 from parley.files.objects import ObjectStore
+from parley.files.records import CHUNK_BYTES
 from parley.files.sweeper import FileSweeper
 from tests.files.conftest import BOB, Clock, FilesOf, content, keys, uploaded
 
@@ -128,6 +129,25 @@ async def test_a_file_is_kept_until_its_task_can_be_in_the_log(
     assert await sweeper.sweep() == 1  # the reply was direct: there is no task
 
 
+async def test_a_file_that_a_new_task_gets_just_before_the_last_one_goes_is_kept(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks
+) -> None:
+    """The new task is not in the log yet when the sweep asks for it."""
+    record = await uploaded(files, b"hello")
+    tasks.known[TASK] = True
+    await files.attach(record, TASK, WEEK)
+    clock.passes(seconds=WEEK + 3600)
+    del tasks.known[TASK]
+    await files.attach(record, OTHER, WEEK)
+    assert await sweeper.sweep() == 0
+    tasks.known[OTHER] = False
+    clock.passes(hours=1)
+    assert await sweeper.sweep() == 0
+    del tasks.known[OTHER]
+    clock.passes(seconds=WEEK + 3600)
+    assert await sweeper.sweep() == 1
+
+
 async def test_a_file_that_a_task_makes_is_its_own_from_the_beginning(
     files: FileStore, sweeper: FileSweeper, clock: Clock, tasks: Tasks, objects: ObjectStore
 ) -> None:
@@ -226,6 +246,53 @@ async def test_a_file_that_is_being_removed_is_attached_or_gone_never_both(
     assert attached == [[TASK]]
     assert await content(files, await files.find(record.id, BOB)) == b"hello"
     await files.attach(record, OTHER, WEEK)
+
+
+async def test_an_upload_that_goes_on_after_its_removal_leaves_nothing(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
+) -> None:
+    """A request that began before the upload expired must not fill the disk unseen."""
+    record = await files.begin(BOB, size=3 * CHUNK_BYTES)
+    writer = await files.resume(record)
+    await writer.write(b"a" * CHUNK_BYTES)
+    clock.passes(hours=25)
+    assert await sweeper.sweep() == 1
+    with pytest.raises(NoSuchFile):
+        await writer.write(b"b" * CHUNK_BYTES)
+    assert await keys(objects) == []
+
+
+async def test_an_upload_that_ends_after_its_removal_is_gone(
+    files: FileStore, sweeper: FileSweeper, clock: Clock, objects: ObjectStore
+) -> None:
+    record = await files.begin_for_task(BOB, TASK, WEEK)
+    writer = files.writer(record, 0)
+    clock.passes(hours=25 * 7)
+    assert await sweeper.sweep() == 1
+    with pytest.raises(NoSuchFile):
+        await writer.finish()
+    clock.passes(hours=25)
+    await sweeper.sweep()
+    assert await keys(objects) == []
+
+
+async def test_a_file_that_a_task_gets_while_it_is_completed_is_no_upload_any_more(
+    disk: DiskObjects, files_of: FilesOf
+) -> None:
+    """It would count among its owner's uploads as long as the task is kept."""
+
+    class Attaching(DiskObjects):
+        async def create(self, key: str, data: bytes | bytearray) -> bool:
+            if key == layout.complete(record.id):
+                await files.attach(record, TASK, WEEK)
+            return await super().create(key, data)
+
+    files = files_of(Attaching(disk.root))
+    record = await files.begin(BOB)
+    writer = await files.resume(record)
+    await writer.write(b"hello")
+    await writer.finish()
+    assert await disk.list("owners") == []
 
 
 async def test_of_replicas_one_sweeps_in_a_minute(

@@ -177,7 +177,7 @@ async def _sync(*args: Any, **options: Any) -> bool:
 @pytest.mark.parametrize(
     ("given", "kind", "words"),
     [
-        ({"store": "memory:"}, ValueError, "by its own process alone"),
+        ({"store": "memory:"}, ValueError, "only the process of a memory: store"),
         ({"store": "mysql://host/db"}, ValueError, "names no store"),
         ({"agent": ""}, ValueError, "an agent or its key"),
         ({"agent": None}, ValueError, "an agent or its key"),

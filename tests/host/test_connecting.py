@@ -194,7 +194,7 @@ async def test_a_call_can_time_out() -> None:
 async def test_what_cannot_be_connected_to_is_refused() -> None:
     with pytest.raises(ValueError, match="gRPC needs a socket"):
         parley.connect(echo(), binding="GRPC")
-    with pytest.raises(ValueError, match="http is for agents elsewhere"):
+    with pytest.raises(ValueError, match="http= is for agents on the network"):
         parley.connect(echo(), http=HttpTransport())
     with pytest.raises(TypeError, match="connect takes an address, a card, an agent, or an ASGI"):
         parley.connect(3)  # type: ignore[arg-type]

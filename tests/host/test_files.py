@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -294,6 +295,30 @@ async def test_a_turn_stores_a_path_bytes_or_an_iterator(
 
 
 @pytest.mark.anyio
+async def test_a_turn_whose_source_fails_leaves_no_part_of_a_file(
+    hosted: Hosted, turn_files: TurnFiles
+) -> None:
+    async def breaks() -> AsyncIterator[bytes]:
+        yield b"a" * 5_000_000
+        raise RuntimeError("the camera is off")
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"a" * 5_000_000
+        storing.cancel()
+        yield b"b"
+
+    async def store(source: AsyncIterator[bytes]) -> None:
+        await turn_files.store(source, owner="bob", task_id="0" * 32, base_url=URL)
+
+    with pytest.raises(RuntimeError, match="the camera is off"):
+        await store(breaks())
+    storing = asyncio.create_task(store(never()))
+    await asyncio.wait({storing})
+    assert storing.cancelled()
+    assert await hosted.files.objects.list("files") == []
+
+
+@pytest.mark.anyio
 async def test_a_turn_opens_what_is_its_callers_or_signed(
     hosted: Hosted, turn_files: TurnFiles
 ) -> None:
@@ -318,7 +343,7 @@ async def test_a_turn_opens_what_is_its_callers_or_signed(
 async def test_without_an_address_of_the_server_there_is_none_of_a_file(
     hosted: Hosted, turn_files: TurnFiles
 ) -> None:
-    with pytest.raises(ValueError, match="does not show the address"):
+    with pytest.raises(ValueError, match="does not carry the address"):
         await turn_files.store(b"x", owner="bob", task_id="0" * 32, base_url="")
 
 
@@ -339,6 +364,43 @@ async def test_a_tenants_file_is_below_the_tenants_address(
 
 
 # -- sweeps ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_turn_has_its_files_until_its_grace_period_is_over(tmp_path: Path) -> None:
+    agent, begun, stops = Agent("Clerk"), asyncio.Event(), asyncio.Event()
+    happened: list[object] = []
+
+    @agent.skill(replies="task")
+    async def slow(turn: Turn) -> str:
+        begun.set()
+        await stops.wait()
+        happened.append(await turn.files[0].read())
+        return "read"
+
+    class Objects(DiskObjects):
+        async def close(self) -> None:
+            happened.append("closed")
+            await super().close()
+
+    objects = Objects(tmp_path / "files", is_lazy=True, is_temporary=True)
+    host = Host(placed(agent), MemoryTaskStore(), files=objects, drain=30)
+    await host.start()
+    assert host.files is not None
+    await host.files.open()
+    record = await uploaded(host.files, b"hello", SCOPE)
+    part = Part(url=address(host.files, URL, record.id))
+    request = SendMessageRequest(message=Message(message_id="m", role=Role.USER, parts=(part,)))
+    sending = asyncio.create_task(host.services[""].send_message(request, CallContext(caller=BOB)))
+    await begun.wait()
+    stopping = asyncio.create_task(host.stop())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    stops.set()
+    await stopping
+    await sending
+    assert happened == [b"hello", "closed"]
+    assert not objects.root.exists()
 
 
 @pytest.mark.anyio

@@ -63,7 +63,7 @@ async def test_the_longest_address_counts_and_its_path_is_the_mount() -> None:
     async with InProcessTransport(sites) as http:
         assert (await http.get(f"{URL}/agents/ab", {})).body == b" /agents/ab"
         assert (await http.get(f"{URL}/agents/a/x", {})).body == b"/agents/a /agents/a/x"
-        with pytest.raises(Unreachable, match=r"nothing in this process answers at https://else"):
+        with pytest.raises(Unreachable, match=r"no app of this process answers at https://else"):
             await http.get("https://else.test/", {})
         with pytest.raises(ClientError, match="is not an address"):
             await http.get("https://agent.test:port/", {})
@@ -86,6 +86,29 @@ async def test_a_body_can_be_sent_in_pieces() -> None:
 
     async with transport(app) as http, http.open("POST", URL, {}, body()) as answer:
         assert await answer.read() == b"one|two|"
+
+
+async def test_a_body_that_fails_disconnects_and_is_no_error_of_the_app(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    noticed: list[str] = []
+
+    async def app(scope, receive, send) -> None:
+        while (message := await receive())["type"] == "http.request":
+            noticed.append(message["body"])
+        noticed.append(message["type"])
+
+    async def body():
+        yield b"one"
+        raise LookupError("no more bytes")
+
+    async with transport(app) as http:
+        with pytest.raises(Disconnected, match="the body of the request") as error:
+            async with http.open("POST", URL, {}, body()):
+                pass
+        assert isinstance(error.value.__cause__, LookupError)
+    assert noticed == [b"one", "http.disconnect"]
+    assert not caplog.records
 
 
 async def test_an_app_waits_for_a_reader_that_is_slow() -> None:

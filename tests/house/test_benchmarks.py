@@ -29,6 +29,18 @@ def report() -> ModuleType:
     return loaded("report")
 
 
+def test_a_quick_run_measures_what_credentials_cost() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "credentials.py"), "--quick"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "API key of the store" in done.stdout
+
+
 def test_a_quick_run_measures_requests_and_streams() -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "run.py"), "--quick", "--without-official"],
@@ -41,6 +53,15 @@ def test_a_quick_run_measures_requests_and_streams() -> None:
     assert "not measured" not in done.stdout
     for case in ("direct replies", "tasks in SQLite", "one stream in memory", "idle", "import"):
         assert case in done.stdout
+
+
+def test_tokens_are_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = loaded("tokens")
+    monkeypatch.setattr(tokens, "ROUNDS", 1)
+    assert tokens.main() == 0
+    assert "ES256: the cache saves" in capsys.readouterr().out
 
 
 def figure(per_second: float, cpu_us: float) -> dict[str, float]:

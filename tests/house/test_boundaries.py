@@ -16,16 +16,21 @@ ANY = {"Exception", "BaseException"}
 BINDING = "a binding: a request ends with an answer, whatever happened"
 SERVER = "the server under ASGI's lifespan, or in a thread of its own: who runs it is told"
 AUTHOR = "code of an agent's or an extension's author"
+CALLER = "the body of a call in process: its error reaches the caller as a cause, and not the app"
 PUSH = "push delivery: a webhook's trouble is no other's"
+STORE = "the store that a server lends: its trouble is an overload to who asks"
 STORE_THREAD = "a thread of a store: who waits for a job is told, and the next job is done"
 COMMITTED = "telling of a commit: it stands, whatever those who hear of it do"
 LOOP = "a task that has to go on looking after others until the server ends"
 COMMAND = "the command: what was raised becomes a report and an exit status"
 
 BOUNDARIES = {
+    ("security/schemes/api_key.py", "_look_up"): STORE,
     ("extensions/profile.py", "receive"): AUTHOR,
     ("extensions/profile.py", "_apply"): AUTHOR,
     ("engine/extended_card.py", "of"): AUTHOR,
+    ("security/authorization.py", "decision"): AUTHOR,
+    ("security/owner.py", "_group"): AUTHOR,
     ("engine/turn/task_runner.py", "_call_function"): AUTHOR,
     ("engine/turn/task_runner.py", "_run"): AUTHOR,
     ("engine/turn/outcome.py", "outcome_of"): AUTHOR,
@@ -41,12 +46,15 @@ BOUNDARIES = {
     ("server/http/exchange.py", "run"): BINDING,
     ("server/http/callbacks.py", "__call__"): BINDING,
     ("server/http/files.py", "run"): BINDING,
+    ("server/http/restricted.py", "__call__"): BINDING,
+    ("server/grpc/restricted.py", "admit"): BINDING,
     ("server/grpc/call.py", "answer"): BINDING,
     ("server/grpc/call.py", "stream"): BINDING,
     ("server/http/streams.py", "pump"): BINDING,
     ("server/app.py", "_follow_lifespan"): SERVER,
     ("server/lifecycle.py", "drain"): SERVER,
     ("host/in_process.py", "_serve"): SERVER,
+    ("host/in_process.py", "receive"): CALLER,
     ("host/lifespan.py", "_live"): SERVER,
     ("push/delivery.py", "deliver"): PUSH,
     ("push/dispatcher.py", "_run_reply"): PUSH,

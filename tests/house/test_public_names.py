@@ -7,10 +7,10 @@ import parley
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
 AgentSkill Answer Artifact ArtifactVersion ArtifactVersions BlockingFile BlockingTurn CallContext
-Caller ClientError EventCompleted FileStream Message Part RemoteAgent RemoteTaskFailed Role
-RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskPushNotificationConfig TaskState
-TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile asgi complete complete_sync connect
-connect_sync serve
+Caller ClientError EventCompleted FileStream Message NotAuthorized Part RemoteAgent RemoteTaskFailed
+Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskPushNotificationConfig
+TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile asgi complete complete_sync
+connect connect_sync serve
 """
 
 

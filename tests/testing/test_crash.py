@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from parley.testing import (
     client,
     completed,
     containing,
+    failed,
     input_required,
     submitted,
     working,
@@ -101,6 +103,26 @@ async def test_nothing_of_the_dead_process_runs(store: str, caplog) -> None:
     assert not caplog.records
 
 
+async def test_no_thread_of_the_dead_process_watches_the_loop(store: str) -> None:
+    """The loop goes on in the next process: the dead one's watchdog would find it blocked."""
+    agent = Agent("Watched")
+
+    @agent.skill
+    async def wait(turn: Turn) -> str:
+        return await turn.ask("?")
+
+    def watchdogs() -> int:
+        return sum(thread.name == "parley-watchdog" for thread in threading.enumerate())
+
+    before = watchdogs()
+    async with client(agent, store=store) as remote:
+        await remote.send("?")
+        for _ in range(3):
+            await remote.crash()
+        assert watchdogs() == before + 1
+    assert watchdogs() == before
+
+
 async def test_a_send_that_waits_gets_its_answer_from_the_next_process(store: str) -> None:
     agent = Agent("Slow")
 
@@ -175,7 +197,7 @@ async def test_each_crash_is_an_attempt_until_there_have_been_too_many(store: st
             await remote.settle()
             await remote.crash()
         await remote.settle()
-        assert (await remote.get(task.id)).state.is_terminal
+        assert await remote.get(task.id) == failed(containing("did not survive 3 attempts"))
 
 
 async def test_time_can_pass_while_nothing_runs(store: str) -> None:

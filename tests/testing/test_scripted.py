@@ -152,8 +152,8 @@ async def test_an_address_without_a_stand_in_is_refused_with_what_to_do() -> Non
     async with client(agent, remotes=remotes) as remote:
         told = (await remote.send("?")).text
     assert 'add remotes={"https://other.example' in told
-    assert "there is something at https://agent.test, https://rates.example" in told
-    with pytest.raises(ValueError, match="'rates' is no address of a remote agent"):
+    assert "there are agents at https://agent.test, https://rates.example" in told
+    with pytest.raises(ValueError, match="'rates' is not an address of a remote agent"):
         client(agent, remotes={"rates": ScriptedAgent()})
 
 

@@ -40,8 +40,10 @@ from parley.model.cards import (
     AgentProvider,
 )
 from parley.model.extensions import FILE_TRANSFER, Extension, collect_extensions
+from parley.model.operations import OPERATIONS
 from parley.model.parts import Part
-from parley.security.authorization import Authorization, Policy
+from parley.security.authorization import FILE_OPERATIONS, Authorization, Policy, checked_policy
+from parley.security.owner import Owner, owner_policy
 from parley.security.schemes.scheme import Scheme, Security, card_schemes
 from parley.wire.versions import LATEST
 
@@ -61,8 +63,8 @@ class Agent:
     except for files without a type; without them every part is accepted. A caller who accepts none
     of the output modes is refused.
     ``extensions`` change messages and events, or are only declared on the card.
-    ``default_extensions`` are those that every agent has: all of them, none (``False``), or a list
-    of their URIs. What is left out is neither on the card nor offered.
+    ``default_extensions`` chooses among the extensions that every agent has: all of them, none
+    (``False``), or a list of their URIs. The others are neither on the card nor offered.
     ``extended_card`` is a card, a mapping of its differences from the public card, or a function of
     the caller that returns one of them (see ``extended_card``).
     The agent's tasks are stored under ``key``, by default the slug of its name: give a key before
@@ -77,8 +79,14 @@ class Agent:
     ``streaming`` lets callers stream events, ``push_notifications`` lets them name webhooks.
     ``security`` is what callers must prove: a scheme of ``parley.security``, or several, combined
     with ``&`` and ``|``. The server verifies it, and the card says so. ``operation_security``
-    replaces it for some operations, by their names (``"CancelTask"``). ``policy`` is a function of
-    an ``Access`` that returns whether it is allowed.
+    replaces it for some operations, by their names (``"CancelTask"``); that of ``"SendMessage"``
+    holds for ``"SendStreamingMessage"`` too, unless that has its own. ``"UploadFile"`` and
+    ``"DownloadFile"`` are requests for files, and methods of extensions have their own names.
+    ``policy`` is a function of an ``Access`` that returns whether it is allowed; a plain ``def``
+    runs in a thread.
+    ``owner`` says to whom tasks, contexts, webhooks, lists and files belong: to each ``"caller"``,
+    to the ``"tenant"``, to callers with the same value of a claim (``claim("org")``), or to whom a
+    function of the caller names. Tasks of before a change of it stay with their old owners.
     ``Options`` documents the other options.
 
     Raises ``ValueError`` for an invalid option.
@@ -122,6 +130,7 @@ class Agent:
         security: Scheme | Security | None = None,
         operation_security: Mapping[str, Scheme | Security] | None = None,
         policy: Policy | None = None,
+        owner: Owner = "caller",
     ) -> None:
         if not name.strip():
             raise ValueError("an agent has a name")
@@ -148,10 +157,9 @@ class Agent:
         self.push_notifications = push_notifications
         self.lifespan = None if lifespan is None else checked_lifespan(lifespan)
         self.security = None if security is None else security.security
-        self.operation_security = {
-            name: each.security for name, each in (operation_security or {}).items()
-        }
-        self.policy = policy
+        self.operation_security = self._operations(operation_security or {})
+        self.policy = None if policy is None else checked_policy(policy)
+        self.owner = owner_policy(owner)
         self.options = Options(
             direct_reply_timeout=direct_reply_timeout,
             blocking_timeout=blocking_timeout,
@@ -222,10 +230,10 @@ class Agent:
         The id defaults to the function's name, the description to its docstring. ``replies`` fixes
         the kind of reply: ``"message"`` is always direct, ``"task"`` is always a task, durable
         before the function runs. Without it, the behaviour of the function decides.
-        ``invalid_input`` says what becomes of a message that does not fit typed parameters:
-        ``"refuse"`` makes it an error without a task, ``"ask"`` a task that asks for what is
-        missing. ``default`` makes it the skill of messages that name none. ``security`` is what a
-        caller must prove for this skill, beside what the agent requires.
+        ``invalid_input`` decides about a message that does not fit typed parameters: ``"refuse"``
+        returns an error and creates no task, ``"ask"`` creates a task that asks for what is
+        missing or wrong. ``default`` makes it the skill of messages that name none. ``security``
+        is what a caller must prove for this skill, beside what the agent requires.
 
         Raises ``ValueError`` and ``TypeError`` for an invalid skill, and ``RuntimeError`` when the
         agent is served already.
@@ -280,7 +288,7 @@ class Agent:
         if invalid_input == "ask" and schema is None:
             raise ValueError(
                 f"the skill {skill_id!r} has no typed parameters, so no input is invalid; leave "
-                "invalid_input out, or write the types of its parameters"
+                "invalid_input out, or give its parameters types"
             )
         if invalid_input == "ask" and replies == "message":
             raise ValueError(
@@ -422,15 +430,34 @@ class Agent:
             threads=self.threads,
             transfers_files=FILE_TRANSFER in self.default_extensions,
             authorization=self._authorization,
+            owner=self.owner,
         )
         self._is_served = True
         return description
+
+    def _operations(self, given: Mapping[str, Scheme | Security]) -> dict[str, Security]:
+        """Return the requirements of operations. Raises ``ValueError`` for an unknown name."""
+        known = [each.name for each in OPERATIONS]
+        known += [each.operation.name for e in self.extensions for each in e.methods]
+        if FILE_TRANSFER in self.default_extensions:
+            known += FILE_OPERATIONS
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise ValueError(
+                f"operation_security names {', '.join(map(repr, unknown))}, which this agent does "
+                f"not have; its operations are {', '.join(known)}"
+            )
+        found = {name: each.security for name, each in given.items()}
+        if "SendMessage" in found:
+            found.setdefault("SendStreamingMessage", found["SendMessage"])
+        return found
 
     @property
     def _authorization(self) -> Authorization | None:
         """The rules of what callers may do, ``None`` without any."""
         skills = {s.id: s.security for s in self.skills.values() if s.security is not None}
-        if self.security is None and not (skills or self.operation_security or self.policy):
+        is_open = self.security is None and self.policy is None
+        if is_open and not (skills or self.operation_security):
             return None
         return Authorization(
             self.security, skills=skills, operations=self.operation_security, policy=self.policy
@@ -465,7 +492,7 @@ class Agent:
 
 
 def _check_takes_data(skill: Skill) -> None:
-    """Refuse modes by which a typed skill takes no message that has its data."""
+    """Refuse input modes that take neither data nor text, where the inputs of a typed skill are."""
     kinds = (Part(data={}), Part(text=""))
     if skill.input_modes and not any(takes_part(skill.input_modes, part) for part in kinds):
         raise ValueError(

@@ -182,6 +182,10 @@ class BlockingTurn(TurnFacts):
         answer: Answer = self._wait(self._turn.require_auth(content, key=key))
         return answer
 
+    def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
+        """Ask the agent's policy whether this turn's caller may do something."""
+        self._wait(self._turn.authorize(action, resource, key=key))
+
     def sleep(
         self, duration: float | timedelta, *, key: str | None = None, message: object = None
     ) -> None:
@@ -207,7 +211,7 @@ class BlockingTurn(TurnFacts):
         return self._wait(self._turn.step(key, function, *args, **kwargs))
 
     def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return an address at which anybody who has it completes the event ``key``, once."""
+        """Return a signed address: a POST to it completes the event ``key``, once."""
         return self._wait(self._turn.callback(key, expires=expires))
 
     def connect(self, agent: Reference, **options: Any) -> BlockingAgent:
@@ -231,7 +235,7 @@ class BlockingTurn(TurnFacts):
         timeout: float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Task | Message:
-        """Have another agent do something, and return its answer: a task, or a direct message."""
+        """Delegate to another agent, and return its answer: a task, or a direct message."""
         return self._wait(
             self._turn.delegate(
                 agent.bound if isinstance(agent, BlockingAgent) else agent,

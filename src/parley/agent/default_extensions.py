@@ -20,13 +20,13 @@ BUILT_IN: tuple[Extension, ...] = (
 """The extensions of every agent that leaves none out."""
 
 OF_SOME = (SKILL_SCHEMAS, FILE_TRANSFER)
-"""The URIs of those that an agent has where it has typed skills, or its server keeps files."""
+"""The URIs of those of agents with typed skills, and of agents on a server that keeps files."""
 
 
 def default_uris(chosen: bool | Iterable[str]) -> frozenset[str]:
     """Return the URIs of the default extensions that an agent has: all, none, or those ``chosen``.
 
-    Raises ``TypeError`` and ``ValueError`` for what is no default extension.
+    Raises ``TypeError`` and ``ValueError`` for anything else.
     """
     known = [*(extension.uri for extension in BUILT_IN), *OF_SOME]
     if isinstance(chosen, bool):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from parley.agent.remote.blocking import TurnThread, Wait
 from parley.agent.services import TurnServices
-from parley.client.errors import FileLimitExceeded
+from parley.client.errors import ClientError, FileLimitExceeded
 from parley.client.files.stream import MAX_READ, Chunks, FileFacts, FileStream, open_part
+from parley.client.sync import SyncFileStream
+from parley.files.errors import FileError
+from parley.files.turn_files import StoredFile
 from parley.model.parts import Part
 from parley.store.protocols.scope import Scope
 
@@ -20,8 +24,8 @@ Open = Callable[[Part, int | None], FileStream]
 class FileAccess:
     """Opens the files that parts name, for the turns of one caller.
 
-    Bytes in a message are there already. A file that this server keeps is read from there, if it is
-    the caller's or its address is signed. Any other address goes through the egress guard.
+    Bytes in a message need no request. A file of this server is read from its store, if the caller
+    owns it or its address is signed. Any other address is fetched through the egress guard.
     """
 
     def __init__(self, services: TurnServices, scope: Scope) -> None:
@@ -33,24 +37,34 @@ class FileAccess:
         return open_part(part, lambda url, facts: self._chunks(part, url, facts, limit))
 
     async def _chunks(self, part: Part, url: str, facts: FileFacts, limit: int | None) -> Chunks:
-        services, scope = self._services, self._scope
+        services = self._services
         limit = services.remote_files.max_bytes if limit is None else limit
-        stored = None
-        if services.files is not None and services.files.is_own(part):
-            stored = await services.files.open(part, tenant=scope.tenant, owner=scope.owner)
-        if stored is None:
-            remote = services.remote_files.fetch(url, facts, limit=limit, caller=scope.owner)
-            async with aclosing(remote):
-                async for chunk in remote:
+        try:
+            stored = await self._stored(part)
+            if stored is not None:
+                facts.size = stored.size
+                facts.filename = facts.filename or stored.filename
+                facts.media_type = facts.media_type or stored.media_type
+                if stored.size > limit:
+                    raise FileLimitExceeded(
+                        f"the file has {stored.size:,} bytes, the limit is {limit:,}"
+                    )
+                async for chunk in stored.read():
                     yield chunk
-            return
-        facts.size = stored.size
-        facts.filename = facts.filename or stored.filename
-        facts.media_type = facts.media_type or stored.media_type
-        if stored.size > limit:
-            raise FileLimitExceeded(f"the file has {stored.size:,} bytes, the limit is {limit:,}")
-        async for chunk in stored.read():
-            yield chunk
+                return
+        except FileError as error:
+            raise ClientError(str(error)) from error
+        remote = services.remote_files.fetch(url, facts, limit=limit, caller=self._scope.owner)
+        async with aclosing(remote):
+            async for chunk in remote:
+                yield chunk
+
+    async def _stored(self, part: Part) -> StoredFile | None:
+        """Return the file of this server that a part names, ``None`` if it names none."""
+        files, scope = self._services.files, self._scope
+        if files is None or not files.is_own(part):
+            return None
+        return await files.open(part, tenant=scope.tenant, owner=scope.owner)
 
 
 class _AccessedPart(Part, frozen=True, kw_only=True, dict=True):
@@ -94,9 +108,8 @@ def _part_of(fields: dict[str, Any]) -> Part:
 class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     """A file part of a message, with methods to read it. It compares and serializes like the part.
 
-    Errors of reading are those of ``parley.client.errors``: ``AddressNotAllowed`` for an address
-    where this server must not go, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and
-    others.
+    Reading raises subclasses of ``ClientError``: ``AddressNotAllowed`` for an address that is not
+    public and not allowed, ``FileLimitExceeded``, ``FileMismatch``, ``Unreachable`` and others.
     """
 
     def open(self, *, limit: int | None = None) -> FileStream:
@@ -114,55 +127,16 @@ class TurnFile(_AccessedPart, frozen=True, kw_only=True, dict=True):
     async def save(self, path: str | Path, *, limit: int | None = None) -> Path:
         """Write the bytes to a file, and return its path.
 
-        It appears when it is whole. In a folder it gets the name of the part, made safe.
+        The file appears when it is complete. In a folder it gets the name of the part, made safe.
         """
         return await self._stream(limit).save(path)
 
 
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Runs a coroutine on the event loop, and waits for its result in the author's thread."""
-
-
-class BlockingFileStream:
+class BlockingFileStream(SyncFileStream):
     """The bytes of a file, for a thread: an iterator of chunks, and a context manager."""
 
     def __init__(self, stream: FileStream, wait: Wait) -> None:
-        self._stream = stream
-        self._wait = wait
-
-    @property
-    def filename(self) -> str:
-        """The name of the file, as its sender wrote it: not safe to use as a path."""
-        return self._stream.filename
-
-    @property
-    def media_type(self) -> str:
-        """The media type of the file."""
-        return self._stream.media_type
-
-    @property
-    def size(self) -> int | None:
-        """The number of bytes, if it is known; inside ``with`` the server has been asked."""
-        return self._stream.size
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        async def following() -> bytes | None:
-            return await anext(self._stream, None)
-
-        chunk: bytes | None = self._wait(following())
-        if chunk is None:
-            raise StopIteration
-        return chunk
-
-    def __enter__(self) -> Self:
-        self._wait(self._stream.__aenter__())
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._wait(self._stream.aclose())
+        super().__init__(cast("Any", TurnThread(wait)), stream)
 
 
 class BlockingFile(_AccessedPart, frozen=True, kw_only=True, dict=True):

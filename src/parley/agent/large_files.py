@@ -1,4 +1,4 @@
-"""Files that are too large for a message become references by themselves."""
+"""Turns files that are too large for a message into references."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ async def referred(
 ) -> object:
     """Return content as it is, or the part of a file: by reference if it is large.
 
-    Only bytes and paths are files; a ready part is left as it is. A path is read off the event
+    Only bytes and paths are files; a ready part is returned as it is. A path is read off the event
     loop. The file is kept as long as its task.
 
-    Raises ``ValueError`` for a file that is too large for an answer and cannot be kept here,
+    Raises ``ValueError`` for a file that is too large for an answer and cannot be stored,
     ``OSError`` for a path that cannot be read, and ``FileError``.
     """
     if isinstance(content, Path):
         size = (await asyncio.to_thread(content.stat)).st_size
     elif isinstance(content, bytes | bytearray | memoryview):
-        size = len(content)
+        size = memoryview(content).nbytes
     else:
         return content
     url = base_url(services, attempt)
-    if services.files is not None and url and size > services.inline_bytes:
+    largest = min(services.inline_bytes, MAX_INLINE)
+    if services.files is not None and url and size > largest:
         scope = attempt.runner.scope
         return await services.files.store(
             content,
@@ -58,8 +59,8 @@ async def referred(
         remedy = (
             "give the server a place for files (parley.asgi(..., files=...))"
             if services.files is None
-            else "tell the server its own public address (parley.asgi(..., url=...)), which this "
-            "request did not show"
+            else "give the server its public address (parley.asgi(..., url=...)), which this "
+            "request did not carry"
         )
         raise ValueError(
             f"{name[:100]} has {size:,} bytes, and an answer carries at most {MAX_INLINE:,}: "

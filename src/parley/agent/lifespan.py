@@ -1,4 +1,4 @@
-"""What an agent opens before its turns run, and closes after them: ``Agent(lifespan=...)``."""
+"""An agent's lifespan, entered before turns run and left after them: ``Agent(lifespan=...)``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class LifespanFailed(RuntimeError):
 class Lifespan:
     """One agent's lifespan, entered and left in a task of its own.
 
-    A task of its own, because what an author opens there may have to be closed by the task that
-    opened it: a task group, a cancel scope of anyio.
+    Some resources have to be closed by the task that opened them: a task group, a cancel scope.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from msgspec.structs import replace
+
 from parley.client.bindings.http import HttpTransport
 from parley.client.files.download import Download, FetchRoute, Limits
 from parley.client.files.stream import FileFacts
@@ -13,16 +15,15 @@ from parley.security.egress import Egress, lookup_caller
 MAX_BYTES = 5 * 1024 * 1024 * 1024
 """The size of a file, unless the server has another limit or the author gives one."""
 
-MIN_RATE = 1024
-"""The bytes a second below which a server is left, after a minute of waiting for it."""
-
 _RETRY = Retry(calls=2, streams=8)
 
 
 class RemoteFiles:
     """Fetches files from addresses that ``egress`` allows: without credentials and proxies.
 
-    Redirects are checked like the first address. One for all turns of a host; close it at the end.
+    Redirects are checked like the first address. A download fails when its server sends nothing for
+    ``idle`` seconds, or, after ``grace`` seconds of waiting, less than ``min_rate`` bytes a second.
+    One for all turns of a host; close it at the end.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class RemoteFiles:
         max_bytes: int = MAX_BYTES,
         retry: Retry = _RETRY,
         idle: float = 30.0,
+        min_rate: int = 1024,
+        grace: float = 60.0,
     ) -> None:
         self.max_bytes = max_bytes
         self._egress = egress or Egress()
         self._retry = retry
-        self._idle = idle
+        self._limits = Limits(idle=idle, min_rate=min_rate, grace=grace)
         self._http: HttpTransport | None = None
 
     async def close(self) -> None:
@@ -50,7 +53,7 @@ class RemoteFiles:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes at an address, on behalf of a caller. Raises ``ClientError``."""
         lookup_caller.set(caller)
-        limits = Limits(max_bytes=limit, idle=self._idle, min_rate=MIN_RATE)
+        limits = replace(self._limits, max_bytes=limit)
         download = Download(url, facts, route=self._route, retry=self._retry, limits=limits)
         chunks = download.chunks()
         try:

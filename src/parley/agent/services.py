@@ -1,4 +1,7 @@
-"""What every turn of an agent shares. The host makes it; ``agent/invoke.py`` gives it to turns."""
+"""The services that the turns of an agent share. The host makes them.
+
+``agent/invoke.py`` gives them to turns.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.callbacks import Callbacks
 from parley.files.turn_files import TurnFiles
+from parley.security.authorization import Authorization
 
 INLINE_BYTES = 1024 * 1024
 """The size up to which a file is part of a message, unless the server says otherwise."""
@@ -27,8 +31,8 @@ class TurnServices:
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
-    of more than ``inline_bytes`` becomes a reference by itself. ``remote_files`` fetches files from
-    elsewhere.
+    of more than ``inline_bytes`` becomes a reference. ``remote_files`` fetches files from other
+    addresses. ``authorization`` has the policy that ``turn.authorize`` asks.
     """
 
     contexts: AgentContexts
@@ -38,6 +42,7 @@ class TurnServices:
     files: TurnFiles | None = None
     inline_bytes: int = INLINE_BYTES
     remote_files: RemoteFiles = field(default_factory=RemoteFiles)
+    authorization: Authorization | None = None
     connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
 

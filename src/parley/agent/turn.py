@@ -13,6 +13,7 @@ import msgspec
 
 from parley.agent import references
 from parley.agent.artifact_stream import ArtifactStream
+from parley.agent.authorize import authorize
 from parley.agent.context import AgentContext
 from parley.agent.files import FileAccess, TurnFile
 from parley.agent.large_files import base_url, referred
@@ -269,6 +270,23 @@ class Turn(TurnFacts):
         self._attempt.writer().status(TaskState.WORKING)
         return result
 
+    # -- rights --------------------------------------------------------------------------------
+
+    async def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
+        """Ask the agent's policy whether this turn's caller may do ``action`` with ``resource``.
+
+        The policy gets an ``Access`` with both, the caller and its scopes, the skill and the task.
+        Its decision is logged, durable before this returns, and holds for the turn: a further
+        attempt, after a sleep or a crash, does not ask again. The next turn does, because another
+        member of a group may have sent its message. ``key`` names a decision of its own, to ask
+        again after a long wait. A turn logs up to 1,000 decisions. The log is that of the task, so
+        there is one from then on; only a skill with ``replies="message"`` goes without.
+
+        Raises ``NotAuthorized`` if it is not allowed, which ends the task as REJECTED unless it is
+        caught, and ``RuntimeError`` for an agent without a policy.
+        """
+        await authorize(self._services, self._attempt, action, resource, key)
+
     # -- time ----------------------------------------------------------------------------------
 
     async def sleep(
@@ -276,14 +294,14 @@ class Turn(TurnFacts):
     ) -> None:
         """Sleep for a duration: a ``timedelta``, or a number of seconds.
 
-        The task stays WORKING, with ``message`` as its status, and costs a row: the function ends
-        here, and runs again from the top when the time has come, on any replica. The end of the
-        sleep is logged when it begins, so a further attempt, for an answer or after a crash, sleeps
-        no longer and not again. ``key`` identifies a sleep, else its order does.
+        The task stays WORKING, with ``message`` as its status, and is only a row in the store: the
+        function ends here, and runs again from the top when the time has come, on any replica. The
+        end of the sleep is logged when it begins, so a further attempt, for an answer or after a
+        crash, does not sleep again. ``key`` identifies a sleep, else its order does.
 
         Branches that wait at the same time (``asyncio.gather``) sleep together; what other branches
-        do without a ``step`` is cancelled and begins again. A sleep of a second or less keeps the
-        function waiting. Time asleep counts for ``turn_timeout`` and ``task_timeout``.
+        do without a ``step`` is cancelled and begins again. A sleep of a second or less does not
+        end the function. Sleeping counts for ``turn_timeout`` and ``task_timeout``.
 
         Raises ``ValueError`` for a key that this turn has used, and for a negative duration.
         """
@@ -325,7 +343,8 @@ class Turn(TurnFacts):
         ``function`` declares: ``-> datetime``, ``-> tuple[int, str]``, ``-> Booking`` for a
         dataclass. An exception is not logged. A plain function runs in a thread. A crash between
         the end of the function and the write to the log runs it again: make it idempotent if that
-        matters, for instance by ``turn.task_id`` and ``key``.
+        matters, for instance by ``turn.task_id`` and ``key``. A step that sleeps or waits for an
+        event raises ``RuntimeError``.
 
         Raises ``ValueError`` for a key that this turn has used, and ``TypeError`` that says where a
         result would not read back as it is; nothing is logged then.
@@ -334,7 +353,7 @@ class Turn(TurnFacts):
         recalled = self._attempt.step_result(key)
         if recalled is None:
             result: Any
-            with self._attempt.waits.busy():
+            with self._attempt.waits.step(key):
                 if inspect.iscoroutinefunction(function):
                     result = await function(*args, **kwargs)
                 else:
@@ -348,18 +367,18 @@ class Turn(TurnFacts):
         return read(recalled, kind)
 
     async def callback(self, key: str, *, expires: timedelta = timedelta(days=30)) -> str:
-        """Return an address at which anybody who has it completes the event ``key``, once.
+        """Return a signed address: a POST to it completes the event ``key``, once.
 
-        Give it to who calls back: a payment provider, a build server, a person. A POST with a JSON
-        body completes the event with that value, without one with ``None``; ``wait_event`` returns
-        it. The address is signed, and needs no other authentication; whoever has it can complete
-        this event, and nothing else, until it ``expires``. It can be read, so a key is no secret.
+        Give it to the service that calls back, such as a payment provider or a build server. The
+        JSON body of the POST becomes the value of the event, without one ``None``; ``wait_event``
+        returns it. The address is the only credential: it completes this event and nothing else,
+        until it ``expires`` (within 366 days). It contains the key, so put no secret into that.
 
         It begins with ``base_url``. Where callers are not trusted, give the server its ``url``: a
-        caller could name another host, to which the address would then lead.
+        caller could name another host, which the address would then have.
 
-        Raises ``ValueError`` when the server's address is not known, and for a key or a time that
-        cannot be one.
+        Raises ``ValueError`` when the server's address is not known, and for an invalid key or
+        ``expires``.
         """
         return await self._services.callbacks.address(
             self.base_url, key, tenant=self.tenant, expires=expires
@@ -386,13 +405,13 @@ class Turn(TurnFacts):
         """Connect to another agent: ``async with turn.connect(url) as remote``.
 
         ``remote`` is the client that ``parley.connect`` returns, with the same options, bound to
-        this turn: each message is sent once in the life of the task, as far as the agent can tell
-        repeats; a further attempt gets the answer that the log has, or asks for it. The deadline of
-        the turn, the number of agents that called each other, and the trace travel with it; the
-        caller does not. See ``BoundAgent``.
+        this turn. An agent with idempotent sends runs each message once in the life of the task,
+        others at least once; a further attempt takes the answer from the log, or asks for it. The
+        deadline of the turn, the number of agents that called each other, and the trace travel
+        with a message; the caller does not. See ``BoundAgent``.
 
-        It can be awaited too. Turns share connections; this one is given back when the block, or
-        the turn, ends. Raises as ``parley.connect`` does when it is opened.
+        It can be awaited too. Turns share connections; this one is released when the block, or the
+        turn, ends. Opening it raises what ``parley.connect`` raises.
         """
         return TurnConnection(self._remote_calls, agent, options)
 
@@ -409,13 +428,13 @@ class Turn(TurnFacts):
         timeout: float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Task | Message:
-        """Have another agent do something, and return its answer: a task, or a direct message.
+        """Delegate to another agent, and return its answer: a task, or a direct message.
 
-        ``agent`` is its address, or what ``turn.connect`` returned. The caller is asked what the
-        agent asks, unless ``pass_questions`` is false; ``progress`` and ``artifacts`` pass those of
+        ``agent`` is its address, or what ``turn.connect`` returned. Its questions are passed on to
+        the caller, unless ``pass_questions`` is false; ``progress`` and ``artifacts`` pass those of
         the agent on to this task. ``key`` identifies the call, else its order among those to the
-        agent. ``cancel_remote=False`` lets the agent go on when this task is canceled or fails.
-        The other options are those of ``RemoteAgent.send``.
+        agent does. With ``cancel_remote=False`` the remote task is not canceled when this task is
+        canceled or fails. The other options are those of ``RemoteAgent.send``.
 
         Raises ``RemoteTaskFailed`` if the task ends without success, ``A2AError`` and
         ``ClientError`` as ``RemoteAgent.send`` does.

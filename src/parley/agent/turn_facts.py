@@ -93,8 +93,8 @@ class TurnFacts:
     def trace(self) -> TraceContext:
         """The trace that this turn's message belongs to, the same in every attempt.
 
-        It is false where the request had none. ``headers`` are what a request to another service
-        sends, to belong to the trace.
+        It is false if the request had none. Send its ``headers`` with requests to other services
+        that belong to the trace.
         """
         return self._attempt.request.trace
 

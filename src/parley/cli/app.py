@@ -10,7 +10,7 @@ import typer
 
 from parley import __version__
 from parley.cli.boundary import exit_status_of
-from parley.cli.commands import auth, card, complete, config, demo, send, serve, store, task
+from parley.cli.commands import auth, card, complete, config, demo, keys, send, serve, store, task
 from parley.cli.output.failures import INTERRUPTED, UsageFailure
 from parley.cli.output.streams import Output, prepare_streams, print_line
 from parley.cli.program import NAME
@@ -58,7 +58,7 @@ def build() -> typer.Typer:
         if context.invoked_subcommand is None:
             print_line(context.get_help())
 
-    for command_module in (serve, demo, card, send, task, auth, complete, store, config):
+    for command_module in (serve, demo, card, send, task, auth, complete, keys, store, config):
         command_module.register(app)
 
     @app.command("help", help="Show how to use parley, or one of its commands.")
@@ -123,7 +123,7 @@ def _globals_last(arguments: Sequence[str]) -> list[str]:
         alone = equals or setting.kind == "flag" or name not in spellings
         index += 1 if alone else 2
     rest = list(arguments[index:])
-    words = 2 if rest[:1] in (["auth"], ["card"], ["task"], ["store"], ["config"]) else 1
+    words = 2 if rest[:1] in (["auth"], ["card"], ["task"], ["keys"], ["store"], ["config"]) else 1
     words += rest[:2] == ["task", "push-config"]
     return [*rest[:words], *arguments[:index], *rest[words:]]
 

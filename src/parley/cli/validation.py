@@ -1,4 +1,4 @@
-"""Validation of an agent card against the protocol's schema (``card get --validate``)."""
+"""Validation of an agent card (``card validate``, ``card get --validate``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ from urllib.parse import urlsplit
 
 from parley.model.cards import AgentCard
 from parley.model.errors import A2AError
+from parley.security.exposed_secrets import exposed, plain_urls
 from parley.wire import versions
 from parley.wire.json import protojson
 from parley.wire.json.tolerance import collecting_problems
+
+
+def exposures(raw: bytes) -> list[str]:
+    """Return what a card should not tell everyone, and addresses that are not encrypted."""
+    members = json.loads(raw)
+    found = [
+        f"{path}: this looks like {kind}, and everyone may read a card: take it out, and revoke it "
+        "where it is valid"
+        for path, kind in exposed(members)
+    ]
+    return found + [
+        f"{path}: http://{urlsplit(url).hostname} is not encrypted, so others read the credentials "
+        "that are sent there: use https://"
+        for path, url in plain_urls(members)
+    ]
 
 
 def problems(raw: bytes) -> list[str]:

@@ -27,15 +27,15 @@ _UNUSABLE = (
     *(TaskState.UNSPECIFIED, TaskState.SUBMITTED, TaskState.WORKING),
     *(TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED),
 )
-"""The states of a task whose artifacts are not finished, or not good."""
+"""The states of a task whose artifacts are not usable: it has not finished, or not succeeded."""
 
 
 class ArtifactVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """One version of an artifact: what one task made of it.
+    """One version of an artifact, made by one task.
 
     ``number`` counts the versions of the ``name``, from 1. ``predecessor`` is the version that the
-    task's message referred to, if any. ``is_usable`` is false for what a task has not finished, and
-    for that of a task that failed. ``verdict`` is what ``accept`` and ``reject`` said of it.
+    task's message referred to, if any. ``is_usable`` is false if the task has not finished, or has
+    failed. ``verdict`` is set by ``accept`` and ``reject``.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ArtifactVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """The ids of the task and the artifact, which name the version among all others."""
+        """The ids of the task and the artifact, which identify the version."""
         return self.task_id, self.artifact.artifact_id
 
 
@@ -66,9 +66,9 @@ class _Accepted(NamedTuple):
 class ArtifactVersions:
     """The versions of the artifacts of one context, by name.
 
-    Give every task and event of the context to ``add``, or begin with those that there are already
-    (``of``). An artifact without a name has its id for one. ``message`` makes the next message,
-    with references to the versions that it is about.
+    Give every task and event of the context to ``add``, or begin with a list of tasks (``of``).
+    The name of an artifact without one is its id. ``message`` makes the next message, with
+    references to the versions that it is about.
     """
 
     def __init__(self, context_id: str = "") -> None:
@@ -81,8 +81,8 @@ class ArtifactVersions:
     def of(cls, tasks: Iterable[Task]) -> Self:
         """Return the versions in the tasks of a context, as ``RemoteAgent.tasks`` lists them.
 
-        The list has to have artifacts (``include_artifacts=True``), and history for predecessors.
-        Tasks are in the order of their last status.
+        List them with artifacts (``include_artifacts=True``), and with history, which predecessors
+        are found by. Versions are in the order of their tasks' last status.
         """
         versions = cls()
         listed = list(tasks)[::-1]  # the last updated is the first of a list
@@ -96,7 +96,7 @@ class ArtifactVersions:
         return tuple(dict.fromkeys(name for _, name, _ in self._all()))
 
     def add(self, item: Event) -> None:
-        """Take in a task as it is now, or an event of one. Direct messages are passed over.
+        """Add the current state of a task, or an event of one. Direct messages are ignored.
 
         Raises ``ValueError`` for a task of another context.
         """
@@ -104,8 +104,8 @@ class ArtifactVersions:
             return
         if self.context_id and item.context_id and item.context_id != self.context_id:
             raise ValueError(
-                f"these are the versions of the context {self.context_id!r}, and the task is of "
-                f"{item.context_id!r}; keep an ArtifactVersions for each context"
+                f"these are the versions of the context {self.context_id!r}, and the task belongs "
+                f"to {item.context_id!r}; make an ArtifactVersions for each context"
             )
         self.context_id = self.context_id or item.context_id
         if isinstance(item, Task):
@@ -145,9 +145,9 @@ class ArtifactVersions:
         return next(good, None)
 
     def base(self, name: str) -> ArtifactVersion | None:
-        """Return the version that the next message is about.
+        """Return the version that the next message refers to.
 
-        That is the one that was accepted last, until a newer one comes; else the latest.
+        That is the version that was accepted last, until a newer one comes; else the latest.
         """
         latest, accepted = self.latest(name), self._accepted.get(name)
         if accepted is None or (latest is not None and latest.number > accepted.newest):
@@ -164,18 +164,18 @@ class ArtifactVersions:
     # -- verdicts ------------------------------------------------------------------------------
 
     def accept(self, version: ArtifactVersion | Key | None) -> None:
-        """Take a version as the one to go on from, also if there are newer ones.
+        """Refer to a version in the next messages, even if there are newer ones.
 
-        Raises ``ValueError`` for a version that is not here, ``None`` among them.
+        Raises ``ValueError`` for an unknown version, and for ``None``.
         """
         found = self._known(version)
         self._verdicts[found.key] = "accepted"
         self._accepted[found.name] = _Accepted(found.key, len(self.versions(found.name)))
 
     def reject(self, version: ArtifactVersion | Key | None) -> None:
-        """Let no message be about a version any more.
+        """Refer to a version in no further message.
 
-        Raises ``ValueError`` for a version that is not here, ``None`` among them.
+        Raises ``ValueError`` for an unknown version, and for ``None``.
         """
         found = self._known(version)
         self._verdicts[found.key] = "rejected"
@@ -199,7 +199,7 @@ class ArtifactVersions:
     def references(self, *names: str) -> tuple[str, ...]:
         """Return the ids of the tasks that the next message about these artifacts refers to.
 
-        They are for ``RemoteAgent.send(references=...)``; ``message`` names the artifacts too.
+        Give them to ``RemoteAgent.send(references=...)``; ``message`` names the artifacts too.
         Raises ``ValueError`` for a name that no version has.
         """
         return tuple(dict.fromkeys(base.task_id for base in self._bases(names)))
@@ -214,10 +214,10 @@ class ArtifactVersions:
     ) -> Message:
         """Return a message about these artifacts, for ``RemoteAgent.send`` and ``stream``.
 
-        It belongs to the context and refers to the task of each artifact's ``base``; the metadata
-        of a part names the artifact (``taskId``, ``artifactId``). Each artifact has a part; those
-        that the content has no part for have one with their name. An artifact all of whose versions
-        are rejected or unusable is not referred to.
+        It belongs to the context and refers to the task of each artifact's ``base``. Each artifact
+        is named in the metadata of a part (``taskId``, ``artifactId``): the first in that of the
+        first part, and so on; for want of a part, one with the artifact's name is added. An
+        artifact is left out if all of its versions are rejected or unusable.
 
         Raises ``ValueError`` for a name that no version has, and for a message without parts.
         """

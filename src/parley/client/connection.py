@@ -227,10 +227,10 @@ def connect(
     """Connect to an agent: ``async with parley.connect("http://localhost:9999") as agent: ...``.
 
     ``reference`` is the agent's address (with its card at the well-known path), its card's address,
-    a card file, a card's JSON, or a card. It may be an ``Agent`` or an ASGI app of this process too
-    (``parley.connect(agent)``): the app is started unless it runs, called without a socket, and
-    stopped when the connection is closed. ``path`` is the path of an agent that shares an address
-    with others.
+    a card file, a card's JSON, or a card. It may also be an ``Agent`` or an ASGI app
+    (``parley.connect(agent)``): the app is called in this process without a socket, and is started,
+    and stopped when the connection is closed, unless it runs already. ``path`` is the path of an
+    agent that shares an address with others.
 
     ``auth`` has credentials (``parley.client.auth``), one or a list: those are sent that the card
     requires, tokens are got where it says, and renewed. Without it the login for the agent's origin
@@ -262,7 +262,8 @@ def connect(
 
     Files that the agent refers to at other origins are fetched without credentials, and only from
     public addresses. ``allow_private_files`` allows private networks too, or the hosts and networks
-    of a list (``["files.internal", "10.1.0.0/16"]``); so does an agent on this machine.
+    of a list (``["files.internal", "10.1.0.0/16"]``). An agent on this machine may name private
+    addresses without it.
 
     Opening raises ``CardNotFound``, ``CardInvalid``, ``NoCommonInterface``, ``OriginNotTrusted``,
     ``NotEncrypted``, ``AuthenticationRequired``, ``Unreachable``. Raises ``ValueError`` for an

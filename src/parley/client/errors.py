@@ -17,8 +17,8 @@
     │   └── TokenRefused      an issuer gives no token (``parley.client.auth``)
     ├── UnexpectedStatus      another HTTP status, without an answer of the agent
     ├── ResponseTooLarge      more bytes than the client's limit
-    ├── AddressNotAllowed     a file's address, where this client must not go
-    ├── FileLimitExceeded     a file of more bytes than a message, an agent or a reader takes
+    ├── AddressNotAllowed     a file's address is not public, and not allowed
+    ├── FileLimitExceeded     a file is larger than a message, an agent or a reader allows
     ├── FileMismatch          a file's bytes are not those that were announced
     └── ConnectionClosed      this side closed the connection
 
@@ -141,15 +141,18 @@ class ResponseTooLarge(ClientError):
 
 
 class AddressNotAllowed(ClientError):
-    """An address that others gave leads where this side must not go. Nothing was sent there."""
+    """An address in a message, a card or a redirect is not public, and not allowed.
+
+    Nothing was sent to it.
+    """
 
 
 class FileLimitExceeded(ClientError):
-    """A file has more bytes than a message, the agent's file transfer or a reader takes."""
+    """A file is larger than a message, the agent's file transfer or a reader allows."""
 
 
 class FileMismatch(ClientError):
-    """The bytes of a file are not those that were announced, or it changed on the way."""
+    """The bytes of a file are not those that were announced, or it changed during the transfer."""
 
 
 class ConnectionClosed(ClientError):

@@ -190,7 +190,8 @@ class RemoteAgent:
         ended, starts a new task in the same context that refers to it. ``metadata`` goes into the
         request, ``message_metadata`` into the message and so into the task's history. ``push`` is
         where the agent posts the task's events. ``return_immediately`` returns the task as soon as
-        it exists. ``timeout`` bounds the whole wait; without it the wait is as long as the task.
+        it exists. ``timeout`` bounds uploads and the whole wait; without it the wait is as long as
+        the task.
 
         Paths and bytes that are too large for a message are uploaded first, if the agent declares
         file transfer; ready parts are sent as they are.
@@ -199,25 +200,26 @@ class RemoteAgent:
         otherwise only if it never left. Raises ``Timeout``, with the task's id if it is known, and
         ``FileLimitExceeded`` before anything is sent.
         """
-        request = await self._compose(
-            message,
-            context_id=context_id,
-            task_id=task_id,
-            task=task,
-            files=files,
-            data=data,
-            metadata=metadata,
-            message_metadata=message_metadata,
-            references=references,
-            accepted_output_modes=accepted_output_modes,
-            push=push,
-            history_length=history_length,
-            return_immediately=return_immediately,
-        )
-        request = self._activation.apply(request)
-        known_id = request.message.task_id
+        known_id = ""
         try:
             async with asyncio.timeout(timeout):
+                request = await self._compose(
+                    message,
+                    context_id=context_id,
+                    task_id=task_id,
+                    task=task,
+                    files=files,
+                    data=data,
+                    metadata=metadata,
+                    message_metadata=message_metadata,
+                    references=references,
+                    accepted_output_modes=accepted_output_modes,
+                    push=push,
+                    history_length=history_length,
+                    return_immediately=return_immediately,
+                )
+                request = self._activation.apply(request)
+                known_id = request.message.task_id
                 before = None
                 if task is not None and task.id == known_id:
                     before = task
@@ -483,29 +485,30 @@ class RemoteAgent:
         media_type: str = "",
         progress: Progress | None = None,
     ) -> Part:
-        """Upload a file to the agent, and return the part that refers to it, to be sent.
+        """Upload a file to the agent, and return the part to send, which refers to it.
 
         ``file`` is a path, bytes, a file that is open for reading, or an iterator of bytes, of
-        which only a piece at a time is in memory. A connection that breaks is taken up where it
-        broke, also after a restart of the server. ``progress`` is called with the bytes sent so far
-        and all of them, ``None`` if that is not known. The agent removes a file that no message
-        names for a while.
+        which only one piece at a time is in memory. After a broken connection the upload continues
+        where it stopped, even if the server restarted. ``progress`` is called with the number of
+        bytes sent so far and the size, ``None`` if that is not known. The agent removes the file
+        after a while if no message names it.
 
-        Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes meanwhile, and
-        ``ClientError`` if the agent declares no file transfer.
+        Raises ``FileLimitExceeded``, ``FileMismatch`` for a file that changes during the upload,
+        and ``ClientError`` if the agent declares no file transfer.
         """
         return await self._files.upload(
             file, filename=filename, media_type=media_type, progress=progress
         )
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
-        """Return the bytes of a file part as a stream: of its ``raw``, or at its ``url``.
+        """Return the bytes of a file part as a stream: those in ``raw``, or at ``url``.
 
-        A download that breaks off is taken up where it broke. Credentials go to the agent's own
-        origin only; other addresses have to be public ones (see ``connect``). The stream raises
-        ``FileMismatch`` if the file is not what was announced, and ``AddressNotAllowed``.
+        After a broken connection the download continues where it stopped. Credentials go only to
+        the agent's own origin and to ``trust_origins``; addresses elsewhere must be public (see
+        ``connect``). The stream raises ``FileMismatch`` if the file is not what was announced, and
+        ``AddressNotAllowed``.
 
-        Raises ``ValueError`` for a part that is no file.
+        Raises ``ValueError`` for a part that is not a file.
         """
         return self._files.open(part, progress=progress)
 
@@ -540,10 +543,10 @@ class RemoteAgent:
         """Write a file part to disk and return its path, or all files of an artifact, a message or
         a task and return their paths.
 
-        ``to`` is a path or, if it is there already, a folder; for several files it is a folder,
-        which is made. Without it that is the current one. In a folder a file gets the name that the
-        agent gave it, made safe, and a number if there is such a file already. A file appears when
-        it is whole. Errors are those of ``open``, and ``OSError``.
+        For a part, ``to`` is a path or an existing folder. For the others it is a folder, which is
+        created if needed. By default it is the current folder. In a folder a file gets the name
+        that the agent gave it, made safe, and a number if the name is taken. A file appears when it
+        is complete. Raises what ``open`` and its stream raise, and ``OSError``.
         """
         paths = await self._files.download(source, to, progress=progress)
         return paths[0] if isinstance(source, Part) else paths

@@ -1,4 +1,4 @@
-"""Admit chains of calls (``urn:parley:call-chain:v1``): no loops, no endless chains, no late ones.
+"""Check chains of calls (``urn:parley:call-chain:v1``): refuse loops, long chains and late ones.
 
 ``agent.remote`` uses ``chain_id`` to add this agent to the path of the calls that it makes.
 """
@@ -16,13 +16,13 @@ from parley.store.task_store import TaskStore
 
 
 async def chain_id(store: TaskStore, agent: str) -> str:
-    """Return the id of an agent in paths: the same on all replicas, and it tells nothing."""
+    """Return the id of an agent in paths: the same on all replicas, and opaque."""
     secret = await store.secret("call-chain")
     return hmac.new(secret, agent.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 class ChainCheck:
-    """Refuses messages of chains that are too long, go in circles, or come too late."""
+    """Refuses messages of chains that are too long, are loops, or are past their deadline."""
 
     def __init__(self, store: TaskStore, agent: str, max_hops: int) -> None:
         self._store = store

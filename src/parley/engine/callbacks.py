@@ -1,4 +1,4 @@
-"""Callback addresses: whoever has one may complete one event of an agent, once, until it expires.
+"""Callback addresses: signed addresses, each of which completes one event of an agent, once.
 
 The address carries a signed token, so it needs no row of its own and any replica reads it.
 """
@@ -29,8 +29,8 @@ class Callbacks:
     async def address(self, base_url: str, key: str, *, tenant: str, expires: timedelta) -> str:
         """Return the address at which the event ``key`` is completed, below the agent's own.
 
-        Raises ``ValueError`` without an address of the agent, for a key that cannot be one, and
-        for a time that is none.
+        Raises ``ValueError`` without an address of the agent, for an invalid key, and
+        for an invalid time.
         """
         check_key(key)
         if not isinstance(expires, timedelta) or not timedelta(0) < expires <= LONGEST:
@@ -39,9 +39,9 @@ class Callbacks:
             )
         if not base_url:
             raise ValueError(
-                "a callback address begins with the public address of the server, which is not "
-                "known here: messages over gRPC and in process do not show it; say it with url=, "
-                "as in parley.asgi(agent, url='https://agents.example.com') or parley serve --url"
+                "a callback address begins with the public address of the server, which messages "
+                "over gRPC and in process do not carry: give it with url=, as in "
+                "parley.asgi(agent, url='https://agents.example.com'), or parley serve --url"
             )
         expires_at = (self._store.now() + expires // timedelta(milliseconds=1)) // 1000 + 1
         claims = {"agent": self._agent, "event": key, "tenant": tenant}

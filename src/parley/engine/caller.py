@@ -20,8 +20,11 @@ CLAIM_BYTES = 8192
 def kept(caller: Caller, names: Collection[str]) -> Caller:
     """Return a caller with only the named claims, as they are read back.
 
-    A claim that is not JSON or too long is dropped with a warning.
+    A claim that is not JSON or too long is dropped with a warning. Of what was granted, only the
+    scopes are kept.
     """
+    if caller.granted:
+        caller = replace(caller, granted={})
     if not caller.claims:
         return caller
     claims: dict[str, object] = {}
@@ -53,15 +56,21 @@ def record_of(caller: Caller) -> StoredCaller | None:
     if caller == ANONYMOUS:
         return None
     return StoredCaller(
-        id=caller.id, issuer=caller.issuer, authenticated=caller.authenticated, claims=caller.claims
+        id=caller.id,
+        issuer=caller.issuer,
+        authenticated=caller.authenticated,
+        claims=caller.claims,
+        client=caller.client,
+        actors=caller.actors,
+        scopes=tuple(sorted(caller.scopes)),
     )
 
 
 def caller_in(record: StoredCaller | None, owner: str) -> Caller:
     """Return the caller in a record of a task that belongs to ``owner``.
 
-    Without a record it is the owner. If an operator has assigned the caller's tasks to an issuer
-    since, the caller has that issuer.
+    Without a record it is the owner, unless that is a group. If an operator has assigned the
+    caller's tasks to an issuer since, the caller has that issuer.
     """
     task_owner = caller_of(owner)
     if record is None:
@@ -71,5 +80,11 @@ def caller_in(record: StoredCaller | None, owner: str) -> Caller:
     if not issuer and same:
         issuer = task_owner.issuer
     return Caller(
-        id=record.id, issuer=issuer, authenticated=record.authenticated, claims=record.claims
+        id=record.id,
+        issuer=issuer,
+        authenticated=record.authenticated,
+        claims=record.claims,
+        client=record.client,
+        actors=record.actors,
+        scopes=frozenset(record.scopes),
     )

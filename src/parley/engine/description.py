@@ -15,13 +15,15 @@ from parley.engine.skill import Skill
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.extensions import Extension
 from parley.security.authorization import Authorization
+from parley.security.owner import PER_CALLER, OwnerPolicy
 
 
 class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The key, card, skills and options of one agent.
 
     ``card`` has no interfaces: a server knows them. The agent's tasks are stored under ``key``.
-    ``authorization`` has the rules of what callers may do, if there are any.
+    ``authorization`` has the rules of what callers may do, if there are any. ``owner`` decides to
+    whom tasks belong.
     ``transfers_files`` is false for one that has no files by reference, whatever its server keeps.
     The default skill answers messages that name no skill, unless there is a ``router``.
     """
@@ -40,6 +42,7 @@ class AgentDescription(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     transfers_files: bool = True
     authorization: Authorization | None = None
+    owner: OwnerPolicy = PER_CALLER
 
     def card_at(self, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
         """Return the card with the interfaces of a server."""

@@ -217,7 +217,7 @@ class AgentExecutor:
             base_url=request.base_url,
             turn_open=True,
             release=True,
-            queue_key=self.queue.next_key(scope),
+            queue_key=self.queue.next_key(scope.tenant, request.caller.owner),
             receipts=first_turn_receipts(receipts, task_id),
             pushes=(push,) if push is not None else (),
         )
@@ -268,11 +268,11 @@ class AgentExecutor:
         if self.queue.length >= self.options.max_queued:
             raise OverloadedError(f"{self.queue.length} turns wait already", retry_after=1)
 
-    def queue_key(self, record: TaskRecord) -> int:
-        """Return the queue key of a message to a task; 0 if its turn is not queued."""
+    def queue_key(self, record: TaskRecord, caller: Caller) -> int:
+        """Return the queue key of a caller's message to a task; 0 if its turn is not queued."""
         if record.lease_owner or record.task.id in self._runners or self._may_start:
             return 0
-        return self.queue.next_key(record.scope)
+        return self.queue.next_key(record.scope.tenant, caller.owner)
 
     def expect(self, task_id: str, entry: str) -> ReplyHandle:
         """Return the handle of a message that is about to be appended to a task's log.
@@ -348,7 +348,9 @@ class AgentExecutor:
         due = await self.store.due_tasks(self.agent, now, limit)
         if not due:
             return 0
-        keys = {task.task_id: self.queue.next_key(task.scope) for task in due}
+        keys = {
+            task.task_id: self.queue.next_key(task.scope.tenant, task.scope.owner) for task in due
+        }
         woken = await self.store.wake(keys, now)
         if woken:
             self.queue.backlog += woken

@@ -19,7 +19,7 @@ from parley.security.schemes.scheme import Security
 Replies = Literal["message", "task"]
 
 InvalidInput = Literal["refuse", "ask"]
-"""What becomes of a message that does not fit typed parameters."""
+"""The treatment of a message that does not fit typed parameters."""
 
 
 class Form(Enum):

@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
 from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.objects import PAGE, READ_BYTES, ObjectEntry
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _TEMPORARY = "tmp"
 _TEMPORARY_SECONDS = 24 * 60 * 60
+_ATTEMPTS = 100
 _READ = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
@@ -93,27 +94,48 @@ class DiskObjects:
     def _write(self, key: str, data: bytes | bytearray, *, replaces: bool) -> bool:
         path = self._path(key)
         temporary = self.root / _TEMPORARY / secrets.token_hex(16)
-        descriptor = os.open(temporary, _WRITE, 0o600)
         try:
-            with open(descriptor, "wb", buffering=0) as file:
+            with open(os.open(temporary, _WRITE, 0o600), "wb", buffering=0) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
                 os.fsync(file.fileno())
-            made = self._make_folder(path.parent)
-            if replaces:
-                os.replace(temporary, path)
-            else:
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    return False
+            changed = self._place(temporary, path, replaces=replaces)
+        except FileNotFoundError as error:
+            log.error("files in %s: the directory is gone", self.root)
+            raise FilesUnavailable(
+                "files cannot be kept or read now: their directory is gone"
+            ) from error
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
-        for folder in made:
-            _sync(folder)
-        return True
+        for folder in changed:
+            with contextlib.suppress(FileNotFoundError):  # it is empty and gone already
+                _sync(folder)
+        return bool(changed)
+
+    def _place(self, temporary: Path, path: Path, *, replaces: bool) -> list[Path]:
+        """Give a file its name, and return the folders whose entries have changed.
+
+        None have if there is such a file and it may not be replaced. A folder that another call
+        removes meanwhile, because it is empty, is made again.
+        """
+        attempts = 0
+        while True:
+            try:
+                changed = self._make_folder(path.parent)
+                if replaces:
+                    os.replace(temporary, path)
+                    return changed
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return []
+                return changed
+            except FileNotFoundError:
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise
 
     def _make_folder(self, folder: Path) -> list[Path]:
         """Make a folder, and return the folders whose entries have changed."""
@@ -137,16 +159,13 @@ class DiskObjects:
 
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes of an object, in pieces."""
-        descriptor = await self._run(os.open, self._path(key), _READ)
-        try:
-            while start < end:
-                piece = await self._run(_read_at, descriptor, start, min(READ_BYTES, end - start))
-                if not piece:
-                    raise NoSuchFile
-                start += len(piece)
-                yield piece
-        finally:
-            os.close(descriptor)
+        file = await self._run(_OpenFile.at, self._path(key))
+        while start < end:
+            piece = await self._run(file.read, start, min(READ_BYTES, end - start))
+            if not piece:
+                raise NoSuchFile
+            start += len(piece)
+            yield piece
 
     async def list(self, folder: str, limit: int = PAGE, after: str = "") -> Sequence[ObjectEntry]:
         """Return the first objects below a folder, in the order of their keys."""
@@ -195,11 +214,27 @@ class DiskObjects:
             raise FilesUnavailable(f"files cannot be kept or read now: {reason}") from error
 
 
-def _read_at(descriptor: int, offset: int, size: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, size, offset)
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, size)
+class _OpenFile:
+    """A file that is open for reading, and is closed when it is not used any more.
+
+    A thread that opens or reads it goes on when its call is cancelled, so the last one closes it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        return cls(os.open(path, _READ))
+
+    def read(self, offset: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._descriptor, size, offset)
+        os.lseek(self._descriptor, offset, os.SEEK_SET)
+        return os.read(self._descriptor, size)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
 
 
 def _below(path: Path, key: str, after: str) -> Iterator[ObjectEntry]:

@@ -2,7 +2,7 @@
 
 FileError
 ├── NoSuchFile          there is none, or it is not the caller's
-├── OffsetMismatch      an upload goes on somewhere else
+├── OffsetMismatch      an upload continues at another offset
 ├── TooManyBytes        more bytes than were announced or are allowed
 ├── DigestMismatch      the bytes are not those that were announced
 ├── TooManyUploads      the caller has too many files that no task has
@@ -24,7 +24,7 @@ class NoSuchFile(FileError):
 
 
 class OffsetMismatch(FileError):
-    """An upload goes on at ``offset``, and at no other place."""
+    """An upload continues at ``offset`` only."""
 
     def __init__(self, offset: int, *, complete: bool = False) -> None:
         self.offset = offset
@@ -32,7 +32,7 @@ class OffsetMismatch(FileError):
         super().__init__(
             f"the file is complete, with {offset} bytes"
             if complete
-            else f"the upload goes on at byte {offset} (Upload-Offset); send what comes after it"
+            else f"the upload continues at byte {offset} (Upload-Offset); send the bytes from there"
         )
 
 

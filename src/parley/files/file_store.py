@@ -71,7 +71,7 @@ class FileStore:
         self._hashes: OrderedDict[tuple[str, int], Any] = OrderedDict()
 
     async def open(self) -> None:
-        """Make the store ready. Idempotent: who uses files opens them, many servers never do.
+        """Make the store ready, when the first file is used. Idempotent.
 
         Raises ``FilesUnavailable``, and what ``secret`` raises.
         """
@@ -186,7 +186,7 @@ class FileStore:
         mark = layout.task(id, task_id)
         await self.objects.put(layout.due(id, look_at), b"")
         await self.objects.put(layout.manifest(id), encode(record))
-        await self.objects.put(mark, b"")
+        await self.objects.put(mark, str(self.now()).encode())
         return record
 
     async def _check_share(self, scope: FileScope) -> None:
@@ -195,14 +195,14 @@ class FileStore:
         held = await self.objects.list(layout.owner(scope), limits.uploads + 1)
         if len(held) > limits.uploads:
             raise TooManyUploads(
-                f"{limits.uploads} files of yours are in no task yet, which is as many as this "
-                "server keeps for one caller; send those in messages, or wait until they expire"
+                f"{limits.uploads} files of yours are in no task yet, and this server keeps no "
+                "more for one caller; send those in messages, or wait until they expire"
             )
         if sum(layout.owned_bytes(each.key) for each in held) > limits.upload_bytes:
             raise TooManyUploads(
-                f"your files that are in no task yet may have {limits.upload_bytes} bytes "
-                "together, with this one they could have more; send those in messages, or "
-                "announce the size"
+                f"with this file, your files that are in no task yet could exceed the "
+                f"{limits.upload_bytes} bytes that this server keeps for one caller; send those in "
+                "messages, or announce the size of this one"
             )
 
     async def begun(self, id: str) -> FileRecord:
@@ -285,21 +285,24 @@ class FileStore:
         mark = layout.task(id, task_id)
         look_at = self.next_look(keep)
         await self.objects.put(layout.due(id, look_at), b"")
-        await self.objects.put(mark, b"")
-        if (
-            await self.objects.get(layout.removed(id)) is not None
-            or await self.objects.get(layout.manifest(id)) is None
-        ):
+        await self.objects.put(mark, str(self.now()).encode())
+        if await self.objects.get(layout.removed(id)) is not None:
             await self.objects.delete([mark])
             raise NoSuchFile
+        await self.check_kept(id, mark)
         await self.release(record)
         if record.expires_at != look_at:
             await self.objects.delete([layout.due(id, record.expires_at)])
 
     async def release(self, record: FileRecord) -> None:
         """Count a file that a task has no longer among its owner's uploads."""
-        owned = {layout.owned(record.scope, record.id, n) for n in (record.limit, record.size)}
-        await self.objects.delete(owned)
+        await self.objects.delete(await self._owned(record))
+
+    async def _owned(self, record: FileRecord) -> list[str]:
+        """Return the keys by which a file counts among its owner's uploads."""
+        owner = layout.owner(record.scope)
+        found = await self.objects.list(owner, 10, f"{owner}/{record.id}")
+        return [each.key for each in found if each.key.startswith(f"{owner}/{record.id}.")]
 
     def next_look(self, seconds: float | None) -> int:
         """Return the time in ms to look at a file again: a time later, within a month."""
@@ -311,28 +314,36 @@ class FileStore:
     # -- removal -------------------------------------------------------------------------------
 
     async def remove(self, id: str, *, unless: Callable[[Sequence[str]], bool]) -> bool:
-        """Remove a file with all that is of it; return whether it is gone.
+        """Remove a file and its objects; return whether it is gone.
 
-        ``unless`` gets the tasks that have it: it stays when that returns true. Whoever attaches it
-        meanwhile gets ``NoSuchFile``, or it stays.
+        ``unless`` gets the tasks that have it: it stays when that returns true. A call that
+        attaches it meanwhile gets ``NoSuchFile``, or it stays. A call that writes to it meanwhile
+        gets ``NoSuchFile``, and what it wrote is removed.
         """
         objects = self.objects
-        record = await objects.get(layout.manifest(id))
+        data = await objects.get(layout.manifest(id))
         await objects.put(layout.removed(id), b"")
-        if record is not None and unless(await self.tasks(id)):
-            await objects.delete([layout.removed(id)])
-            return False
+        if data is not None:
+            if unless(await self.tasks(id)):
+                await objects.delete([layout.removed(id)])
+                return False
+            # The manifest goes before the chunks: a writer of one looks for it afterwards.
+            await objects.delete([*await self._owned(decode(data)), layout.manifest(id)])
         await objects.delete([layout.complete(id)])
         for folder in (layout.chunks(id), layout.tasks(id)):
             while found := await objects.list(folder):
                 await objects.delete([each.key for each in found])
-        owned = []
-        if record is not None:
-            known = decode(record)
-            owned = [each.key for each in await objects.list(layout.owner(known.scope))]
-            owned = [key for key in owned if f"/{id}." in key]
-        await objects.delete([*owned, layout.manifest(id), layout.removed(id)])
+        await objects.delete([layout.removed(id)])
         return True
+
+    async def check_kept(self, id: str, written: str) -> None:
+        """Check that a file was not removed before an object of it was written.
+
+        Raises ``NoSuchFile`` if it was; the object is removed then.
+        """
+        if await self.objects.get(layout.manifest(id)) is None:
+            await self.objects.delete([written])
+            raise NoSuchFile
 
     async def tasks(self, id: str) -> list[str]:
         """Return the ids of the tasks that have a file."""
@@ -345,6 +356,14 @@ class FileStore:
                 break
         return found
 
+    async def has_new_task(self, id: str, tasks: Sequence[str]) -> bool:
+        """Return whether one of these tasks got a file so lately that it may not be in the log."""
+        for task_id in tasks:
+            attached_at = await self.objects.get(layout.task(id, task_id))
+            if attached_at and int(attached_at) + ATTACH_GRACE > self.now():
+                return True
+        return False
+
     # -- digests -------------------------------------------------------------------------------
 
     def take_hash(self, id: str, offset: int) -> Any:
@@ -352,7 +371,7 @@ class FileStore:
         return hashlib.sha256() if offset == 0 else self._hashes.pop((id, offset), None)
 
     def keep_hash(self, id: str, offset: int, digest: Any) -> None:
-        """Keep a digest for who goes on with the upload here."""
+        """Keep the digest of the first ``offset`` bytes, for a writer that continues the upload."""
         self._hashes[id, offset] = digest
         if len(self._hashes) > _MAX_HASHES:
             self._hashes.popitem(last=False)
@@ -364,7 +383,7 @@ _LONGEST = 30 * 24 * 60 * 60
 class UploadWriter:
     """Appends to one upload. ``offset`` bytes are durable, ``buffered`` ones come after them.
 
-    Of several writers at one offset, one goes on; the others get ``OffsetMismatch``.
+    Of several writers at one offset, one continues; the others get ``OffsetMismatch``.
     """
 
     def __init__(self, files: FileStore, record: FileRecord, offset: int, index: int) -> None:
@@ -401,7 +420,11 @@ class UploadWriter:
                 await self.flush()
 
     async def flush(self) -> None:
-        """Make what is buffered durable. Raises ``OffsetMismatch``, ``FilesUnavailable``."""
+        """Make what is buffered durable.
+
+        Raises ``OffsetMismatch``, ``FilesUnavailable``, and ``NoSuchFile`` when the file was
+        removed meanwhile.
+        """
         if not self._buffer:
             return
         if self._index >= MAX_CHUNKS:
@@ -412,6 +435,7 @@ class UploadWriter:
         key = layout.chunk(id, self.offset, self._index)
         if not await self._files.objects.create(key, data):
             raise OffsetMismatch((await self._files.resume(self._record)).offset)
+        await self._files.check_kept(id, key)
         self._buffer = bytearray()
         if self._hash is not None:
             await asyncio.to_thread(self._hash.update, data)
@@ -419,7 +443,7 @@ class UploadWriter:
         self._index += 1
 
     def leave(self) -> None:
-        """Keep the digest so far, for who goes on."""
+        """Keep the digest so far, for a writer that continues the upload."""
         if self._hash is not None and self.offset:
             self._files.keep_hash(self._record.id, self.offset, self._hash)
             self._hash = None
@@ -454,12 +478,16 @@ class UploadWriter:
         is_owned = not await files.tasks(record.id)
         if is_owned:
             await objects.put(layout.due(done.id, done.expires_at), b"")
-        if not await objects.create(layout.complete(done.id), encode(done)):
+        key = layout.complete(done.id)
+        if not await objects.create(key, encode(done)):
             return await files.find(record.id, None)
+        await files.check_kept(done.id, key)
         if is_owned:
             if done.size != record.limit:
                 await objects.put(layout.owned(done.scope, done.id, done.size), b"")
                 await objects.delete([layout.owned(done.scope, done.id, record.limit)])
+                if await files.tasks(done.id):  # one got it meanwhile
+                    await files.release(done)
             if done.expires_at != record.expires_at:
                 await objects.delete([layout.due(record.id, record.expires_at)])
         return done

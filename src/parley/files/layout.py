@@ -3,15 +3,15 @@
     files/<id>/manifest                 what was announced; the file exists while this does
     files/<id>/chunks/<place>           its bytes, the last chunk first in a listing
     files/<id>/complete                 the manifest again, with the chunks and the digest
-    files/<id>/tasks/<task id>          a task that has it
+    files/<id>/tasks/<task id>          a task that has it, with the time in ms when it got it
     files/<id>/removed                  it is being removed
     due/<hour>/<ms>-<id>                look at it then: it expires, or its tasks may be gone
     owners/<owner>/<id>.<bytes>         an owner's files that no task has yet
     sweeps/<minute>                     one replica sweeps in this minute
 
 A file is looked at when one of its due markers is due, so no sweep reads files that have time. All
-markers are written before what they watch over, and removed after it: a crash leaves a marker
-without a file, never a file without a marker.
+markers are written before what they watch over, and removed after it: a crash may leave a marker
+without a file, but no file without a marker.
 """
 
 from __future__ import annotations

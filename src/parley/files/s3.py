@@ -46,8 +46,8 @@ class S3Objects:
         await self.put(key, b"")
         if await self.create(key, b""):
             raise FilesUnavailable(
-                f"{self.url} writes an object that exists although If-None-Match forbids it; files "
-                "need a store that keeps to that"
+                f"{self.url} overwrites objects in spite of If-None-Match: *; use a store that "
+                "supports this header on PUT"
             )
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class S3Objects:
     async def read(self, key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """Yield bytes of an object, in pieces.
 
-        When the connection breaks, as it does when nobody reads for long, it is asked for the rest.
+        When the connection breaks, as it does under a slow reader, the rest is requested again.
         """
         failures = 0
         while start < end:

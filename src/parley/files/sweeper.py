@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from parley.files import layout
 from parley.files.errors import NoSuchFile
-from parley.files.file_store import FileStore
+from parley.files.file_store import ATTACH_GRACE, FileStore
 from parley.files.objects import ObjectEntry
 from parley.files.records import FileRecord
 
@@ -23,7 +23,7 @@ Ended = Callable[[Sequence[str]], Awaitable[Mapping[str, bool]]]
 
 
 class FileSweeper:
-    """Looks at the files that are due, and removes those that nobody can reach any more.
+    """Looks at the files that are due, and removes those that are expired or whose tasks are gone.
 
     ``ended`` asks the task store. ``keep`` is how many seconds an agent's tasks are kept after
     their end, ``None`` for ever. The cost of a sweep is that of the files that are due; a file is
@@ -87,7 +87,7 @@ class FileSweeper:
             # The markers go last: after a crash, the file is looked at again.
             await files.objects.delete(keys)
         if removed:
-            log.info("%d files are removed: no task has them any more", removed)
+            log.info("%d files are removed: they have expired, or their tasks are gone", removed)
         return removed
 
     async def _decide(
@@ -109,6 +109,9 @@ class FileSweeper:
             if expires_at > files.now():
                 await files.objects.put(layout.due(record.id, expires_at), b"")
                 return False
+        if await files.has_new_task(record.id, tasks):
+            await self._look_again(record, ATTACH_GRACE / 1000)
+            return False
         known = set(tasks)
         if await files.remove(record.id, unless=lambda found: bool(set(found) - known)):
             return True

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
-from parley.files.errors import NoSuchFile
+from parley.files.errors import FilesUnavailable, NoSuchFile
 from parley.files.file_store import DOWNLOAD, FileStore
 from parley.files.objects import READ_BYTES
 from parley.files.records import FileRecord, FileScope
@@ -72,15 +72,15 @@ class TurnFiles:
 
         The part has a signed address below ``base_url``, the agent's as the caller sees it. The
         file is the owner's. A path is read in pieces, in a thread. Without a media type, that of
-        the filename counts.
+        the filename counts. On failure nothing is kept.
 
         Raises ``TooManyBytes``, ``FilesUnavailable``, ``ValueError`` for a filename or a media type
         that no file can have and without a ``base_url``, and what reading the source raises.
         """
         if not base_url:
             raise ValueError(
-                "the request does not show the address of this server, as over gRPC; give "
-                "parley.asgi or parley.serve its url"
+                "the request, like all over gRPC, does not carry the address of this server; give "
+                "it to parley.asgi or parley.serve with url="
             )
         if isinstance(source, Path) and not filename:
             filename = source.name
@@ -91,10 +91,15 @@ class TurnFiles:
             scope, task_id, self._keep, filename=filename, media_type=media_type
         )
         writer = self.files.writer(record, 0)
-        async with aclosing(_pieces(source)) as pieces:
-            async for piece in pieces:
-                await writer.write(piece)
-        record = await writer.finish()
+        try:
+            async with aclosing(_pieces(source)) as pieces:
+                async for piece in pieces:
+                    await writer.write(piece)
+            await writer.finish()
+        except BaseException:
+            with suppress(FilesUnavailable):
+                await self.files.remove(record.id, unless=lambda tasks: False)
+            raise
         return Part(
             url=address(self.files, _with_tenant(base_url, tenant), record.id),
             filename=filename,
@@ -108,8 +113,8 @@ class TurnFiles:
     async def open(self, part: Part, *, tenant: str = "", owner: str = "") -> StoredFile | None:
         """Return the file of this server that a part names, ``None`` if it names none.
 
-        The owner gets it, and whoever has a valid signature in the address. An address of the same
-        form that names no file here, or none for this caller, may be that of another server.
+        The owner gets it, and any caller whose address has a valid signature. An address of the
+        same form that names no file here, or none for this caller, may be that of another server.
         Raises ``FilesUnavailable``.
         """
         id = id_in(part.url or "")

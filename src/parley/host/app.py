@@ -19,7 +19,9 @@ from parley.host.host import DRAIN_SECONDS, Agents, Host, Identify, Role, placed
 from parley.host.store_urls import open_bus, open_store
 from parley.model.cards import AgentCard
 from parley.security.authentication import authenticator_of
+from parley.security.authorization import Policy, checked_policy
 from parley.security.egress import Egress
+from parley.security.failures import Failures
 from parley.security.schemes.scheme import Scheme, Security
 from parley.server.app import App, Endpoint, Settings, create_app
 from parley.server.endpoint import Interfaces
@@ -43,6 +45,7 @@ def asgi(
     url: str | None = None,
     caller: Identify | None = None,
     auth: Scheme | Security | Literal[False] | None = None,
+    policy: Policy | None = None,
     settings: Settings | None = None,
     drain: float = DRAIN_SECONDS,
     allow_private_webhooks: bool | Iterable[str] = False,
@@ -62,7 +65,8 @@ def asgi(
     ``sqlite:///tasks.db`` in a file, ``postgresql://user@host/database`` for many processes.
     ``url`` is the public address of the app, if requests do not carry it.
     ``auth`` is what callers must prove to every agent of this server, in place of what the agents
-    themselves declare (``Agent(security=...)``); ``False`` verifies nothing.
+    themselves declare (``Agent(security=...)``); ``False`` verifies nothing. ``policy`` is asked
+    before the policies of the agents, and all must allow what a caller does.
     ``caller`` identifies the caller of a request from its ASGI scope; a task belongs to its caller
     (see ``Caller``). A plain ``def`` runs in a thread; an ``async def`` that awaits nothing is
     fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
@@ -99,6 +103,7 @@ def asgi(
         drain=drain,
         authenticates=caller is not None,
         auth=auth if auth is None or auth is False else auth.security,
+        policy=None if policy is None else checked_policy(policy),
         egress=Egress.allowing(allow_private_webhooks),
         bus=open_bus(bus, store) if bus is None or isinstance(bus, str) else bus,
         role=role,
@@ -106,6 +111,7 @@ def asgi(
         files=open_files(files, store),
         **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
+        failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
@@ -163,7 +169,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
             )
         # In a message, bytes are base64, and there is more in it.
         inline_bytes = min(settings.inline_file_bytes, settings.max_body_bytes * 7 // 10)
-        files = FileService(host.files, agent.key, inline_bytes)
+        files = FileService(host.files, agent.key, inline_bytes, agent.owner)
 
         def card(interfaces: Interfaces) -> AgentCard:
             return files.declared(agent.card_at(interfaces), interfaces)
@@ -183,13 +189,13 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
         by_tenant = {name: endpoint(service) for name, service in host.tenants.items()}
         root = endpoints.get("", Endpoint())
         endpoints[""] = msgspec.structs.replace(root, tenants=by_tenant)
-    return {path: _with_authenticator(each) for path, each in endpoints.items()}
+    return {path: _with_authenticator(each, host) for path, each in endpoints.items()}
 
 
-def _with_authenticator(endpoint: Endpoint) -> Endpoint:
+def _with_authenticator(endpoint: Endpoint, host: Host) -> Endpoint:
     """Return an endpoint that verifies the schemes of its own agent and tenants only."""
     agents = [each for each in (endpoint, *endpoint.tenants.values()) if each.service is not None]
-    authenticator = authenticator_of(each.authorization for each in agents)
+    authenticator = authenticator_of((each.authorization for each in agents), host.scheme_resources)
     if authenticator is None:
         return endpoint
     return msgspec.structs.replace(endpoint, identify=authenticator)
@@ -207,6 +213,10 @@ def serve(
     grpc_cert: str | Path | None = None,
     grpc_key: str | Path | None = None,
     grpc_client_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    tls_client_ca: str | Path | None = None,
+    allow_anonymous: bool = False,
     on_listening: Callable[[str], None] | None = None,
     **options: Any,
 ) -> None:
@@ -215,16 +225,26 @@ def serve(
     By default the server listens on this machine only, and tasks are durable. ``on_listening`` is
     called with the address once the server accepts requests.
 
+    ``tls_cert`` and ``tls_key`` (PEM files) make it HTTPS: the certificate with its chain, and its
+    private key, whose passphrase is in the environment variable ``PARLEY_TLS_KEY_PASSWORD`` if it
+    has one. They are read again when they change. ``tls_client_ca`` has the authorities of callers'
+    certificates: callers need one, unless agents accept other credentials than ``MutualTls`` too.
+
+    On a ``host`` that other machines reach, agents require credentials, or ``caller=`` identifies
+    callers, or ``allow_anonymous`` allows that everyone calls them.
+
     With ``grpc_port`` (0 takes a free one) the agents are served over gRPC too, on the same host
-    or on ``grpc_host``. ``grpc_cert`` and ``grpc_key`` (PEM files) turn TLS on; ``grpc_client_ca``
-    requires a client certificate.
+    or on ``grpc_host``, and with the same TLS. ``grpc_cert`` and ``grpc_key`` (PEM files) are for
+    another certificate there; ``grpc_client_ca`` requires a client certificate.
 
     Raises ``ValueError`` for what cannot be served, and ``SystemExit`` with the reason if the
     address or the store is unavailable.
     """
     from parley.server.grpc.options import grpc_options
     from parley.server.run import ListenError, run
+    from parley.server.tls.options import tls_options
 
+    tls = tls_options(tls_cert, tls_key, tls_client_ca)
     grpc = grpc_options(
         grpc_port, host=grpc_host, cert=grpc_cert, key=grpc_key, client_ca=grpc_client_ca
     )
@@ -233,6 +253,15 @@ def serve(
         raise ValueError("a worker serves nothing over gRPC: leave out the port, or the role")
     grace = math.ceil(drain) + 1  # answers of released turns need another second
     try:
-        run(app, host=host, port=port, grace=grace, grpc=grpc, on_listening=on_listening)
+        run(
+            app,
+            host=host,
+            port=port,
+            grace=grace,
+            grpc=grpc,
+            tls=tls,
+            allow_anonymous=allow_anonymous,
+            on_listening=on_listening,
+        )
     except (ListenError, StoreError, FilesUnavailable) as error:
         raise SystemExit(str(error)) from error

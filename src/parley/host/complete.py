@@ -17,7 +17,7 @@ from parley.store.task_store import TaskStore
 async def complete(
     key: str, value: Any = None, *, agent: str | Agent, store: str | TaskStore
 ) -> bool:
-    """Complete an event of an agent; tasks that wait for it with ``turn.wait_event`` go on.
+    """Complete an event of an agent; tasks that wait for it with ``turn.wait_event`` continue.
 
     Works in any process: ``store`` is the URL of the store that the agent's server uses, or, in the
     server's own process, the open store. ``agent`` is the agent, or its key. ``value`` is JSON of
@@ -26,9 +26,10 @@ async def complete(
     Returns whether this call completed the event: ``False`` if it was complete with the same value,
     so a call may be repeated.
 
-    Raises ``EventCompleted`` if the event has another value, ``StoreError`` if there is no such
-    store or it cannot be reached, ``ValueError`` for a key, a URL or a size that cannot be, and
-    ``TypeError`` that says where a value is not JSON.
+    Raises ``EventCompleted`` if the event has another value: to repeat the call is useless. Raises
+    any other ``StoreError`` if there is no such store or it cannot be reached, ``ValueError`` for
+    an invalid key or URL and for a value that is too large, and ``TypeError`` that says where a
+    value is not JSON.
     """
     agent_key, data = _checked(key, value, agent)
     if isinstance(store, str):

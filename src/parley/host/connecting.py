@@ -1,4 +1,4 @@
-"""``parley.connect``: the client, for agents elsewhere and for agents and apps of this process."""
+"""``parley.connect``: the client, for agents on the network and agents and apps of this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Connects(Protocol[P, C]):
 def _connect(agent: Any, /, *, path: str = "", **options: Any) -> Connection:
     if isinstance(agent, str | bytes | os.PathLike | Mapping | AgentCard):
         return connect_to(agent, path=path, **options)
-    # Whoever calls agents elsewhere needs no server.
+    # Calls over the network need no server.
     from parley.agent.agent import Agent
     from parley.host.app import asgi
     from parley.host.in_process import InProcessTransport, Site
@@ -69,7 +69,7 @@ def refuse_for_local(options: Mapping[str, Any]) -> None:
             "serve the agent, and connect to its address"
         )
     if options.get("http") is not None:
-        raise ValueError("http is for agents elsewhere; one of this process has a transport")
+        raise ValueError("http= is for agents on the network; leave it out for one of this process")
 
 
 def _connect_sync(*args: Any, **options: Any) -> SyncRemoteAgent:

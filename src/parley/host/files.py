@@ -124,13 +124,12 @@ class FileSweeps:
         self._running = [asyncio.create_task(self._run())]
 
     async def stop(self) -> None:
-        """End the sweeps, and close the files."""
+        """End the sweeps."""
         running, self._running = self._running, []
         await end(running)
-        await self._files.close()
 
     async def sweep(self) -> int:
-        """Remove the files that nobody can reach any more; return how many they were."""
+        """Remove the files that have expired or whose tasks are gone; return how many they were."""
         return await self._sweeper.sweep()
 
     async def _run(self) -> None:

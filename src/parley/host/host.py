@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
@@ -41,9 +42,12 @@ from parley.push.dispatcher import PushDispatcher
 from parley.push.http_sender import WebhookTransport
 from parley.push.scheduler import DeliveryLimits
 from parley.security.authentication import authenticator_of
-from parley.security.authorization import Authorization
+from parley.security.authorization import Access, Authorization, Policy, all_of
 from parley.security.egress import Egress
-from parley.security.schemes.scheme import SchemeResources, Security, card_schemes
+from parley.security.failures import Failures
+from parley.security.owner import PER_TENANT
+from parley.security.resources import SchemeResources
+from parley.security.schemes.scheme import Security, card_schemes
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -119,7 +123,8 @@ class Host:
     ``services`` are by path, ``tenants`` are services by tenant, ``executors`` and ``callbacks``
     are by the agent's key. An agent with several tenants has one executor, which keeps their tasks
     apart.
-    ``egress`` restricts the addresses of webhooks. The ``bus`` carries hints between replicas on
+    ``policy`` is asked before those of the agents. ``egress`` restricts the addresses of webhooks.
+    The ``bus`` carries hints between replicas on
     the same store; polling every ``poll_interval`` seconds finds what it loses.
 
     ``url`` is the public address of all agents, if it is configured: then their turns have it,
@@ -129,6 +134,8 @@ class Host:
     skills that always reply directly. With ``"worker"`` it runs turns and serves no agent.
     ``files`` keeps the bytes of files by reference, which the files that turns make become above
     ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
+
+    ``failures`` counts refused credentials.
 
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
@@ -143,6 +150,7 @@ class Host:
         drain: float = DRAIN_SECONDS,
         authenticates: bool = False,
         auth: Security | Literal[False] | None = None,
+        policy: Policy | None = None,
         egress: Egress | None = None,
         retry_policy: RetryPolicy | None = None,
         bus: Bus | None = None,
@@ -155,6 +163,7 @@ class Host:
         file_limits: FileLimits | None = None,
         inline_file_bytes: int = INLINE_BYTES,
         file_egress: Egress | None = None,
+        failures: Failures | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -179,6 +188,7 @@ class Host:
         self._remote_files = RemoteFiles(file_egress, max_bytes=limits.file_bytes)
         self.files = None if files is None else hosted_files(files, store, file_limits)
         self._runs_turns = role != "api"
+        self._url = url
         self._addresses = None if url is None else agent_addresses(url, agents, tenants)
         self._grace = drain
         self._hurries = False
@@ -193,8 +203,15 @@ class Host:
             for agent in by_key.values()
             if agent.lifespan is not None
         }
-        self._agents = [_with_auth(agent.describe(), auth) for agent in by_key.values()]
-        self.authenticator = authenticator_of(agent.authorization for agent in self._agents)
+        self._agents = [
+            self._with_rights(agent.describe(), auth, policy) for agent in by_key.values()
+        ]
+        self.scheme_resources = SchemeResources(
+            store=store, now=lambda: store.now() / 1000, failures=failures or Failures()
+        )
+        self.authenticator = authenticator_of(
+            (agent.authorization for agent in self._agents), self.scheme_resources
+        )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
@@ -244,6 +261,7 @@ class Host:
             lifespan=self._lifespans.get(agent.key),
             inline_bytes=self._inline_file_bytes,
             remote_files=self._remote_files,
+            authorization=agent.authorization,
             connect=self._connect,
         )
 
@@ -262,12 +280,14 @@ class Host:
         self._drains, self._hurries = (), True
         async with AsyncExitStack() as stack:
             await see_through(self._open_store(stack))
+            if self.files is not None:
+                self._on_stop(stack, "files", self.files.close)
             self._on_stop(stack, "hints", self.poller.stop)
             await self.poller.start()
             stack.callback(self._threads.close)
             if self.authenticator is not None:
-                store_now = self.store.now
-                resources = SchemeResources(store=self.store, now=lambda: store_now() / 1000)
+                resources = self.scheme_resources
+                self._on_stop(stack, "the count of failures", resources.failures.close)
                 for scheme in self.authenticator.schemes:
                     self._on_stop(stack, f"the scheme {scheme.name}", scheme.close)
                     await scheme.start(resources)
@@ -279,17 +299,17 @@ class Host:
             self._on_stop(stack, "push notifications", self._stop_push)
             await self.push.start([agent.key for agent in self._agents if agent.push_notifications])
             self._on_stop(stack, "connections to other agents", self._disconnect)
-            self._on_stop(stack, "files from elsewhere", self._remote_files.close)
+            self._on_stop(stack, "downloads from other servers", self._remote_files.close)
             self._on_stop(stack, "turns", self._end_turns)
             for executor in self.executors.values():
                 executor.open()
             stack.enter_context(self.hints.listen_work(self._claim))
             self._on_stop(stack, "maintenance", self._maintenance.stop)
             await self._maintenance.start()
-            if self.files is not None and self._sweeps is not None:
-                self._on_stop(stack, "files", self._sweeps.stop)
+            if self._sweeps is not None:
+                self._on_stop(stack, "sweeps of files", self._sweeps.stop)
                 await self._sweeps.start()
-            log_startup(self.store, self._agents)
+            log_startup(self.store, self._agents, self._url)
             self._hurries = False
             self._started = stack.pop_all()
 
@@ -336,6 +356,44 @@ class Host:
 
         return identify
 
+    def _with_rights(
+        self, agent: AgentDescription, auth: Security | Literal[False] | None, policy: Policy | None
+    ) -> AgentDescription:
+        """Return an agent with the rules of its server beside its own, plain ones in threads."""
+        agent = _with_auth(agent, auth)
+        rights = agent.authorization
+        own = None if rights is None else rights.policy
+        policies = [self._in_thread(each) for each in (policy, own) if each is not None]
+        if not policies:
+            if agent.owner is PER_TENANT:
+                log.warning(
+                    "the tasks of %r belong to tenants, and no policy says who may name which: "
+                    "whoever may call the agent may name any tenant; give Agent(policy=...), or "
+                    "asgi(policy=...), a function that compares access.tenant with access.caller",
+                    agent.name,
+                )
+            return agent
+        authorization = Authorization(
+            None if rights is None else rights.security,
+            skills={} if rights is None else rights.skills,
+            operations={} if rights is None else rights.operations,
+            policy=all_of(policies),
+        )
+        return replace(agent, authorization=authorization)
+
+    def _in_thread(self, policy: Policy) -> Policy:
+        """Return a policy that a plain function decides in a thread."""
+        if not form_of(policy).in_thread:
+            return policy
+
+        async def decided(access: Access) -> bool:
+            allowed: Any = await self._threads.call(policy, access)
+            if inspect.isawaitable(allowed):
+                allowed = await allowed
+            return cast("bool", allowed)
+
+        return decided
+
     def wake(self) -> None:
         """Do now what maintenance does from time to time: the store's clock has jumped."""
         if self._started is not None:
@@ -364,6 +422,11 @@ class Host:
         if started is not None:
             await started.aclose()
 
+    def end_threads(self) -> None:
+        """End what watches and helps the event loop, of a host whose tasks are gone: for tests."""
+        self._watchdog.stop()
+        self._threads.close()
+
     def _drain(self, grace: float) -> None:
         if self._drains:
             return
@@ -372,17 +435,16 @@ class Host:
         self._drains = [asyncio.create_task(drain) for drain in drains]
 
     async def _end_turns(self) -> None:
-        """Wait until the executors have drained."""
+        """Wait until the executors have drained; when in a hurry, cut their grace period short."""
         self._drain(0)  # unless they drain already: the start failed
         drains = self._drains
         try:
-            await asyncio.wait(drains)
-        except asyncio.CancelledError:
+            # Even in a hurry each begins: one that is cancelled before would clean nothing up.
+            await asyncio.wait(drains, timeout=0 if self._hurries else None)
+        finally:
             for drain in drains:
                 drain.cancel()
             await see_through(_all_of(drains))
-            raise
-        await _all_of(drains)
 
     async def _disconnect(self) -> None:
         for services in self._services:

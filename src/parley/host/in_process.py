@@ -61,7 +61,7 @@ class Site:
             await self._lifespan.start()
 
     async def stop(self) -> None:
-        """Stop the app if it was started here, and nobody else uses it. Idempotent."""
+        """Stop the app if it was started here and has no other user. Idempotent."""
         lifespan, self._lifespan = self._lifespan, None
         if lifespan is not None:
             await lifespan.leave()
@@ -87,20 +87,26 @@ class InProcessExchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody reads any more: the answer is complete, or its reader has gone."""
+        """Whether the answer is complete, or its reader has gone."""
         return self._gone.is_set()
 
     # -- the app's side ------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return a piece of the request, or the news that the reader has gone."""
+        """Return a piece of the request, or ``http.disconnect`` when the reader has gone."""
         if not self._is_sent and not self._gone.is_set():
             if self._body is None or isinstance(self._body, bytes):
                 self._is_sent = True
                 return {"type": "http.request", "body": self._body or b"", "more_body": False}
             if self._pieces is None:
                 self._pieces = aiter(self._body)
-            piece = await anext(self._pieces, None)
+            try:
+                piece = await anext(self._pieces, None)
+            except Exception as error:  # the caller's own: its app sees that the client is gone
+                failure = Disconnected("the body of the request could not be read to its end")
+                failure.__cause__ = error
+                self.fail(failure)
+                return {"type": "http.disconnect"}
             self._is_sent = piece is None
             return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
         await self._gone.wait()
@@ -307,9 +313,9 @@ class InProcessTransport(HttpTransport):
 
     def unknown(self, url: str) -> ClientError:
         """Return the error for an address that no app answers at."""
-        known = ", ".join(sorted(self._sites)) or "nowhere"
+        known = ", ".join(sorted(self._sites)) or "no address"
         return Unreachable(
-            f"nothing in this process answers at {redacted(url)}: there is something at {known}"
+            f"no app of this process answers at {redacted(url)}; there are apps at {known}"
         )
 
     async def _serve(self, site: Site, scope: Scope, exchange: InProcessExchange) -> None:

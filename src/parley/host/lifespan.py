@@ -39,7 +39,7 @@ class AppLifespan:
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the app, once. Raises ``AppNotStarted``, and again for everybody who asks."""
+        """Start the app, once. Raises ``AppNotStarted``, to every caller."""
         if self._starting is None:
             self._starting = self._spawn(self._start())
         await asyncio.shield(self._starting)
@@ -98,8 +98,7 @@ _running: dict[tuple[int, int], AppLifespan] = {}
 def join(app: ASGIApp, context: Callable[[], Context]) -> AppLifespan | None:
     """Return the life of an app on this loop, with one more user.
 
-    ``None`` for an app of agents that somebody else has started. Whether another kind of app runs
-    cannot be seen.
+    ``None`` for an app of agents that runs already. Of another kind of app that cannot be seen.
     """
     key = (id(asyncio.get_running_loop()), id(app))
     lifespan = _running.get(key)

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from parley.engine.description import AgentDescription
+from parley.security.loopback import is_plain_public
 from parley.store.memory import MemoryTaskStore
 from parley.store.task_store import TaskStore
 
@@ -22,8 +23,22 @@ log = logging.getLogger("parley.host")
 _WORKERS = re.compile(r"(?:--workers(?:=|$)|-w=?)(\d*)")
 
 
-def log_startup(store: TaskStore, agents: Sequence[AgentDescription]) -> None:
-    """Log when ended tasks are pruned, and warn of several processes with ``memory:``."""
+def log_startup(
+    store: TaskStore, agents: Sequence[AgentDescription], url: str | None = None
+) -> None:
+    """Log when ended tasks are pruned, and warn of what is likely a mistake.
+
+    That is several processes with ``memory:``, and a public ``url`` that callers would send
+    credentials to without encryption.
+    """
+    secured = [agent.name for agent in agents if requires_credentials(agent)]
+    if url is not None and is_plain_public(url) and secured:
+        log.warning(
+            "the card of %s requires credentials and names %s, where callers would send them "
+            "unencrypted: give an https:// address (url)",
+            ", ".join(secured),
+            url,
+        )
     removed = removed_after(agents)
     if removed:
         log.info("tasks are removed with all that is theirs when they have ended %s", removed)
@@ -38,6 +53,11 @@ def log_startup(store: TaskStore, agents: Sequence[AgentDescription]) -> None:
             "processes share, postgresql://host/database",
             workers,
         )
+
+
+def requires_credentials(agent: AgentDescription) -> bool:
+    """Return whether an agent asks for credentials, for some of what it does at least."""
+    return agent.authorization is not None and bool(agent.authorization.securities)
 
 
 def removed_after(agents: Sequence[AgentDescription]) -> str:

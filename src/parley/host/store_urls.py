@@ -150,7 +150,10 @@ def open_admin(url: str) -> StoreAdmin:
 
         return PostgresAdmin(url)
     if url in ("memory:", "memory://"):
-        raise ValueError("what is kept in memory: is seen by its own process alone")
+        raise ValueError(
+            "only the process of a memory: store can see it; use the sqlite:/// or postgresql:// "
+            "store of a server"
+        )
     path = sqlite_path(url)
     if path is None:
         raise ValueError(

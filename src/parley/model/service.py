@@ -30,6 +30,9 @@ from parley.model.tasks import Event, Task
 _SEPARATOR = "\x1f"
 """Separates issuer and id, neither of which can contain it (``ids.may_be_name``)."""
 
+_GROUP = _SEPARATOR * 2
+"""Begins the keys of owners that are groups of callers."""
+
 
 class Caller(msgspec.Struct, frozen=True):
     """The identity of a caller.
@@ -74,18 +77,27 @@ def owned_by(issuer: str) -> str:
     return issuer + _SEPARATOR
 
 
+def group_key(*parts: str) -> str:
+    """Return the key of an owner that is no single caller. Its first part is the kind of owner.
+
+    Parts contain no control characters (``ids.may_be_name``). No caller's ``owner`` begins so: what
+    follows the first separator there is an issuer or an id, and neither is empty.
+    """
+    return _GROUP + _SEPARATOR.join(parts)
+
+
 def caller_of(owner: str) -> Caller:
-    """Return the caller with this ``owner``, without claims."""
-    if not owner:
+    """Return the caller with this ``owner``, without claims; anonymous for a group's key."""
+    if not owner or owner.startswith(_GROUP):
         return ANONYMOUS
     issuer, _, id = owner.removeprefix(_SEPARATOR).rpartition(_SEPARATOR)
     return Caller(id=id, issuer=issuer, authenticated=not owner.startswith(_SEPARATOR))
 
 
 class TraceContext(A2AStruct, frozen=True, kw_only=True):
-    """A place in a trace: ``traceparent`` and ``tracestate``, as the headers of these names.
+    """The position in a trace: ``traceparent`` and ``tracestate``, as in the headers.
 
-    Both are empty, and the value is false, where there is no trace.
+    Without a trace both are empty, and the value is false.
     """
 
     traceparent: str = ""
@@ -114,10 +126,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
     ``extensions`` are the URIs of the active extensions: requested, and supported by the agent.
     ``last_event_id`` is the number of the last event that the caller has. ``traceparent`` and
-    ``tracestate`` are the W3C's trace headers: as received, where they are valid; a client sends
-    them. ``reply_timeout`` is how many seconds the caller waits for the end of a task, if the
-    binding has a deadline. ``base_url`` is the agent's address as the sender of a message sees it,
-    without a trailing slash; empty where a request shows none (gRPC).
+    ``tracestate`` are the W3C trace headers: a server has those received, if they are valid; a
+    client sends them. ``reply_timeout`` is how many seconds the caller waits for the end of a task,
+    if the binding has a deadline. ``base_url`` is the agent's address as the sender of a message
+    sees it, without a trailing slash; empty if the request carries none (gRPC).
     """
 
     caller: Caller = ANONYMOUS

@@ -1,13 +1,27 @@
 """Security schemes of agents, callers and what they may do; safe egress, and signed tokens.
 
-from parley.security import Bearer
+from parley.security import OpenIdConnect
 
-agent = Agent("Bank", security=Bearer(judge))
+agent = Agent("Bank", security=OpenIdConnect("https://id.example.com", audience="bank"))
 """
 
+from parley.model.schemes import AuthorizationCodeOAuthFlow as AuthorizationCodeOAuthFlow
+from parley.model.schemes import ClientCredentialsOAuthFlow as ClientCredentialsOAuthFlow
+from parley.model.schemes import DeviceCodeOAuthFlow as DeviceCodeOAuthFlow
+from parley.security.api_keys import create_key as create_key
 from parley.security.authorization import Access as Access
 from parley.security.authorization import Policy as Policy
+from parley.security.owner import OwnerPolicy as OwnerPolicy
+from parley.security.owner import claim as claim
+from parley.security.owner import owner_function as owner_function
+from parley.security.schemes.api_key import ApiKey as ApiKey
+from parley.security.schemes.basic import Basic as Basic
 from parley.security.schemes.bearer import Bearer as Bearer
+from parley.security.schemes.introspection import Introspection as Introspection
+from parley.security.schemes.jwt import Jwt as Jwt
+from parley.security.schemes.mutual_tls import MutualTls as MutualTls
+from parley.security.schemes.oauth2 import OAuth2 as OAuth2
+from parley.security.schemes.open_id_connect import OpenIdConnect as OpenIdConnect
 from parley.security.schemes.scheme import Scheme as Scheme
 from parley.security.schemes.scheme import Security as Security
 from parley.security.schemes.scheme import anonymous as anonymous

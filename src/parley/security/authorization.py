@@ -7,14 +7,18 @@ message; nobody else decides.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from parley.model.errors import PermissionDeniedError, UnauthenticatedError
+from parley.model.errors import A2AError, InternalError, PermissionDeniedError, UnauthenticatedError
+from parley.model.incident import log_incident
 from parley.model.service import Caller
 from parley.security.schemes.scheme import Security
+
+log = logging.getLogger("parley.security")
 
 MISSING = "credentials are required; the agent's card says which (securityRequirements)"
 
@@ -23,8 +27,10 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller asks to do.
 
     ``operation`` is one of the specification's, or the name of an extension's method; ``skill`` is
-    known for messages, ``task_id`` where the request names a task. ``action`` and ``resource`` are
-    an author's own (``turn.authorize``).
+    known for messages, ``task_id`` where the request names a task. Streaming messages are
+    ``SendMessage`` too, and files are ``UploadFile`` and ``DownloadFile``, with the file's id as
+    ``resource``. Otherwise ``action`` and ``resource`` are an author's own (``turn.authorize``),
+    and ``operation`` is empty then.
     """
 
     caller: Caller
@@ -39,7 +45,16 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Policy = Callable[[Access], bool | Awaitable[bool]]
-"""Returns whether an access is allowed."""
+"""Returns whether an access is allowed: ``True`` or ``False``, and nothing else.
+
+A plain function runs in a thread of the server's. An exception denies: the caller gets an error
+with a reference, and the log the rest. An ``A2AError`` reaches the caller as it is.
+"""
+
+UPLOAD_FILE = "UploadFile"
+DOWNLOAD_FILE = "DownloadFile"
+FILE_OPERATIONS = (UPLOAD_FILE, DOWNLOAD_FILE)
+"""What requirements and policies call requests for files, which are no operations of A2A."""
 
 
 class Authorization:
@@ -83,14 +98,55 @@ class Authorization:
             raise refusal(security, caller, f"the skill {skill!r}")
 
     async def permit(self, access: Access) -> None:
-        """Ask the policy. Raises ``PermissionDeniedError``."""
-        if self.policy is None:
-            return
-        allowed = self.policy(access)
+        """Ask the policy.
+
+        Raises ``PermissionDeniedError``, and ``InternalError`` if the policy fails.
+        """
+        if self.policy is not None and not await decision(self.policy, access):
+            raise PermissionDeniedError("the server's policy does not allow this")
+
+
+def checked_policy(policy: Policy) -> Policy:
+    """Return a policy. Raises ``TypeError`` for what is none."""
+    call = policy if inspect.isroutine(policy) else getattr(policy, "__call__", None)  # noqa: B004
+    yields = inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
+    if not callable(policy) or isinstance(policy, type) or yields:
+        raise TypeError(f"policy is a function of an Access that returns a bool, not {policy!r}")
+    return policy
+
+
+async def decision(policy: Policy, access: Access) -> bool:
+    """Return what a policy decides.
+
+    Raises ``InternalError`` if it raises, or returns anything but ``True`` and ``False``.
+    """
+    try:
+        allowed: Any = policy(access)
         if inspect.isawaitable(allowed):
             allowed = await allowed
-        if allowed is not True:
-            raise PermissionDeniedError("the server's policy does not allow this")
+        if allowed is True or allowed is False:
+            return allowed is True
+        raise TypeError(f"a policy returns True or False, not a {type(allowed).__name__}")
+    except A2AError:
+        raise
+    except Exception:
+        reference = log_incident(log, "the policy of an agent")
+        words = f"the server's policy could not decide; its log says why under {reference}"
+        raise InternalError(words) from None
+
+
+def all_of(policies: Sequence[Policy]) -> Policy | None:
+    """Return the policy that allows what all of some allow, ``None`` if there are none."""
+    if len(policies) < 2:
+        return policies[0] if policies else None
+
+    async def allowed_by_all(access: Access) -> bool:
+        for policy in policies:
+            if not await decision(policy, access):
+                return False
+        return True
+
+    return allowed_by_all
 
 
 def refusal(

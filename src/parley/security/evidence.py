@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
+from parley.security.resources import SchemeResources
+
 MAX_COOKIES = 100
+
+CONNECTION = "parley.connection"
+"""The extension of a scope with the address of its connection, where proxy headers are believed."""
 
 
 class Evidence:
     """The credentials of a request, as they were sent; nothing is verified.
 
     ``scope`` is the request's ASGI scope: HTTP and gRPC requests have the same form. Header names
-    are in lower case.
+    are in lower case. ``resources`` are those of the server that the request came to: one scheme
+    may serve several.
     """
 
-    def __init__(self, scope: Mapping[str, Any]) -> None:
+    def __init__(self, scope: Mapping[str, Any], resources: SchemeResources | None = None) -> None:
         self.scope = scope
+        self.resources = resources
+
+    def now(self) -> float:
+        """Return the server's time in seconds since the epoch."""
+        return time.time() if self.resources is None else self.resources.now()
+
+    def check_failures(self) -> None:
+        """Refuse a request that waited while others from its address failed.
+
+        Raises ``TooManyRequestsError``.
+        """
+        if self.resources is not None:
+            self.resources.failures.check(self.scope)
 
     def headers(self, name: bytes) -> list[str]:
         """Return all values of a header."""
@@ -47,9 +67,27 @@ class Evidence:
 
     @property
     def address(self) -> str:
-        """The IP address of the connection's other end; empty if it has none."""
+        """The IP address of the connection's other end; empty if it has none.
+
+        Where proxy headers are believed (``trust_proxy``), it may be the one that they name.
+        """
         client = self.scope.get("client")
         return client[0] if client else ""
+
+    @property
+    def connection_address(self) -> str:
+        """The IP address of the connection itself, whatever proxy headers say.
+
+        Another server than this package's may have put a forwarded one in its place.
+        """
+        own = (self.scope.get("extensions") or {}).get(CONNECTION)
+        return own["client"][0] if own else self.address
+
+    @property
+    def certificate_error(self) -> str:
+        """Why the handshake did not verify the certificate; empty if it did."""
+        tls = (self.scope.get("extensions") or {}).get("tls") or {}
+        return tls.get("client_cert_error") or ""
 
     @property
     def certificate_chain(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Signed tokens: claims that this server puts into an address, and reads back from it.
 
-A token is readable by whoever has it and forgeable by nobody without the key. It stands in URLs, so
-it has only letters, digits, ``-``, ``_`` and dots.
+Anyone can read a token; only the key makes a valid one. Tokens are for URLs, so they have only
+letters, digits, ``-``, ``_`` and dots.
 """
 
 from __future__ import annotations

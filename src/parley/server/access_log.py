@@ -1,4 +1,4 @@
-"""The access log of uvicorn, without the tokens of addresses: whoever reads it cannot call them."""
+"""The access log of uvicorn, without the credentials, signatures and tokens in addresses."""
 
 from __future__ import annotations
 
@@ -6,29 +6,38 @@ import logging
 import re
 
 from parley.files.turn_files import SIGNATURE
+from parley.security.redaction import HIDDEN, hide_parameter, without_credentials
 from parley.server.endpoint import CALLBACKS
 
-_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+|(?<=[?&]{SIGNATURE}=)[^&#\s]+")
+_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+")
 
 
 class HideTokens(logging.Filter):
-    """Hides tokens of callbacks and signatures of files in the records of uvicorn's access log."""
+    """Hides credentials in the records of uvicorn's access log.
+
+    They are tokens of callbacks, signatures of files, and query parameters such as API keys.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, without tokens."""
+        """Let every record pass, without credentials."""
         if isinstance(record.args, tuple):
             record.args = tuple(
-                _TOKEN.sub("...", value) if isinstance(value, str) else value
+                without_credentials(_TOKEN.sub(HIDDEN, value)) if isinstance(value, str) else value
                 for value in record.args
             )
         return True
 
 
+def hide_tokens() -> None:
+    """Have uvicorn's access log show no credentials, whoever runs uvicorn."""
+    logging.getLogger("uvicorn.access").addFilter(_HIDE_TOKENS)  # once, however often it is added
+
+
 def log_access() -> None:
     """Have uvicorn log requests."""
-    logger = logging.getLogger("uvicorn.access")
-    logger.setLevel(logging.INFO)
-    logger.addFilter(_HIDE_TOKENS)  # once, however often it is added
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)
+    hide_tokens()
 
 
+hide_parameter(SIGNATURE)
 _HIDE_TOKENS = HideTokens()

@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from parley.security.evidence import Evidence
+
 _HOST = re.compile(
     r"(?:[A-Za-z0-9._~-]{1,253}|\[(?P<ipv6>[0-9A-Fa-f:.]{2,45})\])(?::(?P<port>\d{1,5}))?"
 )
@@ -92,6 +94,24 @@ def split_host(host: str) -> tuple[str, str] | None:
         return IPv6Address(match["ipv6"]).compressed, port
     except AddressValueError:
         return None
+
+
+def sender_address(scope: Scope, *, trust_proxy: bool = False) -> str:
+    """Return the IP address that a request comes from, empty if it has none.
+
+    With ``trust_proxy`` it is the last one of ``X-Forwarded-For``, which the nearest proxy added:
+    whoever asks may have written those before it.
+    """
+    evidence = Evidence(scope)
+    if not trust_proxy:
+        return evidence.address
+    forwarded = ",".join(evidence.headers(b"x-forwarded-for")).rpartition(",")[2].strip()
+    if not forwarded:
+        return evidence.connection_address
+    bracketed = re.fullmatch(r"\[([0-9A-Fa-f:.]+)\](?::\d+)?", forwarded)
+    if bracketed is not None:
+        return bracketed[1]
+    return forwarded.partition(":")[0] if forwarded.count(":") == 1 else forwarded
 
 
 def outermost(header: str) -> str:

@@ -15,17 +15,22 @@ from contextlib import asynccontextmanager, suppress
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from parley.security.authentication import Authenticator
+from parley.security.authorization import Authorization
+from parley.server.access_log import hide_tokens
 from parley.server.address import route_path
 from parley.server.endpoint import Endpoint as Endpoint
 from parley.server.hosts import AllowedHosts, HostNotAllowed
 from parley.server.http import health
 from parley.server.http.exchange import Identify
+from parley.server.http.hsts import with_hsts
 from parley.server.http.misdirected import refuse_host
 from parley.server.http.streams import Streams
 from parley.server.lifecycle import Hook, Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.middleware import AnyMiddleware, middleware_of, wrapped
+from parley.server.restrictions import authenticated_only, read_restrictions
 from parley.server.routes import Routes, checked_endpoints
 from parley.server.settings import Settings as Settings
 
@@ -94,6 +99,7 @@ def create_app(
     lifecycle = Lifecycle(startup, shutdown, unavailable_reason)
     if on_drain is not None:
         lifecycle.on_drain(on_drain)
+    hide_tokens()
     return App(
         checked_endpoints(endpoints),
         settings=settings or Settings(),
@@ -107,6 +113,8 @@ def create_app(
 
 class App:
     """An ASGI app: run it, or mount it in another under a prefix.
+
+    ``rules`` are those of its agents; ``is_open``: everyone may call one of them.
 
     Mounted, it needs ``lifespan=app.lifespan`` on the outer app (or to be entered in the outer
     app's own lifespan), which then starts and stops it. Otherwise the first request starts it and
@@ -127,7 +135,12 @@ class App:
         self.lifecycle = lifecycle
         self.settings = settings
         self.identify = identify
-        self.is_open = identify is None and not any(e.identify for e in endpoints.values())
+        agents = [each for e in endpoints.values() for each in (e, *e.tenants.values())]
+        self.rules = tuple(each.authorization for each in agents if each.service is not None)
+        has_hook = identify is not None and not isinstance(identify, Authenticator)
+        agents_restriction = read_restrictions(settings.restrict).get("agents")
+        is_closed = agents_restriction is not None and agents_restriction.is_authenticated
+        self.is_open = not (has_hook or is_closed) and any(map(_is_open, self.rules))
         self.url = url
         streams = Streams(settings)
         lifecycle.on_drain(streams.drain)
@@ -145,10 +158,13 @@ class App:
             request_bytes=self.request_bytes,
             unavailable_message=unavailable_message,
         )
+        if is_closed and identify is not None:
+            self.identify = authenticated_only(identify)
         self.agents = self._routes.agents
         self.grpc = self._routes.grpc
-        self._routes.add("/health/live", health.live)
-        self._routes.add("/health/ready", health.ready(lifecycle))
+        self.gate = self._routes.gate
+        for path, handler in (("live", health.live), ("ready", health.ready(lifecycle))):
+            self._routes.add(f"/health/{path}", self._routes.restricted("health", handler))
         self._cors: ASGIApp | None = None
         if settings.cors_origins:
             self._cors = CORSMiddleware(
@@ -163,6 +179,8 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "http":
+            if scope.get("scheme") == "https" and self.settings.hsts_max_age:
+                send = with_hsts(scope, send, self.settings.hsts_max_age)
             await self._serve_http(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
@@ -221,6 +239,11 @@ class App:
             await send({"type": "lifespan.shutdown.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _is_open(rules: Authorization | None) -> bool:
+    """Return whether everyone may call an agent with these rules."""
+    return rules is None or rules.security is None or rules.security.is_open
 
 
 def _public_url(url: str | None) -> str | None:

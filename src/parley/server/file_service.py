@@ -12,6 +12,7 @@ from parley.files.file_store import FileStore
 from parley.files.records import FileScope
 from parley.model.cards import AgentCard, AgentInterface
 from parley.model.service import Caller
+from parley.security.owner import PER_CALLER, OwnerPolicy
 
 FILES = "files"
 """The segment of files below an agent's address."""
@@ -25,10 +26,11 @@ class FileService(msgspec.Struct, frozen=True):
     store: FileStore
     agent: str
     inline_bytes: int
+    owner: OwnerPolicy = PER_CALLER
 
     def scope(self, tenant: str, caller: Caller) -> FileScope:
-        """Return the scope of a caller's files."""
-        return FileScope(self.agent, tenant, caller.owner)
+        """Return the scope of a caller's files. Raises ``A2AError`` for who may own none."""
+        return FileScope(self.agent, tenant, self.owner.key_of(caller))
 
     def declared(self, card: AgentCard, interfaces: tuple[AgentInterface, ...]) -> AgentCard:
         """Return a card that declares the extension, with the address for uploads."""

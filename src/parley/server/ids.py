@@ -22,6 +22,12 @@ _MESSAGE_IDS = (
     ("task_id", "message.taskId"),
 )
 
+MAX_ACTORS = 32
+"""The most actors of a caller: they are stored with each of its messages."""
+
+MAX_SCOPE_CHARACTERS = 16 * 1024
+"""The most characters of all scopes of a caller, which are stored too."""
+
 
 def check_ids(request: Any) -> None:
     """Raise ``InvalidParamsError`` for ids that no store could keep.
@@ -43,12 +49,30 @@ def check_caller(caller: Caller) -> None:
     """Raise ``UnauthenticatedError`` for a caller whose id or issuer is ambiguous or invalid."""
     if not may_be_name(caller.id):
         raise UnauthenticatedError(f"the id under which the caller is known has {RIGHT_NAME}")
+    if caller.client or caller.actors or caller.scopes:
+        _check_client(caller)
     if not caller.issuer:
         return
     if not may_be_name(caller.issuer):
         raise UnauthenticatedError(f"the issuer of the caller's id has {RIGHT_NAME}")
     if not caller.id:
         raise UnauthenticatedError("the caller has an issuer and no id: an issuer vouches for one")
+
+
+def _check_client(caller: Caller) -> None:
+    if caller.client and not caller.id:
+        raise UnauthenticatedError(
+            "the caller has a client and no id: without a user, the id is that of the client"
+        )
+    if not may_be_name(caller.client) or not all(may_be_name(each) for each in caller.actors):
+        raise UnauthenticatedError(f"the client and the actors of a caller have {RIGHT_NAME}")
+    if len(caller.actors) > MAX_ACTORS:
+        raise UnauthenticatedError(f"a caller has at most {MAX_ACTORS} actors")
+    size = sum(len(scope) + 1 for scope in caller.scopes)
+    if size > MAX_SCOPE_CHARACTERS:
+        raise UnauthenticatedError(
+            f"the scopes of a caller have at most {MAX_SCOPE_CHARACTERS} characters"
+        )
 
 
 def _invalid_fields(request: Any) -> Iterator[str]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from urllib.parse import quote
+from collections.abc import Callable, Collection, Iterable, Mapping
+from urllib.parse import quote, unquote
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from parley.server.cards.advertised_interfaces import AdvertisedInterfaces, GrpcAddress
 from parley.server.cards.discovery import CARD_PATHS, CardChoice, CardPage
 from parley.server.cards.docs import DOCS_PATH, OPENAPI_PATH, OpenApiPage, docs
 from parley.server.cards.index import ASSISTANTS, Index
+from parley.server.cards.protected_resource import (
+    PROTECTED_RESOURCE,
+    ProtectedResource,
+    resource_metadata,
+)
 from parley.server.dispatch import Dispatcher
 from parley.server.endpoint import CALLBACKS, Endpoint
 from parley.server.hosts import AllowedHosts
@@ -21,11 +26,13 @@ from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
 from parley.server.http.jsonrpc import JsonRpcBinding
 from parley.server.http.paths import has_quoted_slash
+from parley.server.http.restricted import Restricted
 from parley.server.http.streams import Streams
 from parley.server.http.unavailable import Unavailable
 from parley.server.lifecycle import Lifecycle
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.concurrency_limiter import ConcurrencyLimiter
+from parley.server.restrictions import Gate, Restriction, authenticated_only, read_restrictions
 from parley.server.settings import Settings
 
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
@@ -74,6 +81,7 @@ class Routes:
         unavailable_message: str = "",
     ) -> None:
         self._settings = settings
+        self._restrictions = read_restrictions(settings.restrict)
         self._request_bytes = request_bytes
         self._identify = identify
         self._url = url
@@ -86,7 +94,9 @@ class Routes:
         self._assistants: dict[str, CardPage] = {}
         self._slash_paths: set[str] = set()
         self._advertised: list[AdvertisedInterfaces] = []
-        self._fallback: ASGIApp = Index(self._advertised, settings, request_bytes)
+        card_gate = self.gate("card")
+        lists = None if card_gate is None else _listed_by(card_gate, self._restrictions["card"])
+        self._fallback: ASGIApp = Index(self._advertised, settings, request_bytes, lists)
         if unavailable_message and not endpoints:
             self._fallback = Unavailable(unavailable_message, settings, request_bytes)
         self.agents: dict[str, ServedEndpoint] = {}
@@ -117,8 +127,9 @@ class Routes:
                 if id and endpoint.service is not None:
                     self._add_assistant(id, endpoint, dispatchers[prefix])
         self._below.setdefault(ASSISTANTS, self._fallback)
+        choice = CardChoice(self._fallback, tenants={}, assistants=self._assistants)
         for path in CARD_PATHS:
-            self.add(path, CardChoice(self._fallback, tenants={}, assistants=self._assistants))
+            self.add(path, self.restricted("card", choice))
 
     def find(self, path: str, raw_path: bytes = b"") -> ASGIApp:
         """Return the handler of a path, which was sent quoted as ``raw_path``.
@@ -140,10 +151,43 @@ class Routes:
         """Add the handler of a path, unless it has one."""
         self._exact.setdefault(path, handler)
 
+    def gate(self, name: str, endpoint: Endpoint | None = None) -> Gate | None:
+        """Return what checks who sees an endpoint of the server, ``None`` if everyone does.
+
+        ``endpoint`` is the agent whose schemes callers use. Raises ``ValueError``.
+        """
+        restriction = self._restrictions.get(name)
+        if restriction is None:
+            return None
+        identify = (endpoint and endpoint.identify) or self._identify
+        return Gate(restriction, identify, trust_proxy=self._settings.trust_proxy)
+
+    def restricted(self, name: str, handler: ASGIApp, endpoint: Endpoint | None = None) -> ASGIApp:
+        """Return a handler for those who may see the endpoint ``name`` (see ``gate``)."""
+        gate = self.gate(name, endpoint)
+        return handler if gate is None else Restricted(handler, gate, self._fallback)
+
+    def _for_callers(
+        self, endpoint: Endpoint, jsonrpc: ASGIApp, below: ASGIApp
+    ) -> tuple[ASGIApp, ASGIApp]:
+        """Return the bindings of an agent for those who may see ``agents``.
+
+        Credentials are checked by the bindings themselves, which write the error in their form.
+        """
+        restriction = self._restrictions.get("agents")
+        if restriction is None or restriction.is_authenticated:
+            return jsonrpc, below
+        return (
+            self.restricted("agents", jsonrpc, endpoint),
+            self.restricted("agents", below, endpoint),
+        )
+
     def _add_agent(self, prefix: str, endpoint: Endpoint, dispatcher: Dispatcher) -> None:
         """Add an agent at its address, and its tenants below it."""
         advertised = self._advertise(prefix, dispatcher, tenants=endpoint.tenants)
-        served = self.agents[prefix] = self._serve(advertised, dispatcher, endpoint)
+        metadata = self._add_metadata(prefix, endpoint, advertised)
+        served = self._serve(advertised, dispatcher, endpoint, metadata)
+        self.agents[prefix] = served
         cards = {
             name: CardPage(tenant, advertised, settings=self._settings, tenant=name)
             for name, tenant in endpoint.tenants.items()
@@ -162,12 +206,17 @@ class Routes:
         below = self._with_files(
             HttpJsonBinding(served, segments, extensions), served, segments, endpoint
         )
-        self._add_binding(prefix, JsonRpcBinding(served), card, below)
+        jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served), below)
+        # The root has the cards of all: callers of any agent may see those.
+        page_or_not = self.restricted("card", card, endpoint if prefix else None)
+        self._add_binding(prefix, jsonrpc, page_or_not, below)
         if endpoint.service is not None:
             self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher)
         for name, page in cards.items():
-            self._add_binding(f"{prefix}/{name}", JsonRpcBinding(served, name), page)
+            jsonrpc, _ = self._for_callers(endpoint, JsonRpcBinding(served, name), below)
+            page_or_not = self.restricted("card", page, endpoint)
+            self._add_binding(f"{prefix}/{name}", jsonrpc, page_or_not)
             self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
             tenant = endpoint.tenants[name]
             self._add_callbacks(f"{prefix}/{name}", tenant, dispatcher, tenant=name)
@@ -180,7 +229,9 @@ class Routes:
         prefix = f"{ASSISTANTS}/{id}"
         address = f"{ASSISTANTS}/{quote(id, safe='')}"
         advertised = self._advertise(address, dispatcher, tenant=tenant)
-        served = self._serve(advertised, dispatcher, endpoint)
+        known = set(self._exact)
+        metadata = self._add_metadata(address, endpoint, advertised)
+        served = self._serve(advertised, dispatcher, endpoint, metadata)
         page = CardPage(endpoint, advertised, settings=self._settings, tenant=tenant)
         self._assistants[id] = page
         # Relative to /a2a, a tenant's name is the tenant segment of the path.
@@ -188,8 +239,8 @@ class Routes:
         below = self._with_files(
             HttpJsonBinding(served, segments, endpoint.extensions), served, segments, endpoint
         )
-        known = set(self._exact)
-        self._add_binding(prefix, JsonRpcBinding(served, tenant), page, below)
+        jsonrpc, below = self._for_callers(endpoint, JsonRpcBinding(served, tenant), below)
+        self._add_binding(prefix, jsonrpc, self.restricted("card", page, endpoint), below)
         self._add_docs(prefix, endpoint, advertised)
         self._add_callbacks(prefix, endpoint, dispatcher, tenant=tenant)
         if "/" in id:
@@ -228,8 +279,29 @@ class Routes:
     ) -> None:
         if self._settings.docs:
             page = OpenApiPage(endpoint, advertised, settings=self._settings, tenant=tenant)
-            self.add(address + OPENAPI_PATH, page)
-            self.add(address + DOCS_PATH, docs)
+            self.add(address + OPENAPI_PATH, self.restricted("docs", page, endpoint))
+            self.add(address + DOCS_PATH, self.restricted("docs", docs, endpoint))
+
+    def _add_metadata(
+        self, path: str, endpoint: Endpoint, advertised: AdvertisedInterfaces
+    ) -> ProtectedResource | None:
+        """Add the metadata of agents that accept tokens of an issuer (RFC 9728)."""
+        if endpoint.identify is None:
+            return None
+
+        def add(path: str, agents: Iterable[Endpoint], tenant: str) -> ProtectedResource | None:
+            content = resource_metadata(agents)
+            if content is None:
+                return None
+            page = ProtectedResource(
+                path, advertised, content, settings=self._settings, tenant=tenant
+            )
+            self.add(PROTECTED_RESOURCE + unquote(path), page)
+            return page
+
+        for name, tenant in endpoint.tenants.items():
+            add(f"{path}/{name}", [tenant], name)
+        return add(path, [endpoint, *endpoint.tenants.values()], "")
 
     def _add_callbacks(
         self, address: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -245,7 +317,7 @@ class Routes:
                 lifecycle=self._lifecycle,
                 request_bytes=self._request_bytes,
             )
-            self._add_below(address, route)
+            self._add_below(address, self.restricted("callbacks", route))
 
     def _advertise(
         self,
@@ -267,18 +339,32 @@ class Routes:
         )
 
     def _serve(
-        self, advertised: AdvertisedInterfaces, dispatcher: Dispatcher, endpoint: Endpoint
+        self,
+        advertised: AdvertisedInterfaces,
+        dispatcher: Dispatcher,
+        endpoint: Endpoint,
+        metadata: ProtectedResource | None,
     ) -> ServedEndpoint:
+        identify = endpoint.identify or self._identify
+        restriction = self._restrictions.get("agents")
+        if restriction is not None and restriction.is_authenticated:
+            identify = authenticated_only(identify)
         return ServedEndpoint(
             dispatcher=dispatcher,
             settings=self._settings,
             lifecycle=self._lifecycle,
             streams=self._streams,
-            identify=endpoint.identify or self._identify,
+            identify=identify,
             interfaces=advertised.interfaces,
             address=advertised.agent_address,
             request_bytes=self._request_bytes,
+            resource_metadata=None if metadata is None else metadata.address,
         )
+
+
+def _listed_by(gate: Gate, restriction: Restriction) -> Callable[[Scope], bool]:
+    """Return who sees the addresses of cards where there is no agent."""
+    return (lambda scope: False) if restriction.is_authenticated else gate.is_visible
 
 
 def checked_endpoints(given: Mapping[str, Endpoint]) -> dict[str, Endpoint]:

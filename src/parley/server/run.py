@@ -20,15 +20,18 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from parley.security.loopback import is_loopback
 from parley.server.access_log import log_access
 from parley.server.app import App, Settings
+from parley.server.exposure import check_exposure, warn_of_plain_text
 from parley.server.grpc.options import GrpcOptions
 from parley.server.http.connection import ConnectionLimits, protocol_with
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
 from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
+from parley.server.tls.demand import asked_of_callers
+from parley.server.tls.options import TlsOptions
+from parley.server.tls.reloading import ReloadingTls
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -52,37 +55,47 @@ def run(
     grace: int = 12,
     access_log: bool = False,
     grpc: GrpcOptions | None = None,
+    tls: TlsOptions | None = None,
+    allow_anonymous: bool = False,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve ``app`` until SIGINT or SIGTERM.
 
     ``port`` 0 picks a free one; ``on_listening`` is called with the address once the server accepts
-    requests. ``grpc`` serves gRPC beside HTTP. The first signal drains: streams end, and requests
+    requests. ``grpc`` serves gRPC beside HTTP. With ``tls`` the server speaks HTTPS, and gRPC has
+    the same certificate unless it has its own. The first signal drains: streams end, and requests
     under way have ``grace`` seconds. The second one exits at once.
 
-    Raises ``ListenError``, and what the app's startup raises.
+    Without ``allow_anonymous``, an app that everyone may call is refused on addresses that others
+    than this machine reach. Raises ``ListenError``, and what the app's startup raises.
     """
+    encryption = _encryption(app, tls)
     sockets = listen(host, port)
-    address = address_of(host, sockets)
-    if app.is_open and not is_loopback(host):
-        _log.warning("everyone who can reach %s can call these agents: nobody is identified", host)
+    try:
+        check_exposure(app, host, sockets, grpc, allow_anonymous=allow_anonymous)
+    except ListenError:
+        _close(sockets)
+        raise
+    address = address_of(host, sockets, _scheme(tls))
+    warn_of_plain_text(app, host, sockets, grpc, encryption)
     _set_listener(app, host, sockets)
     server = Server(
         app,
         grace=grace,
         kinds=1 if grpc is None else 2,
         access_log=access_log,
+        tls=encryption,
         started=lambda: on_listening(address) if on_listening is not None else None,
     )
 
     # Made here, because it imports gRPC, which takes a while: the event loop should not wait.
-    grpc_serving = over_grpc(app, grpc, host, address, grace)
+    grpc_serving = over_grpc(app, grpc, host, address, grace, encryption)
 
     async def main() -> None:
         try:
             await app.lifecycle.start()
             _tune_garbage_collector()
-            async with grpc_serving:
+            async with _watching(encryption), grpc_serving:
                 await server.serve(sockets)
         finally:
             if not server.force_exit:
@@ -135,18 +148,38 @@ def _set_listener(app: App, host: str, sockets: Iterable[socket.socket]) -> None
     app.hosts.listens(host, [sock.getsockname()[0] for sock in sockets])
 
 
+def _encryption(app: ASGIApp, options: TlsOptions | None) -> ReloadingTls | None:
+    """Return the TLS of a server. Raises ``ListenError``."""
+    if options is None:
+        return None
+    return ReloadingTls(options, asked_of_callers(app.rules if isinstance(app, App) else ()))
+
+
+def _watching(tls: ReloadingTls | None) -> contextlib.AbstractAsyncContextManager[None]:
+    return contextlib.nullcontext() if tls is None else tls.watching()
+
+
+def _scheme(tls: TlsOptions | None) -> str:
+    return "http" if tls is None else "https"
+
+
 def over_grpc(
-    app: App, options: GrpcOptions | None, host: str, address: str, grace: float
+    app: App,
+    options: GrpcOptions | None,
+    host: str,
+    address: str,
+    grace: float,
+    tls: ReloadingTls | None = None,
 ) -> contextlib.AbstractAsyncContextManager[str]:
     """Serve an app over gRPC too while the context lasts, if there are ``options``.
 
-    ``host`` is what HTTP listens on, ``address`` its URL from this machine.
+    ``host`` is what HTTP listens on, ``address`` its URL from this machine, ``tls`` its TLS.
     """
     if options is None:
         return contextlib.nullcontext("")
     from parley.server.grpc.server import serving_grpc
 
-    return serving_grpc(app, options, host=host, address=address, grace=grace)
+    return serving_grpc(app, options, host=host, address=address, grace=grace, tls=tls)
 
 
 @contextlib.asynccontextmanager
@@ -157,27 +190,33 @@ async def serving(
     port: int = 0,
     grace: int = 5,
     grpc: GrpcOptions | None = None,
+    tls: TlsOptions | None = None,
 ) -> AsyncIterator[str]:
     """Serve an app on the running event loop while the context lasts. Yields its URL.
 
-    Takes any ASGI app; ``grpc`` serves an ``App`` over gRPC too. Leaves signals alone.
+    Takes any ASGI app; ``grpc`` serves an ``App`` over gRPC too, ``tls`` is for both. Leaves
+    signals alone.
 
     Raises ``ListenError``, and what the app's startup raises.
     """
+    encryption = _encryption(app, tls)
     sockets = listen(host, port)
+    address = address_of(host, sockets, _scheme(tls))
     try:
         async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(_watching(encryption))
             if isinstance(app, App):
                 _set_listener(app, host, sockets)
                 await stack.enter_async_context(app.lifespan())
-                address = address_of(host, sockets)
-                await stack.enter_async_context(over_grpc(app, grpc, host, address, grace))
+                over = over_grpc(app, grpc, host, address, grace, encryption)
+                await stack.enter_async_context(over)
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             server = Server(
                 app,
                 grace=grace,
                 kinds=1 if grpc is None else 2,
                 signals=False,
+                tls=encryption,
                 started=lambda: ready.set_result(None),
             )
             task = asyncio.create_task(server.serve(sockets))
@@ -185,7 +224,7 @@ async def serving(
                 await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
                 if not ready.done():
                     raise ListenError("the server ended before it took a request")
-                yield address_of(host, sockets)
+                yield address
             finally:
                 server.end()
                 await task
@@ -209,6 +248,7 @@ class Server(uvicorn.Server):
         started: Callable[[], None],
         access_log: bool = False,
         signals: bool = True,
+        tls: ReloadingTls | None = None,
     ) -> None:
         ours = app if isinstance(app, App) else None
         settings = ours.settings if ours else Settings()
@@ -222,6 +262,7 @@ class Server(uvicorn.Server):
                         body_timeout=settings.body_timeout,
                         request_bytes=ours.request_bytes if ours else ByteReservation(settings),
                         unsent_bytes=ours.unsent_bytes if ours else UnsentBytes(settings),
+                        keeps_address=settings.trust_proxy,
                     )
                 ),
                 # The caller starts an app of ours itself, and gets its errors.
@@ -240,6 +281,8 @@ class Server(uvicorn.Server):
         if access_log:
             log_access()
         self._drain = ours.lifecycle.drain if ours else None
+        self._tls = tls
+        self._handshake_timeout = settings.head_timeout
         self._started = started
         self._signals = signals
         self._over = asyncio.Event()
@@ -294,8 +337,32 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept requests, and report it."""
-        await super().startup(sockets)
+        if self._tls is None:
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            await self._listen_with_tls(self._tls, sockets or [])
         self._started()
+
+    async def _listen_with_tls(self, tls: ReloadingTls, sockets: list[socket.socket]) -> None:
+        """Accept HTTPS: uvicorn bounds no handshake."""
+
+        def connection() -> asyncio.Protocol:
+            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            return made
+
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            server = await loop.create_server(
+                connection,
+                sock=sock,
+                ssl=tls.context,
+                ssl_handshake_timeout=self._handshake_timeout,
+                backlog=self.config.backlog,
+            )
+            self.servers.append(server)
 
     async def main_loop(self) -> None:
         """Wait for the end without polling ten times a second, as uvicorn does."""

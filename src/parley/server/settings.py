@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from parley.security.failures import PER_MINUTE
 from parley.server.hosts import is_pattern
+from parley.server.restrictions import read_restrictions
 
 _DAY = 24 * 60 * 60
 _MONTH = 30 * _DAY
@@ -52,12 +55,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     see and the port that gRPC listens on.
     ``grpc_on_card``: List gRPC on cards. Some clients refuse a card that lists it.
     ``cors_origins``: Origins whose pages may call, ``"*"`` for all.
-    ``trust_proxy``: Believe ``X-Forwarded-Host``, ``-Prefix`` and ``-Proto``. Only for a server
-    that is reachable solely through a proxy that sets them.
+    ``trust_proxy``: Believe ``X-Forwarded-Host``, ``-Prefix``, ``-Proto`` and ``-For``. Only for a
+    server that is reachable solely through a proxy that sets them.
+    ``auth_failures_per_minute``: How many credentials of an address (of an IPv6 network, /64) may
+    be refused in a minute, and how many of one user or key: further requests with credentials get
+    status 429. 0 is no limit. With ``trust_proxy`` the address is the last of ``X-Forwarded-For``.
     ``allowed_hosts``: Hosts that requests may name besides the server's own, such as
     ``example.com``, ``*.example.com`` (its subdomains), ``example.com:8443`` or ``"*"`` for all;
     others get status 421. Without any, only connections to loopback addresses are checked, against
     DNS rebinding.
+    ``restrict``: Who may see the endpoints ``card``, ``docs`` (with the OpenAPI document, and
+    reflection of gRPC), ``health``, ``agents`` and ``callbacks``: ``"authenticated"`` callers, or a
+    list of networks, as in ``{"docs": "authenticated", "health": ["10.0.0.0/8"]}``. The address is
+    that of the connection, with ``trust_proxy`` the last one in ``X-Forwarded-For``.
+    ``hsts_max_age``: How long browsers that came over HTTPS use nothing else for the host
+    (``Strict-Transport-Security``); 0 leaves the header out.
 
     Raises ``ValueError`` for a value out of range.
     """
@@ -91,7 +103,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_address: str = ""
     grpc_on_card: bool = True
     trust_proxy: bool = False
+    auth_failures_per_minute: int = PER_MINUTE
     allowed_hosts: tuple[str, ...] = ()
+    restrict: Mapping[str, str | Sequence[str]] = {}
+    hsts_max_age: int = 365 * 24 * 60 * 60
 
     def __post_init__(self) -> None:
         for name, minimum in _MINIMUM.items():
@@ -150,6 +165,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     "the setting allowed_hosts takes hosts such as example.com, *.example.com, "
                     f"example.com:8443 or [::1], or *, not {host!r}"
                 )
+        read_restrictions(self.restrict)
         if self.missing_version not in ("0.3", "1.0"):
             raise ValueError(
                 f"the setting missing_version takes '0.3' or '1.0', not {self.missing_version!r}"
@@ -185,4 +201,6 @@ _MINIMUM = {
     "max_upload_bytes": 1,
     "max_connections": 1,
     "card_max_age": 0,
+    "auth_failures_per_minute": 0,
+    "hsts_max_age": 0,
 }

@@ -75,11 +75,11 @@ def _most_files() -> int:
     return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
-def address_of(host: str, sockets: list[socket.socket]) -> str:
+def address_of(host: str, sockets: list[socket.socket], scheme: str = "http") -> str:
     """Return the URL of listening sockets from this machine."""
     name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     port = sockets[0].getsockname()[1]
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
 
 def _bind(family: int, address: Any) -> socket.socket:

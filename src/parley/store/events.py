@@ -46,7 +46,7 @@ PUBLIC_KINDS = frozenset({RecordKind.TASK, RecordKind.STATUS, RecordKind.ARTIFAC
 
 
 class StoredCaller(A2AStruct, frozen=True, kw_only=True):
-    """The caller in a record. ``claims`` are those that the agent keeps.
+    """The caller in a record. ``claims`` are those that the agent keeps, ``scopes`` are sorted.
 
     A record without one has an anonymous caller, or is older than this record type.
     """
@@ -55,6 +55,9 @@ class StoredCaller(A2AStruct, frozen=True, kw_only=True):
     issuer: str = ""
     authenticated: bool = False
     claims: dict[str, Any] = {}
+    client: str = ""
+    actors: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
 
 
 class MessageReceived(A2AStruct, frozen=True, kw_only=True):

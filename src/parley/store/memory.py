@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
+from parley.security.api_keys import ApiKeyRecord, checked
+from parley.store.api_keys import ApiKeyListeners, check_same, ended
 from parley.store.events import LoggedEvent, RecordKind, logged, now_ms
 from parley.store.fold import IllegalEvent
 from parley.store.head import (
@@ -36,6 +38,7 @@ from parley.store.head import (
     with_wake,
 )
 from parley.store.lease import Lease, LivenessGate
+from parley.store.protocols.api_keys import ENDED_KEPT, MAX_API_KEYS, ApiKeyChanged, TooManyApiKeys
 from parley.store.protocols.claims import MAX_COUNTED, Claimed, Replica
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.errors import DuplicateReceipt, StoreError, StoreUnavailable
@@ -141,6 +144,7 @@ class MemoryLogs:
         self.contexts: dict[tuple[Scope, str], _Context] = {}
         self.events: dict[tuple[str, str], tuple[bytes, int]] = {}
         self.secrets: dict[str, bytes] = {}
+        self.api_keys: dict[str, ApiKeyRecord] = {}
         self.heartbeats: dict[str, int] = {}
 
 
@@ -173,6 +177,7 @@ class MemoryTaskStore:
         self._contexts = self._shared.contexts
         self._events = self._shared.events
         self._timers_changed: TimersChanged = lambda _: None
+        self._api_key_listeners = ApiKeyListeners()
 
     @property
     def replica(self) -> str:
@@ -490,6 +495,49 @@ class MemoryTaskStore:
         """Return the secret of a name; the first call makes it."""
         self._opened()
         return self._shared.secrets.setdefault(name, os.urandom(SECRET_BYTES))
+
+    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
+        """Call ``changed`` whenever this store adds or ends an API key."""
+        self._api_key_listeners.add(changed)
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        self._opened()
+        checked(record)
+        keys = self._shared.api_keys
+        if record.id in keys:
+            check_same(keys[record.id], record)
+            return
+        before = self._clock() - ENDED_KEPT
+        for each in [*keys.values()]:
+            if (ended_at := each.ended_at()) is not None and ended_at < before:
+                del keys[each.id]
+        if len(keys) >= MAX_API_KEYS:
+            raise TooManyApiKeys
+        keys[record.id] = record
+        self._api_key_listeners.changed(record.id)
+
+    async def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return an API key, ended or not."""
+        self._opened()
+        return self._shared.api_keys.get(id)
+
+    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or those of an owner, the oldest first."""
+        self._opened()
+        found = [key for key in self._shared.api_keys.values() if owner in ("", key.owner)]
+        return sorted(found, key=lambda key: (key.created_at, key.id))
+
+    async def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        self._opened()
+        found = self._shared.api_keys.get(id)
+        if found is not None:
+            found = self._shared.api_keys[id] = ended(found, expires_at, revoked_at)
+            self._api_key_listeners.changed(id)
+        return found
 
     async def positions(self, task_ids: Sequence[str]) -> Sequence[LogPosition]:
         """Return the ends of tasks' logs, without those that the store does not have."""

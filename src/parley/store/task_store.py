@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from parley.store.protocols.api_keys import ApiKeys
 from parley.store.protocols.claims import Claims
 from parley.store.protocols.contexts import Contexts
 from parley.store.protocols.secrets import Secrets
@@ -16,7 +17,7 @@ from parley.store.protocols.timers import Timers
 from parley.store.protocols.webhooks import Webhooks
 
 
-class TaskStore(TaskLog, Claims, Timers, Webhooks, Contexts, TaskLists, Secrets, Protocol):
+class TaskStore(TaskLog, Claims, Timers, Webhooks, Contexts, TaskLists, Secrets, ApiKeys, Protocol):
     """Stores task logs. All methods raise ``StoreUnavailable`` when the store cannot work.
 
     Guarantees L1-L7 of the architecture; each protocol states its part.

@@ -1,4 +1,4 @@
-"""Test agents: the real client on the real app, without a socket, by a time that tests move.
+"""Test agents: the real client on the real app, without a socket, with a clock that tests move.
 
     from datetime import timedelta
     from parley import testing
@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: the pytest plugin costs a run without agents little."""
+    """Load a name when it is first used: without agents, the pytest plugin costs little."""
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'parley.testing' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""``client``: the real client on the real app, in one process, by a time that the test moves."""
+"""``client``: the real client on the real app, in one process, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ RETRY = Retry(calls=5, streams=20, first=0.002, limit=0.05)
 
 
 class TestedAgent(RemoteAgent):
-    """The ordinary client of the agent under test, and what a test does beside calling.
+    """The ordinary client of the agent under test, with methods that control the test.
 
-    ``time`` is the time of the agents; ``webhooks`` is what they posted, wherever to. ``webhook``
-    is an address for it: ``send(..., push=remote.webhook)``.
+    ``time`` is the time of the agents; ``webhooks`` are the notifications that they posted, to any
+    address. ``webhook`` is such an address: ``send(..., push=remote.webhook)``.
     """
 
     __test__ = False  # no test class, for pytest
@@ -55,7 +55,7 @@ class TestedAgent(RemoteAgent):
 
     @property
     def webhooks(self) -> Deliveries:
-        """What the agents posted to webhooks, in order."""
+        """The notifications that the agents posted to webhooks, in order."""
         return self._world.webhooks
 
     async def advance(self, span: timedelta | float) -> None:
@@ -71,10 +71,10 @@ class TestedAgent(RemoteAgent):
     ) -> None:
         """Kill the agent's process as ``kill -9`` does, and start another one on what it stored.
 
-        Nothing of the dead process runs any more, no ``finally`` either; its connections are cut,
-        and its clients resume by themselves. What it had written to the store is there, and the
-        new process runs unfinished turns again. ``address`` is that of a remote agent, to crash
-        that one. ``down_for`` passes before the new process starts.
+        Nothing of the dead process runs any more, not even a ``finally``; its connections break,
+        and its clients reconnect. Its store stays, and the new process runs unfinished turns again.
+        ``address`` is that of a remote agent, to crash that one instead. ``down_for`` passes before
+        the new process starts.
 
         A plain function that runs in a thread cannot be killed: it runs on, and its result is lost.
         """
@@ -91,11 +91,11 @@ class TestedAgent(RemoteAgent):
 
     @property
     def http(self) -> HttpTransport:
-        """What carries the client's requests: for others, such as to ``turn.callback``."""
+        """The HTTP transport of the client, for other requests: to a callback address, say."""
         return self._connection.http
 
     async def complete(self, key: str, value: Any = None) -> bool:
-        """Complete an event that turns wait for (``turn.wait_event``), and wait until they rest.
+        """Complete an event that turns wait for (``turn.wait_event``), and ``settle``.
 
         Returns and raises what ``parley.complete`` does.
         """
@@ -121,7 +121,7 @@ _DEFAULTS = {
     for name, parameter in signature(connect_to).parameters.items()
     if parameter.default is not Parameter.empty
 }
-"""The options of connections that a test says nothing about."""
+"""The default options of connections."""
 
 
 class _Connection(Connection):
@@ -157,11 +157,11 @@ class _Connection(Connection):
 
 
 _OF_REMOTES = {"identify": None, "settings": None, "files": None, "middleware": ()}
-"""What of the options of the agent under test is not for remote ones."""
+"""The options that only the agent under test has, as remote agents have them."""
 
 
 class Client:
-    """An agent under test, to be started: ``async with`` it, or ``await`` it and close it."""
+    """An agent under test. Start it with ``async with``, or ``await`` it and close it."""
 
     def __init__(
         self,
@@ -235,22 +235,22 @@ def client(
 ) -> Client:
     """Test an agent: ``async with parley.testing.client(agent) as remote: ...``.
 
-    ``remote`` is the ordinary client on the ordinary app: its bytes, its bindings, its store, and
-    no socket. ``remote.advance(timedelta(days=2))`` moves the time of the agent,
-    ``remote.webhooks`` is what it posted, ``remote.crash()`` kills its process and starts another.
+    ``remote`` is the real client, connected to the real app without a socket.
+    ``remote.advance(timedelta(days=2))`` moves the time of the agent, ``remote.webhooks`` are the
+    notifications that it posted, ``remote.crash()`` kills its process and starts another.
 
-    ``remotes`` are agents at addresses: the agent under test reaches them and nothing else, with
-    ``turn.connect(address)``. ``ScriptedAgent`` makes such agents. ``store`` is ``memory:``, which
-    survives a crash of the agent and not the test, or ``sqlite:///path/to/tasks.db``.
+    ``remotes`` maps addresses to other agents, such as ``ScriptedAgent``s: with
+    ``turn.connect(address)`` the agent under test reaches these and no others. ``store`` is
+    ``memory:``, which survives a crash of the agent, or ``sqlite:///path/to/tasks.db``.
 
     ``caller`` is who calls: an id, which counts as authenticated, or a ``Caller``; there is
     ``remote.as_caller("bob")`` too. ``identify`` is a function that finds the caller, as
     ``parley.asgi(caller=...)`` takes it, for tests of that function with ``headers`` or ``bearer``.
-    ``start`` is the time at which the test begins, by default now. ``settings`` are those of the
-    server, ``retry_policy`` is that of webhooks. ``files`` and ``middleware`` are as in
+    ``start`` is the time at which the test begins, by default now. ``retry_policy`` is that of
+    webhooks. ``settings``, ``allow_private_webhooks``, ``files`` and ``middleware`` are those of
     ``parley.asgi``; the other options are those of ``parley.connect``.
 
-    Use it on one event loop. Raises ``ValueError`` for what does not fit together.
+    Use it on one event loop. Raises ``ValueError`` for options that contradict each other.
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"client tests an Agent, not {agent!r}; parley.connect(app) calls an app")
@@ -300,5 +300,5 @@ def _address(address: str) -> str:
     try:
         Origin.of(address)
     except ValueError as error:
-        raise ValueError(f"{address!r} is no address of a remote agent; give {error}") from None
+        raise ValueError(f"{address!r} is not an address of a remote agent; give {error}") from None
     return address.rstrip("/")

@@ -19,16 +19,14 @@ BACKGROUND = (
     "parley.server.",
     "parley.store.",
 )
-"""The modules whose timers do not make up a moment of their own when time is moved: they look again
-and again for what has become due.
-"""
+"""The modules whose timers are polls: time that is moved does not stop at them."""
 
 CLEAN_AFTER = 1000
 """How many cancelled timers a clock holds before it drops them."""
 
 
 class Owner(Protocol):
-    """Whoever has a timer. Timers of dead owners never fire."""
+    """The owner of timers: a process. Timers of a dead owner never fire."""
 
     is_dead: bool
 

@@ -135,6 +135,7 @@ class Deployment(Site):
         self._is_up.clear()
         self.crashes += 1
         self.process.kill()
+        self.host.end_threads()
         # The files of a dead process are closed by the system, and its locks released.
         await self.store.close()
 

@@ -49,7 +49,7 @@ class NotSettled(RuntimeError):
 
 
 class SimulatedLoop:
-    """What the simulated processes of one event loop share."""
+    """One event loop, as simulated processes share it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.activity = 0

@@ -19,7 +19,7 @@ from parley.model.tasks import Task, TaskArtifactUpdateEvent, TaskState, TaskSta
 from parley.testing.webhooks import event_of
 
 ANY: Any = msgspec.UNSET
-"""Stands for whatever comes."""
+"""Stands for any value."""
 
 SHOWN = 200
 """The most characters of a text that are shown."""
@@ -212,7 +212,7 @@ Facts = dict[str, list[Any]]
 
 
 def facts_of(event: Any) -> tuple[str, Facts] | None:
-    """Return the kind of an event, and by what a matcher may know it: each has one of the values.
+    """Return the kind of an event, and its facts by name: a matcher fits one of the values of each.
 
     ``None`` for anything else.
     """

@@ -21,9 +21,9 @@ STEPS = 500
 class TestTime:
     """The time of everything under test. It flows as real time does, and ``advance`` moves it.
 
-    Everything that the agents wait for by time is moved: ``asyncio.sleep`` and timeouts in their
+    It drives everything that the agents wait for by time: ``asyncio.sleep`` and timeouts in their
     functions, deadlines, sleeping turns, retention, the backoff of webhooks. ``time.time()`` and
-    ``datetime.now()`` are not: a function that asks them gets the machine's time.
+    ``datetime.now()`` still return the machine's time.
     """
 
     __test__ = False  # no test class, for pytest
@@ -46,10 +46,10 @@ class TestTime:
     async def advance(self, span: timedelta | float) -> None:
         """Move the time by a span (seconds, if it is a number), and wait until all has settled.
 
-        What becomes due happens in the order in which it would have, each at its own time: a
-        function that sleeps a day five times wakes five times. After a thousand moments of one
-        move, spans below a 500th of it are not told apart any more.
-        Raises ``ValueError`` for a span that is negative.
+        Timers fire in order, each at its own time: a function that sleeps a day five times wakes up
+        five times. After a thousand timers of one move, those that are less than a 500th of it
+        apart may fire together.
+        Raises ``ValueError`` for a negative span.
         """
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
         if seconds < 0:

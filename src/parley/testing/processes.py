@@ -21,8 +21,8 @@ PROCESS: ContextVar[Process | None] = ContextVar("parley_testing_process", defau
 class Process:
     """Everything that runs in one simulated process: tasks, callbacks, timers.
 
-    What is started in it belongs to it, because context variables are inherited. A killed process
-    runs nothing any more: no ``finally``, no ``except``, no line. So what its tasks hold is never
+    What is started in it belongs to it, because context variables are inherited. After ``kill``
+    nothing of it runs: no ``finally``, no ``except``, no line. So what its tasks hold is never
     freed.
     """
 
@@ -78,7 +78,7 @@ class Process:
             heard()
 
     def _drop(self, task: asyncio.Task[Any]) -> None:
-        # Whoever waits for all tasks of the loop would wait for ever.
+        # Else ``asyncio.all_tasks`` has it, and who waits for those waits for ever.
         asyncio._unregister_task(task)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         _keep_for_ever(task)

@@ -1,4 +1,4 @@
-"""Scripted agents: real agents that say what a test tells them, to stand in for remote ones."""
+"""Scripted agents: real agents that follow a script, to stand in for remote ones in a test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_SECONDS = 5.0
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message that a scripted agent got: a new task's, or the answer to a question of one."""
+    """A message that a scripted agent got: it began a task, or answered a question."""
 
     message: Message
     task_id: str
@@ -47,7 +47,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Step(NamedTuple):
-    """What a scripted agent does next, and with what."""
+    """A step of a rule, with its value and options."""
 
     kind: str
     value: Any = None
@@ -55,7 +55,7 @@ class _Step(NamedTuple):
 
 
 class _Rule:
-    """What to do for the messages that it is for. ``left`` is how many; ``None`` for all."""
+    """The steps for some messages. ``left`` is how many more of them; ``None`` for all."""
 
     def __init__(self, when: When, times: int | None) -> None:
         self.when = when
@@ -87,8 +87,8 @@ class ScriptedAgent(Agent):
             .on("book").works("Looking").asks("Which day?").replies(lambda day: f"Booked {day}")
             .on("cancel").fails("It is too late.")
 
-    The first rule that a message fits counts. A message that fits none fails its task, with the
-    rules that there are. ``options`` are those of ``Agent``.
+    The first rule that fits a message is used. Without one the task fails, and its status lists the
+    rules. ``options`` are those of ``Agent``.
     """
 
     def __init__(self, name: str = "Scripted agent", **options: Any) -> None:
@@ -116,10 +116,11 @@ class ScriptedAgent(Agent):
         ask: str | None = None,
         times: int | None = None,
     ) -> Self:
-        """Begin a rule for messages with a text (``None``: all), and go on with its steps.
+        """Begin a rule; its steps follow.
 
-        ``reply``, ``ask`` and ``fail`` are short for a single step. The rule is for the first
-        ``times`` messages that it fits: then the next rule counts.
+        ``when`` is a text that the message contains, a compiled pattern, a function of the message,
+        or ``None`` for all messages. ``reply``, ``ask`` and ``fail`` are short for a single step.
+        The rule is used for the first ``times`` messages that it fits.
         """
         if times is not None and times < 1:
             raise ValueError(f"times is 1 or more, or None for always, not {times}")
@@ -142,7 +143,7 @@ class ScriptedAgent(Agent):
         return self
 
     def works(self, content: object = None) -> Self:
-        """Report progress: the task is WORKING, with a message. The reply is a task's then."""
+        """Report progress: the task is WORKING, with a message. The answer is then a task."""
         return self._then(_Step("works", content))
 
     def artifact(self, content: object, *, name: str = "", **options: Any) -> Self:
@@ -150,7 +151,7 @@ class ScriptedAgent(Agent):
         return self._then(_Step("artifact", content, {"name": name, **options}))
 
     def asks(self, question: object) -> Self:
-        """Ask: the task is INPUT_REQUIRED. The steps that follow are done with the answer."""
+        """Ask: the task is INPUT_REQUIRED. The steps that follow run when the answer has come."""
         return self._then(_Step("asks", question))
 
     def requires_auth(self, content: object) -> Self:
@@ -158,18 +159,18 @@ class ScriptedAgent(Agent):
         return self._then(_Step("requires_auth", content))
 
     def takes(self, span: timedelta | float) -> Self:
-        """Let time pass, which the test moves: ``remote.advance(span)``."""
+        """Wait until a time has passed: ``remote.advance(span)`` moves it."""
         seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
         return self._then(_Step("takes", seconds))
 
     def hangs(self) -> Self:
-        """Do nothing more: the task goes on until it is canceled, or times out."""
+        """Never end: the task is WORKING until it is canceled or times out."""
         return self._then(_Step("hangs"))
 
     def replies(self, content: object) -> Self:
         """End with a result: text, data, bytes, a part, or a function that returns one.
 
-        A function gets the last message: the answer to a question, else the one that began.
+        A function gets the last message: the answer to a question, or the task's first message.
         """
         return self._then(_Step("replies", content))
 
@@ -182,7 +183,7 @@ class ScriptedAgent(Agent):
         return self._then(_Step("rejects", why))
 
     def raises(self, error: Exception) -> Self:
-        """Fail as a function does that raises: an ``A2AError`` refuses the message."""
+        """Raise an error, as a skill may: an ``A2AError`` refuses the message."""
         return self._then(_Step("raises", error))
 
     def _then(self, step: _Step) -> Self:
@@ -258,7 +259,7 @@ class ScriptedAgent(Agent):
     async def serve(self, *, store: str = "memory:") -> AsyncIterator[str]:
         """Serve the agent on a free port of this machine, for tests of clients in other processes.
 
-        Gives its address. ``parley.connect(agent)`` needs none.
+        Yields its address. ``parley.connect(agent)`` needs no port.
         """
         import socket
 

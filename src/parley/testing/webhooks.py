@@ -12,13 +12,13 @@ from parley.push.http_sender import NOTIFICATION_ID, TOKEN, WebhookAnswer
 from parley.wire import versions
 
 WEBHOOK = "https://webhook.test/notifications"
-"""The address that a test gives agents for their notifications: any other arrives too."""
+"""A webhook address for tests. Notifications to any other address arrive too."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """A notification that arrived: where, its headers (names in lower case), its bytes and event.
 
-    ``status`` is what it was answered with: one that was refused arrives again.
+    ``status`` is the HTTP status of the answer. A refused notification arrives again.
     """
 
     url: str
@@ -39,12 +39,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def token(self) -> str:
-        """The token of the configuration, by which a receiver recognises what it asked for."""
+        """The token of the push configuration; empty without one."""
         return self.headers.get(TOKEN.lower(), "")
 
     @property
     def json(self) -> Any:
-        """The body as it stands."""
+        """The body, decoded."""
         return msgspec.json.decode(self.body)
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class _Failure(msgspec.Struct):
-    """What a webhook answers next. ``left`` is how often, ``None`` for always."""
+    """An answer of a webhook that fails. ``left`` is how often, ``None`` for always."""
 
     status: int
     headers: dict[str, str]
@@ -62,10 +62,10 @@ class _Failure(msgspec.Struct):
 
 
 class Deliveries(list[Delivery]):
-    """What has arrived, in order. ``accepted`` leaves out what was refused.
+    """The notifications that arrived, in order. ``accepted`` leaves out those that were refused.
 
-    The real dispatcher delivers: with its order, its retries, and its cursor in the store. Only
-    HTTP is left out, so any address can be given that the server does not refuse.
+    The real dispatcher delivers them, in order, with retries and a cursor in the store, but without
+    HTTP. So a webhook may have any address that the server does not refuse.
     """
 
     def __init__(self) -> None:

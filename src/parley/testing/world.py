@@ -1,4 +1,4 @@
-"""What the agents and the clients of one test share: time, addresses, webhooks."""
+"""The world of one test, which its agents and clients share: time, addresses, webhooks."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class WorldTransport(InProcessTransport):
         """Return the error for an address without a stand-in."""
         known = ", ".join(sorted(self._sites))
         return ClientError(
-            f"a test calls no network, and nothing stands in for {redacted(url)}: add "
-            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there is something '
+            f"a test uses no network, and none of its agents is at {redacted(url)}: add "
+            f'remotes={{"{redacted(url)}": an_agent}} to parley.testing.client; there are agents '
             f"at {known}"
         )
 
 
 class World:
-    """What the agents and the clients of one test share."""
+    """The time, the addresses and the webhooks of one test."""
 
     def __init__(self, start: datetime | None) -> None:
         self.simulated = SimulatedLoop.of_running()

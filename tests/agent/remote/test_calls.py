@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 import parley
 from parley import (
@@ -23,10 +27,12 @@ from parley import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from parley.agent.remote import message_exchange
+from parley.agent.remote.message_exchange import LOGGED_BYTES
 from parley.client.errors import Timeout
+from parley.server.run import serving
 from parley.store.events import RecordKind, StepResult
 from parley.store.memory import MemoryTaskStore
+from parley.testing import completed, input_required
 from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
@@ -208,6 +214,45 @@ async def test_a_further_attempt_gets_the_logged_answers(
     assert other.runs == ["one", "two", "three"]
 
 
+async def test_a_question_waits_until_the_task_of_a_message_that_is_being_sent_is_known(
+    talk_to: Any,
+) -> None:
+    """The other agent cannot tell repeats, so the next run has to find its task."""
+    runs: list[str] = []
+    other, planner = Agent("Other", default_extensions=False), Agent("Planner")
+
+    @other.skill(replies="task")
+    async def work(turn: Turn) -> str:
+        """Counts."""
+        runs.append(turn.text)
+        return "done"
+
+    app = parley.asgi(other)
+    posted = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "POST":
+            posted.set()
+            await let_time_pass(0.05)
+        await app(scope, receive, send)
+
+    async with serving(slow) as url:
+
+        @planner.skill(replies="task")
+        async def plan(turn: Turn) -> str:
+            """Asks while a message is on its way."""
+            call = asyncio.ensure_future(turn.delegate(url, "pay"))
+            await posted.wait()
+            answer = await turn.ask("Sure?")
+            return f"{answer.text} {(await call).text}"
+
+        remote = await talk_to(planner)
+        task = await remote.send("go")
+        assert task == input_required("Sure?")
+        assert await remote.send("yes", task=task) == completed("yes done")
+        assert runs == ["pay"]
+
+
 async def test_the_message_is_in_the_log_before_it_is_sent(serve: Any, talk_to: Any) -> None:
     other, planner = Agent("Other"), Agent("Planner")
     found: list[tuple[str, str]] = []
@@ -357,16 +402,52 @@ async def test_a_call_that_is_not_answered_in_time_says_so(serve: Any, talk_to: 
     assert (await remote.send("go")).text == "late"
 
 
-async def test_a_large_answer_is_fetched_again_instead_of_logged(
-    serve: Any, talk_to: Any, monkeypatch: pytest.MonkeyPatch
+async def test_the_time_limit_of_a_call_includes_the_connection(talk_to: Any) -> None:
+    """Here the address accepts a connection, and never answers."""
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Waits a little."""
+        with pytest.raises(Timeout, match=r"within 0.2 s"):
+            await turn.delegate(turn.text, "go", timeout=0.2)
+        return "late"
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        remote = await talk_to(planner)
+        answer = await remote.send(f"http://{host}:{port}", timeout=5)
+    assert answer.text == "late"
+
+
+async def test_a_connection_that_was_given_back_is_not_kept_until_the_turn_ends(
+    serve: Any, talk_to: Any
 ) -> None:
-    monkeypatch.setattr(message_exchange, "LOGGED_BYTES", 10)
+    url = await serve(Counted("Other").agent)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Connects, and looks for what is left of the connection."""
+        async with turn.connect(url) as remote:
+            await turn.delegate(remote, "go")
+            given_back = weakref.ref(remote)
+        del remote
+        gc.collect()
+        return str(given_back())
+
+    assert (await (await talk_to(planner)).send("go")).text == "None"
+
+
+async def test_a_large_answer_is_fetched_again_instead_of_logged(serve: Any, talk_to: Any) -> None:
+    much = "much " * (LOGGED_BYTES // 5)
+    store = MemoryTaskStore()
     other, planner = Agent("Other"), Agent("Planner")
 
     @other.skill(replies="task")
     async def work(turn: Turn) -> str:
         """Answers with much."""
-        return "much " * 100
+        return much
 
     url = await serve(other)
     seen: list[str] = []
@@ -377,10 +458,12 @@ async def test_a_large_answer_is_fetched_again_instead_of_logged(
         seen.append((await turn.delegate(url, "go")).text)
         return (await turn.ask("And?")).text
 
-    remote = await talk_to(planner)
+    remote = await talk_to(planner, store=store)
     task = await remote.send("go")
     await remote.send("done", task=task)
-    assert seen == ["much " * 100] * 2
+    assert seen == [much] * 2
+    records = await store.private_records(task.id, [RecordKind.REMEMBERED])
+    assert all(len(record.payload) < 10_000 for record in records)
 
 
 async def test_return_immediately_gives_the_task_that_goes_on(serve: Any, talk_to: Any) -> None:

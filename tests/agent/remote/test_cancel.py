@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Task, TaskState, Turn
+from parley import Agent, Caller, Task, TaskState, Turn
+from parley.agent.remote.connections import MAX_IDLE
+from parley.model.errors import UnsupportedOperationError
 from parley.server.run import serving
 from parley.store.events import RecordKind
 from parley.store.memory import MemoryTaskStore
@@ -235,3 +237,91 @@ async def test_a_task_that_calls_nobody_reads_nothing_to_end(talk_to: Any) -> No
     await remote.cancel(stream.task_id)
     kinds = [RecordKind.REMEMBERED]
     assert not [args for args in reads if kinds[0] in args[1]]
+
+
+async def test_a_call_that_was_refused_and_sent_again_is_canceled(serve: Any, talk_to: Any) -> None:
+    other = Other()
+    busy = Agent("Busy")
+    is_busy = True
+
+    @busy.skill
+    async def work(turn: Turn) -> str:
+        """Refuses the first message, and waits with the next."""
+        if is_busy:
+            raise UnsupportedOperationError("not now")
+        await turn.working("waiting")
+        other.ended[turn.text] = "began"
+        await asyncio.Event().wait()
+        return "never"
+
+    url = await serve(busy)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Asks its caller when the agent refuses."""
+        try:
+            await turn.delegate(url, "go")
+        except parley.A2AError:
+            await turn.ask("It refuses. Again?")
+        return "never"
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    is_busy = False
+    await remote.send("yes", task=task, return_immediately=True)
+    await until(lambda: bool(other.ended))
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    assert await state_of(url, "go") is TaskState.CANCELED
+
+
+async def test_a_cancellation_has_the_credentials_of_its_call_when_the_connection_is_a_new_one(
+    serve: Any, talk_to: Any
+) -> None:
+    def who(scope: Any) -> Caller:
+        return Caller(dict(scope["headers"]).get(b"authorization", b"").decode(), True)
+
+    other = Other()
+    url = await serve(other.agent, caller=who)
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Passes a question up, or opens more connections than are kept."""
+        if turn.text == "others":
+            for number in range(MAX_IDLE + 1):
+                await turn.connect(url, headers={"x-number": str(number)})
+            return "opened"
+        async with turn.connect(url, bearer="secret") as remote:
+            return (await turn.delegate(remote, "ask")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    assert (await remote.send("others")).text == "opened"
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    async with parley.connect(url, bearer="secret") as same_caller:
+        assert [each.state async for each in same_caller.tasks()] == [TaskState.CANCELED]
+
+
+async def test_a_task_that_is_not_found_is_logged_as_not_canceled(
+    serve: Any, talk_to: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is for a caller whose credentials are gone with its process."""
+    other = Other()
+    name = "one"
+    url = await serve(other.agent, caller=lambda scope: Caller(name, True))
+    planner = Agent("Planner")
+
+    @planner.skill
+    async def plan(turn: Turn) -> str:
+        """Passes a question up."""
+        return (await turn.delegate(url, "ask")).text
+
+    remote = await talk_to(planner)
+    task = await remote.send("go")
+    assert task.state is TaskState.INPUT_REQUIRED
+    name = "another"
+    assert (await remote.cancel(task.id)).state is TaskState.CANCELED
+    assert "is not canceled: there is no task" in caplog.text

@@ -32,7 +32,7 @@ def test_what_had_no_issuer_is_given_one(parley, shop):
     ran = parley(*given, "--tenant", "acme", "-o", "json")
     assert ran.document["assigned"] == {"tasks": 0, "contexts": 0, "receipts": 0}
     ran = parley(*given, "--agent", "shop")
-    assert (ran.status, ran.field("Schema")) == (0, "version 5, up to date")
+    assert (ran.status, ran.field("Schema")) == (0, "version 6, up to date")
     assert ran.field("Assigned") == "3 tasks, 2 contexts, 2 receipts"
     ran = parley(*given, "--check", "-o", "json")
     assert (ran.status, ran.document["unassigned"]["tasks"]) == (0, 0)

@@ -62,7 +62,7 @@ def test_a_store_is_described(parley, shop):
     ran = parley("store", "status", "--store", shop)
     assert (ran.status, ran.stderr) == (0, "")
     assert ran.field("Store").endswith("shop.db")
-    assert ran.field("Schema") == "version 5, up to date"
+    assert ran.field("Schema") == "version 6, up to date"
     assert ran.field("Tasks") == "4"
     assert ran.field("Tasks of shop") == "2 completed, 1 input-required"
     assert ran.field("Tasks of bank") == "1 submitted"
@@ -89,24 +89,24 @@ def test_a_store_is_made_and_brought_up_to_date(parley, tmp_path):
     assert not (tmp_path / "new.db").exists()
     ran = parley("store", "migrate", *store, "-o", "json")
     assert ran.status == 0
-    assert [step["version"] for step in ran.document["done"]] == [1, 2, 3, 4, 5]
+    assert [step["version"] for step in ran.document["done"]] == [1, 2, 3, 4, 5, 6]
     ran = parley("store", "migrate", *store)
-    assert (ran.status, ran.field("Schema")) == (0, "version 5, up to date")
+    assert (ran.status, ran.field("Schema")) == (0, "version 6, up to date")
     assert "Done" not in ran.stdout
     assert parley("store", "migrate", *store, "--check").status == 0
 
 
 def test_an_older_store_is_said_to_be_one(parley, shop, tmp_path):
     with sqlite3.connect(tmp_path / "shop.db") as connection:
-        connection.execute("DELETE FROM schema_versions WHERE version = 5")
+        connection.execute("DELETE FROM schema_versions WHERE version = 6")
     connection.close()
     ran = parley("store", "status", "--store", shop)
-    assert ran.field("Schema") == "version 4; 5 is needed"
+    assert ran.field("Schema") == "version 5; 6 is needed"
     assert "parley store migrate" in ran.stderr
     for command in (("export", "x"), ("prune", "--ended-before", "1d")):
         ran = parley("store", *command, "--store", shop)
         assert ran.status == 1
-        assert "schema version 4, and this version of Parley needs 5" in ran.stderr
+        assert "schema version 5, and this version of Parley needs 6" in ran.stderr
         assert "parley store migrate brings it up to date" in ran.stderr
 
 
@@ -272,7 +272,7 @@ def test_only_the_agent_that_is_named_loses_tasks(parley, shop, at_that_time):
     [
         (["status", "--store", "sqlite:///gone.db"], 1, "there is no store at "),
         (["export", "x", "--store", "sqlite:///gone.db"], 1, "there is no store at "),
-        (["status", "--store", "memory:"], 2, "seen by its own process alone"),
+        (["status", "--store", "memory:"], 2, "only the process of a memory: store can see it"),
         (["status", "--store", "mysql://ada:secret@x"], 2, "names no store"),
         (["status", "--store", "postgresql://ada:secret@127.0.0.1:1/x"], 1, "cannot be reached"),
         (["status", "--store", "postgresql://ada:secret@[/x"], 2, "is not a URL that libpq knows"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -18,15 +19,18 @@ class FileHost:
     """Files in memory, and what goes wrong with the next requests.
 
     ``takes`` are the bytes that the next uploads take before the connection breaks, ``gives`` those
-    that the next downloads give. ``ranges`` is whether it knows of ranges, ``tag`` what its entity
-    tags begin with.
+    that the next downloads give. With ``acknowledges`` an upload keeps no more bytes than that, and
+    is answered as if that were right. ``ranges`` is whether it knows of ranges, ``tag`` what its
+    entity tags begin with. While it ``hangs``, it answers no upload.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, Any]] = {}
         self.takes: list[int] = []
         self.gives: list[int] = []
+        self.acknowledges: int | None = None
         self.ranges = True
+        self.hangs = False
         self.tag = ""
         self.params: dict[str, Any] | None = {"maxBytes": 10_000_000, "inlineBytes": 1000}
         self.messages: list[dict[str, Any]] = []
@@ -80,10 +84,16 @@ class FileHost:
         if file is None:
             await exchange.json({"error": {"message": "no such upload"}}, status=404)
             return
+        if self.hangs:
+            await asyncio.Event().wait()
         if int(exchange.headers["upload-offset"]) != len(file["content"]) or file["complete"]:
             await self._state(exchange, file, 409)
             return
         body = exchange.body
+        if self.acknowledges is not None:
+            file["content"] = body[: self.acknowledges]
+            await self._state(exchange, file, 204)
+            return
         cut = self.takes.pop(0) if self.takes else None
         file["content"] += body if cut is None else body[:cut]
         size = len(file["content"])

@@ -285,6 +285,18 @@ async def test_a_download_that_fails_leaves_nothing(host, remote, tmp_path):
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"old"]
 
 
+async def test_a_download_that_is_cancelled_leaves_nothing(remote, tmp_path):
+    part = Part(raw=BYTES, filename="a.bin")
+    for steps in range(1, 30):
+        saving = asyncio.create_task(remote.download(part, tmp_path))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        saving.cancel()
+        await asyncio.wait({saving})
+    await asyncio.get_running_loop().shutdown_default_executor()  # what threads still do is done
+    assert {path.stat().st_size for path in tmp_path.iterdir()} <= {len(BYTES)}
+
+
 def test_the_blocking_client_does_the_same(tmp_path):
     import threading
 

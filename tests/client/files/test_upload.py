@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
-from parley.client.errors import ClientError, FileLimitExceeded, FileMismatch, UnexpectedStatus
-from parley.client.files import content, upload
+from parley.client.errors import (
+    ClientError,
+    FileLimitExceeded,
+    FileMismatch,
+    Timeout,
+    UnexpectedStatus,
+)
+from parley.client.files import content
+from parley.client.files.transfer import MAX_INLINE
 from parley.client.retry import Retry
 from parley.model.parts import Part
 from tests.client.files.file_host import file_host
@@ -72,6 +81,25 @@ async def test_an_open_file_is_sent_from_where_it_stands(host, remote):
     assert host.files["u0"]["content"] == BYTES[1000:]
 
 
+async def test_the_timeout_of_a_message_bounds_its_uploads(host, remote):
+    host.hangs = True
+    async with asyncio.timeout(5):
+        with pytest.raises(Timeout, match=r"no answer within 0\.05 s"):
+            await remote.send("Look", files=[BYTES], timeout=0.05)
+    assert host.messages == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+async def test_a_pipe_is_sent_though_it_can_be_read_once_only(host, remote, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writing = asyncio.create_task(asyncio.to_thread(path.write_bytes, BYTES))
+    await remote.upload(path)
+    await writing
+    assert host.files["u0"]["content"] == BYTES
+    assert host.files["u0"]["complete"]
+
+
 async def test_an_empty_file_is_a_file(host, remote):
     async def nothing():
         return
@@ -96,8 +124,6 @@ def test_an_upload_goes_on_where_a_connection_broke(cuts, sized):
         assert len(host.files) == 1
         assert seen[-1] == (len(BYTES), len(BYTES) if sized else None)
 
-    import asyncio
-
     asyncio.run(main())
 
 
@@ -116,6 +142,14 @@ async def test_an_upload_that_gets_nowhere_ends_with_the_error(host, remote):
     with pytest.raises(parley.ClientError, match="connection"):
         await remote.upload(BYTES)
     assert len(host.takes) == 100 - AT_ONCE.streams - 1
+
+
+async def test_a_server_that_takes_nothing_and_says_so_is_left(host, remote):
+    host.acknowledges = 0
+    with pytest.raises(parley.ClientError, match="took nothing of the file"):
+        await remote.upload(BYTES)
+    patches = [each for each in host.server.exchanges if each.method == "PATCH"]
+    assert len(patches) == AT_ONCE.streams + 1
 
 
 async def test_a_server_that_loses_what_it_acknowledged_is_found_out(host, remote, monkeypatch):
@@ -143,6 +177,15 @@ async def test_a_file_that_changes_meanwhile_is_refused(host, remote, tmp_path, 
     with pytest.raises(FileMismatch, match=r"growing\.log changed while"):
         await remote.upload(path, progress=change)
     assert not host.files["u0"]["complete"]
+
+
+async def test_an_error_of_the_progress_function_is_the_callers(host, remote):
+    def give_up(sent, _):
+        raise LookupError("stopped by the user")
+
+    with pytest.raises(LookupError, match="stopped by the user"):
+        await remote.upload(BYTES, progress=give_up)
+    assert len([each for each in host.server.exchanges if each.method == "PATCH"]) <= 1
 
 
 async def test_a_refusal_is_told_in_the_servers_words(host, remote):
@@ -214,20 +257,20 @@ async def test_content_is_uploaded_as_files_are(host, remote, tmp_path):
     ]
 
 
-async def test_many_small_files_do_not_make_a_message_too_large(host, remote, monkeypatch):
-    monkeypatch.setattr("parley.client.files.transfer.MAX_INLINE", 2500)
-    await remote.send(files=[b"a" * 900, b"b" * 900, b"c" * 900])
+async def test_many_small_files_do_not_make_a_message_too_large(host):
+    host.params["inlineBytes"] = MAX_INLINE
+    async with parley.connect(host.url) as remote:
+        await remote.send(files=[each * (MAX_INLINE // 3 + 1) for each in (b"a", b"b", b"c")])
     assert [next(iter(part)) for part in host.messages[0]["parts"]] == ["raw", "raw", "url"]
 
 
-async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(host, monkeypatch):
-    monkeypatch.setattr("parley.client.files.transfer.MAX_INLINE", 1000)
+async def test_without_transfer_a_large_file_is_refused_before_anything_is_sent(host):
     host.params = None
     async with parley.connect(host.url) as remote:
-        await remote.send(files=[b"x" * 1000])
-        with pytest.raises(FileLimitExceeded, match=r"1,001 bytes; a message .* Part\(url"):
-            await remote.send(files=[b"x" * 1001])
-        await remote.send(files=[Part(raw=b"x" * 1001)])
+        await remote.send(files=[bytes(MAX_INLINE)])
+        with pytest.raises(FileLimitExceeded, match=r"7,340,033 bytes; a message .* Part\(url"):
+            await remote.send(files=[bytes(MAX_INLINE + 1)])
+        await remote.send(files=[Part(raw=bytes(MAX_INLINE + 1))])
         assert not host.files
     assert len(host.messages) == 2
 
@@ -248,7 +291,3 @@ async def test_credentials_go_to_the_agents_own_origin_only(host):
         assert created.headers["authorization"] == "Bearer secret"
         patched = next(e for e in other.server.exchanges if e.method == "PATCH")
         assert "authorization" not in patched.headers
-
-
-def test_the_slices_are_smaller_than_the_pieces():
-    assert upload.SLICE < content.PIECE

@@ -23,7 +23,7 @@ class Served:
         self._number = count()
 
     def join(self, scope: Scope) -> None:
-        key = self.queue.next_key(scope)
+        key = self.queue.next_key(scope.tenant, scope.owner)
         self.queue.backlog += 1
         heapq.heappush(self.waiting, (key, next(self._number), scope))
 
@@ -75,7 +75,7 @@ def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
     queue = FairQueue()
     last: dict[Scope, int] = {}
     for caller in callers:
-        key = queue.next_key(caller)
+        key = queue.next_key(caller.tenant, caller.owner)
         assert key > last.get(caller, 0)
         last[caller] = key
 
@@ -83,18 +83,18 @@ def test_a_callers_own_tasks_keep_their_order(callers: list[Scope]) -> None:
 def test_a_replica_that_serves_nobody_learns_where_the_queue_stands() -> None:
     queue = FairQueue()
     for _ in range(5):
-        queue.next_key(ADA)
+        queue.next_key("", "ada")
     queue.restart_at(4000)
-    assert queue.next_key(BOB) == 4000
-    assert queue.next_key(ADA) == 4000
+    assert queue.next_key("", "bob") == 4000
+    assert queue.next_key("", "ada") == 4000
     queue.restart_at(0)  # only what was under way is left
-    assert queue.next_key(BOB) == 4001
+    assert queue.next_key("", "bob") == 4001
     queue.clear()
-    assert queue.next_key(BOB) == 1
+    assert queue.next_key("", "bob") == 1
 
 
 def test_callers_without_queued_tasks_are_forgotten() -> None:
     queue = FairQueue()
     for n in range(100_000):
-        queue.advance(queue.next_key(Scope("agent", "", str(n))))
+        queue.advance(queue.next_key("", str(n)))
     assert len(queue._last) < 5000

@@ -3,131 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import timedelta
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parley import Agent, BlockingTurn, CallContext, Task, TaskState, Turn
-from parley.host.host import Host, placed
-from parley.model.requests import CancelTaskRequest, SubscribeToTaskRequest
+from parley.model.requests import CancelTaskRequest
 from parley.model.tasks import TaskStatusUpdateEvent
-from parley.store.events import RecordKind
-from parley.store.memory import MemoryTaskStore
 from parley.store.protocols.timers import NEVER
-from parley.store.sqlite.store import SqliteTaskStore
-from parley.store.task_store import TaskStore
-from tests.engine.fleet import collect, events_of, get, states
-from tests.engine.talk import Talk
+from tests.engine.fleet import collect, get, states
+from tests.engine.turn.sleeper import DAY, MS, Clock, Open, Sleeper, results, said
+from tests.engine.turn.sleeper import clock as clock
+from tests.engine.turn.sleeper import new_store as new_store
+from tests.engine.turn.sleeper import opened as opened
 from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
-
-DAY = timedelta(days=1)
-MS = 86_400_000
-
-
-class Clock:
-    """Milliseconds that pass when a test says so."""
-
-    now = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-class Sleeper(Talk):
-    """A caller of an agent, who can move the time."""
-
-    clock: Clock
-
-    def pass_time(self, ms: int) -> None:
-        self.clock.now += ms
-        self.host._maintenance.wake()
-
-    async def asleep(self, task: Task | str) -> int:
-        """Wait until a task sleeps; return when it wakes up."""
-        task_id = task if isinstance(task, str) else task.id
-        found: list[int] = []
-
-        async def sleeps() -> bool:
-            record = await self.store.load(task_id)
-            if record is not None and record.wakes_at is not None:
-                found[:] = [record.wakes_at]
-            return bool(found) and not self.executor.is_running(task_id)
-
-        await until(sleeps, 20)
-        return found[0]
-
-    async def ended(self, task: Task) -> Task:
-        await until(lambda: self._has_ended(task.id), 20)
-        return await get(self, task.id)  # type: ignore[arg-type]
-
-    async def _has_ended(self, task_id: str) -> bool:
-        record = await self.store.load(task_id)
-        return record is not None and record.task.state.is_terminal
-
-    async def begin(self, said: str = "go", **options: Any) -> Task:
-        return await self.task(said, return_immediately=True, **options)
-
-    async def complete(self, key: str, value: bytes = b"null") -> bool:
-        return await self.store.complete_event(self.executor.agent, key, value)
-
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
-def new_store(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock
-) -> Callable[[], TaskStore]:
-    """A maker of stores of the same data, at the test's time."""
-    if request.param == "sqlite":
-        return lambda: SqliteTaskStore(tmp_path / "tasks.db", synchronous="NORMAL", clock=clock)
-    if request.param == "postgres":
-        from tests.store.conftest import PostgresAtOurTime
-
-        url = request.getfixturevalue("postgres_url")
-        return lambda: PostgresAtOurTime(url, clock=clock)
-    store = MemoryTaskStore(clock=clock)
-    return lambda: store
-
-
-@pytest.fixture
-def opened(new_store: Callable[[], TaskStore], clock: Clock) -> Open:
-    """A maker of hosts: ``async with opened(agent) as caller``."""
-
-    @asynccontextmanager
-    async def opened(agent: Agent) -> AsyncIterator[Sleeper]:
-        host = Host(placed(agent), new_store(), drain=0.0)
-        await host.start()
-        caller = Sleeper(host.services[""], host)
-        caller.clock = clock
-        try:
-            yield caller
-        finally:
-            await host.stop()
-
-    return opened
-
-
-def said(task: Task) -> str:
-    message = task.status.message
-    return message.text if message is not None else "".join([a.text for a in task.artifacts])
-
-
-def results(task: Task) -> str:
-    return " ".join([part.text or "" for a in task.artifacts for part in a.parts])
 
 
 async def test_a_turn_sleeps_for_two_days_in_an_instant(opened: Open, clock: Clock) -> None:
@@ -228,9 +120,7 @@ async def _wakes(caller: Sleeper, task: Task, at: int) -> bool:
     return record is not None and record.wakes_at == at
 
 
-async def test_a_hundred_sleeps_are_no_failed_attempts_and_crashes_between_count(
-    opened: Open,
-) -> None:
+async def test_sleeps_are_no_failed_attempts_and_crashes_between_them_count(opened: Open) -> None:
     agent, runs, crashes = Agent("Sleepy", max_attempts=3), [], []
 
     @agent.skill(replies="task")
@@ -600,164 +490,3 @@ async def test_a_short_sleep_keeps_its_function(opened: Open) -> None:
         caller.clock.now += 10
         assert results(await asyncio.wait_for(task, 20)) == "awake"
     assert runs == [1]
-
-
-@pytest.mark.parametrize(
-    ("method", "arguments", "error", "words"),
-    [
-        ("sleep", [-1], ValueError, "0 seconds or more"),
-        ("sleep", [float("inf")], ValueError, "not for ever"),
-        ("sleep", [float("nan")], ValueError, "0 seconds or more"),
-        ("sleep", ["1 day"], TypeError, "a timedelta or a number of seconds"),
-        ("sleep", [True], TypeError, "not a bool"),
-        ("wait_event", [""], ValueError, "key of an event"),
-        ("wait_event", [7], ValueError, "key of an event"),
-        ("wait_event", ["k", -1], ValueError, "timeout is 0 seconds or more"),
-    ],
-)
-async def test_misuse_is_refused_with_what_would_be_right(
-    method: str, arguments: list[Any], error: type[Exception], words: str
-) -> None:
-    agent, raised = Agent("Wrong"), []
-
-    @agent.skill(replies="task")
-    async def wrong(turn: Turn) -> str:
-        timeout = {"timeout": arguments[1]} if arguments[1:] else {}
-        with pytest.raises(error, match=words):
-            await getattr(turn, method)(arguments[0], **timeout)
-        raised.append(1)
-        await turn.sleep(0, key="twice")
-        with pytest.raises(ValueError, match="'twice' is used twice"):
-            await turn.sleep(0, key="twice")
-        raised.append(2)
-        return "fine"
-
-    host = Host(placed(agent), MemoryTaskStore())
-    await host.start()
-    await Talk(host.services[""], host).task("go")
-    await host.stop()
-    assert raised == [1, 2]
-
-
-async def test_a_timeout_of_nothing_only_looks(opened: Open) -> None:
-    agent = Agent("Quick")
-
-    @agent.skill(replies="task")
-    async def look(turn: Turn) -> str:
-        try:
-            return str(await turn.wait_event("k", timeout=0))
-        except TimeoutError:
-            return "not yet"
-
-    async with opened(agent) as caller:
-        assert results(await caller.task("go")) == "not yet"
-        await caller.complete("k", b"1")
-        assert results(await caller.task("go")) == "1"
-
-
-async def test_sleeping_tasks_hold_no_coroutine_and_no_memory(clock: Clock, tmp_path: Path) -> None:
-    agent = Agent("Sleepy", max_queued=10_000)
-
-    @agent.skill(replies="task")
-    async def nap(turn: Turn) -> str:
-        await turn.sleep(DAY)
-        return "awake"
-
-    host = Host(
-        placed(agent), SqliteTaskStore(tmp_path / "t.db", synchronous="OFF", clock=clock), drain=0
-    )
-    await host.start()
-    caller = Sleeper(host.services[""], host)
-    caller.clock = clock
-    tasks, objects = [], []
-    for _ in range(2):
-        for _ in range(10):
-            await asyncio.gather(*[caller.begin() for _ in range(100)])
-        await until(lambda: not caller.executor.running and not caller.executor.queue.length, 60)
-        gc.collect()
-        tasks.append(len(asyncio.all_tasks()))
-        objects.append(
-            sum(1 for each in gc.get_objects() if "parley" in str(type(each).__module__))
-        )
-    assert tasks[0] == tasks[1]
-    assert objects[1] <= objects[0] * 1.05 + 50, objects
-    assert len(await host.store.due_tasks("sleepy", clock.now + MS, 5000)) == 2000
-    assert caller.executor._runners == {}
-    await host.stop()
-
-
-async def test_an_embedded_store_is_asked_nothing_while_no_task_sleeps(tmp_path: Path) -> None:
-    asked = []
-
-    class Asked(SqliteTaskStore):
-        async def next_wake(self, agents: Any) -> int | None:
-            asked.append(agents)
-            return await super().next_wake(agents)
-
-    agent = Agent("Quick")
-
-    @agent.skill(replies="task")
-    async def quick(turn: Turn) -> str:
-        return "done"
-
-    host = Host(placed(agent), Asked(tmp_path / "t.db", synchronous="OFF"), drain=0)
-    await host.start()
-    await until(lambda: bool(asked))
-    for _ in range(20):
-        await Talk(host.services[""], host).task("go")
-    await let_time_pass(0.2)
-    assert len(asked) == 1, "once, when it started"
-    await host.stop()
-
-
-async def test_what_was_logged_of_waits_is_bounded(opened: Open) -> None:
-    """Three private records and one event for each sleep, however many there were before."""
-    agent = Agent("Sleepy")
-
-    @agent.skill(replies="task")
-    async def naps(turn: Turn) -> str:
-        for _ in range(6):
-            await turn.sleep(DAY)
-        return "awake"
-
-    async with opened(agent) as caller:
-        task = await caller.begin()
-        counts = []
-        for _ in range(6):
-            await caller.asleep(task)
-            kinds = [kind for kind in RecordKind if not kind.is_public]
-            counts.append(len(await caller.store.private_records(task.id, kinds)))
-            at = await caller.asleep(task)
-            caller.pass_time(MS)
-            await until(lambda at=at: _later(caller, task, at), 20)
-        await caller.ended(task)
-    assert {after - before for before, after in pairwise(counts)} == {4}
-
-
-async def _later(caller: Sleeper, task: Task, at: int) -> bool:
-    record = await caller.store.load(task.id)
-    return record is not None and (
-        record.task.state.is_terminal or (record.wakes_at is not None and record.wakes_at > at)
-    )
-
-
-async def test_a_subscriber_who_comes_while_a_task_sleeps_sees_it_end(opened: Open) -> None:
-    agent = Agent("Sleepy")
-
-    @agent.skill(replies="task")
-    async def nap(turn: Turn) -> str:
-        await turn.sleep(DAY)
-        return "awake"
-
-    async with opened(agent) as caller:
-        task = await caller.begin()
-        await caller.asleep(task)
-        request = SubscribeToTaskRequest(id=task.id)
-        stream = caller.service.subscribe_to_task(request, CallContext())
-        following = asyncio.create_task(collect(stream))
-        await let_time_pass(0.02)
-        caller.pass_time(MS)
-        items = await asyncio.wait_for(following, 20)
-        assert states(items)[-1] is TaskState.COMPLETED
-        log = await events_of(caller, task.id)  # type: ignore[arg-type]
-        assert states(log)[-1] is TaskState.COMPLETED

@@ -17,6 +17,7 @@ import pytest
 
 from parley.engine.typed.mismatch import MAX_VIOLATIONS, Mismatch, UnsupportedType
 from parley.engine.typed.value_type import ValueType
+from parley.engine.typed.violations import MAX_LOOKED, violations_of
 
 T = TypeVar("T")
 
@@ -185,7 +186,7 @@ def test_a_pydantic_model_within_a_struct_speaks_for_itself() -> None:
 
 def test_violations_are_bounded() -> None:
     assert len(wrong(list[int], ["x"] * 10_000)) == MAX_VIOLATIONS
-    assert len(wrong(list[Model], [{}] * 10_000)) == MAX_VIOLATIONS
+    assert len(wrong(list[Model], [{}] * 100)) == MAX_VIOLATIONS
 
 
 def test_a_schema_stands_alone() -> None:
@@ -297,6 +298,41 @@ def test_pydantic_results_are_written_by_alias_and_with_what_is_computed() -> No
     assert kind.dump(Priced(netPrice=2)) == {"netPrice": 2, "gross": 4}
     assert kind.output_schema["required"] == ["netPrice", "gross"]
     assert kind.schema["required"] == ["netPrice"]
+
+
+def test_a_value_with_many_items_is_not_looked_at_item_by_item() -> None:
+    looked = 0
+
+    def convert(data: Any, kind: Any) -> Any:
+        nonlocal looked
+        looked += 1
+        return msgspec.convert(data, kind)
+
+    for kind, data in (
+        (list[int], [1] * 50_000 + ["x"]),
+        (dict[str, int], {str(number): number for number in range(50_000)} | {"last": "x"}),
+    ):
+        looked = 0
+        (violation,) = violations_of(kind, data, convert, lambda kind, data: None)
+        assert violation.description.startswith("expected an integer, got text - at `$[")
+        assert looked < 2 * MAX_LOOKED
+    assert len(violations_of(list[int], ["x"] * 50_000, convert, lambda *_: None)) == MAX_VIOLATIONS
+
+
+def test_more_errors_of_pydantic_than_can_be_shown_are_counted() -> None:
+    class Rows(pydantic.BaseModel):
+        rows: list[int]
+
+    with pytest.raises(Mismatch, match=r"^\$: 5,000 values in it do not fit$"):
+        ValueType(Rows).read({"rows": ["x"] * 5000})
+
+
+def test_a_value_that_is_nested_too_deeply_does_not_fit() -> None:
+    deep: list[Any] = []
+    for _ in range(sys.getrecursionlimit() * 2):
+        deep = [deep]
+    with pytest.raises(Mismatch, match="nested less deeply"):
+        ValueType(list[int]).read(deep)
 
 
 def test_pydantic_is_not_imported_for_other_types() -> None:

@@ -517,6 +517,17 @@ async def test_an_upload_is_announced_by_who_may(http: aiohttp.ClientSession, pr
         assert (await answer.json())["error"] == "who are you?"
 
 
+async def test_an_upload_that_cannot_have_an_address_is_not_begun(
+    http: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    app = parley.asgi(agent_of(), files=tmp_path, settings=Settings(trust_proxy=True))
+    async with serving(app) as url:
+        headers = {"X-Forwarded-Host": "no host"}
+        async with http.post(f"{url}/files", json={}, headers=headers) as answer:
+            assert answer.status == 400
+    assert not list(tmp_path.rglob("manifest"))
+
+
 async def test_a_caller_has_so_many_files_that_no_message_names(
     http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:

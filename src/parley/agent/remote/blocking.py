@@ -17,18 +17,21 @@ Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine on the loop of the turn, and returns its result in the turn's thread."""
 
 
-class _TurnThread:
-    """The thread of a turn, as the blocking client uses one: it runs coroutines elsewhere."""
+class TurnThread:
+    """The thread of a turn, in the place of the blocking client's: the turn's loop runs calls."""
 
     def __init__(self, wait: Wait) -> None:
         self._wait = wait
         self.on_close: Any = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine returns."""
         return cast("T", self._wait(coroutine))
 
+    _run = run
+
     def close(self) -> None:
-        pass
+        """Do nothing: the turn ends its thread."""
 
 
 class BlockingAgent(SyncRemoteAgent):
@@ -38,7 +41,7 @@ class BlockingAgent(SyncRemoteAgent):
     """
 
     def __init__(self, agent: BoundAgent, wait: Wait) -> None:
-        super().__init__(cast("Any", _TurnThread(wait)), agent)
+        super().__init__(cast("Any", TurnThread(wait)), agent)
         self._bound = agent
 
     def send(

@@ -60,8 +60,8 @@ class BoundAgent(RemoteAgent):
     Deadline, hop count and trace travel with each message; the caller of the turn does not.
     Messages without a context go into one that belongs to the turn's own context and the ``key``.
 
-    When the turn's task is canceled or fails, the tasks that it began elsewhere are canceled,
-    except those of calls with ``cancel_remote=False``.
+    When the turn's task is canceled or fails, the tasks that it started at other agents are
+    canceled, except those of calls with ``cancel_remote=False``.
 
     Errors are those of ``RemoteAgent``. Unless the function catches them, they fail the task, with
     a message that does not quote them.
@@ -100,6 +100,7 @@ class BoundAgent(RemoteAgent):
     def release(self) -> None:
         """Give the connection back. Idempotent."""
         shared, self._link.shared = self._link.shared, None
+        self._calls.closed(self.release)
         if shared is not None:
             self._calls.connections.release(shared)
 
@@ -120,11 +121,11 @@ class BoundAgent(RemoteAgent):
     ) -> Task | Message:
         """Send a message once in the life of the task, and return the answer.
 
-        ``pass_questions`` asks the caller what the remote task asks (INPUT_REQUIRED,
-        AUTH_REQUIRED), sends it the answer, and returns when it has ended. ``progress`` passes its
-        status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
-        ``cancel_remote=False`` lets it go on when this task is canceled or fails. The other options
-        are those of ``RemoteAgent.send``.
+        ``pass_questions`` passes the questions of the remote task (INPUT_REQUIRED, AUTH_REQUIRED)
+        on to the caller and the answers back, and returns when the task has ended. ``progress``
+        passes its status messages on to this task, ``artifacts`` its artifacts, chunk by chunk.
+        With ``cancel_remote=False`` it is not canceled when this task is canceled or fails. The
+        other options are those of ``RemoteAgent.send``.
         """
         name = self._calls.begin(self._address, key)
         return await self.answer(
@@ -152,9 +153,13 @@ class BoundAgent(RemoteAgent):
         cancel_remote: bool = True,
         return_immediately: bool = False,
         timeout: float | None = None,
+        began: float | None = None,
         **options: Unpack[MessageOptions],
     ) -> Task | Message:
-        """Send the message of a call whose name is known, and return the answer."""
+        """Send the message of a call whose name is known, and return the answer.
+
+        ``began`` is when the call began, by the event loop, if that was not now.
+        """
         if pass_questions and return_immediately:
             raise ValueError(
                 "pass_questions waits for the remote task, and return_immediately does not: "
@@ -185,7 +190,7 @@ class BoundAgent(RemoteAgent):
 
         turn, questions = name, 0
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout, began):
                 answer = await exchange(name, message, options).run()
                 while pass_questions and isinstance(answer, Task) and answer.state.is_interrupted:
                     questions += 1
@@ -243,7 +248,9 @@ class BoundAgent(RemoteAgent):
         """Return whether a task was authorised out of band (§7.6), and needs no message."""
         if task.state is not TaskState.AUTH_REQUIRED or self._calls.logged(turn, self._address):
             return False
-        return (await self.get(task.id, history_length=0)).state is not TaskState.AUTH_REQUIRED
+        with self._calls.attempt.waits.busy():
+            task = await self.get(task.id, history_length=0)
+        return task.state is not TaskState.AUTH_REQUIRED
 
     async def _request_for(
         self, message: Sendable | None, context_key: str, options: MessageOptions
@@ -258,6 +265,13 @@ class BoundAgent(RemoteAgent):
             chain = CallChain.says(await self._calls.chain())
             options = {**options, "metadata": {**(options.get("metadata") or {}), **chain}}
         return self._activation.apply(await self._compose(message, **options))
+
+
+def time_limit(timeout: float | None, began: float | None = None) -> asyncio.Timeout:
+    """Return a limit of ``timeout`` seconds from ``began`` on, by the event loop, else from now."""
+    if timeout is None:
+        return asyncio.timeout(None)
+    return asyncio.timeout_at((began or asyncio.get_running_loop().time()) + timeout)
 
 
 def _push_in(options: MessageOptions) -> TaskPushNotificationConfig | None:

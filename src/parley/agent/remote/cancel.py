@@ -15,7 +15,7 @@ from parley.client.card.interface import declares
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.engine.turn.remote_calls import RemoteCall
-from parley.model.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
+from parley.model.errors import A2AError, TaskNotCancelableError
 from parley.model.extensions import CALL_CHAIN, IDEMPOTENT_SEND
 from parley.model.parts import Message
 from parley.model.service import StreamItem
@@ -39,7 +39,7 @@ async def cancel_calls(
         _, late = await asyncio.wait(cancels, timeout=CANCEL_SECONDS)
         if late:
             log.warning(
-                "task %s: %d agents did not say within %g s that they canceled what it began",
+                "task %s: %d agents did not confirm within %g s that they canceled its calls",
                 task_id,
                 len(late),
                 CANCEL_SECONDS,
@@ -57,12 +57,10 @@ async def _cancel(connections: Connections, task_id: str, name: str, call: Remot
         remote_id = call.task_id or await _task_of(shared.agent, call)
         if remote_id:
             await shared.agent.cancel(remote_id)
-    except (TaskNotCancelableError, TaskNotFoundError):
+    except TaskNotCancelableError:
         pass  # it has ended
     except (A2AError, ClientError, OSError, ValueError) as error:
-        log.warning(
-            "task %s: what it began at %s is not canceled: %s", task_id, call.address, error
-        )
+        log.warning("task %s: its call of %s is not canceled: %s", task_id, call.address, error)
     finally:
         if shared is not None:
             connections.release(shared)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Generator, Mapping
 from typing import Any, Unpack
 
 from parley.agent.remote.addresses import address_of
-from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+from parley.agent.remote.bound_agent import BoundAgent, MessageOptions, time_limit
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.client.card.resolver import Reference
-from parley.client.errors import RemoteTaskFailed
+from parley.client.errors import RemoteTaskFailed, Timeout
 from parley.client.message import Sendable
 from parley.model.parts import Message
 from parley.model.tasks import Task, TaskState
@@ -40,9 +41,10 @@ class TurnConnection:
 
     async def _open(self) -> BoundAgent:
         calls = self._calls
-        shared = await calls.connections.acquire(self._reference, self._options)
+        with calls.attempt.waits.busy():  # another branch that sleeps does not hold up the call
+            shared = await calls.connections.acquire(self._reference, self._options)
         agent = BoundAgent(shared.agent, self._reference, calls, shared)
-        calls.attempt.on_end += (agent.release,)
+        calls.opened(agent.release)
         return agent
 
 
@@ -59,12 +61,20 @@ async def delegate(
     timeout: float | None,
     **options: Unpack[MessageOptions],
 ) -> Task | Message:
-    """Have another agent do something, and return what it did (``turn.delegate``)."""
+    """Delegate to another agent, and return its answer (``turn.delegate``)."""
+    began = asyncio.get_running_loop().time()
     if isinstance(agent, BoundAgent):
         name, opened = calls.begin(agent.address, key), agent
     else:  # the name depends on the order of the calls, so it is taken before anything is awaited
-        name = calls.begin(address_of(agent), key)
-        opened = await TurnConnection(calls, agent, {})
+        address = address_of(agent)
+        name = calls.begin(address, key)
+        try:
+            async with time_limit(timeout, began) as limit:
+                opened = await TurnConnection(calls, agent, {})
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Timeout(f"no connection to {address} within {timeout:g} s") from None
     try:
         answer = await opened.answer(
             name,
@@ -75,6 +85,7 @@ async def delegate(
             artifacts=artifacts,
             cancel_remote=cancel_remote,
             timeout=timeout,
+            began=began,
             **options,
         )
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -25,15 +25,23 @@ MAX_AGE = 300.0
 """After how many seconds a connection is opened anew, with the agent's current card."""
 
 
-class SharedConnection:
-    """A connection and the number of its users. It is closed when it is retired and unused."""
+MAX_NOTED = 10_000
+"""How many calls are noted that may have to be canceled; the oldest are dropped."""
 
-    def __init__(self, agent: RemoteAgent, held: Sequence[object]) -> None:
+
+class SharedConnection:
+    """A connection and the number of its users. It is closed when it is retired and unused.
+
+    ``opened_with`` is the agent's reference and the options by which it was opened. It also keeps
+    the objects alive whose identity is in the key.
+    """
+
+    def __init__(self, agent: RemoteAgent, opened_with: tuple[Reference, dict[str, Any]]) -> None:
         self.agent = agent
         self.users = 0
         self.retired = False
         self.opened = asyncio.get_running_loop().time()
-        self._held = held  # keeps objects alive whose identity is in the key
+        self.opened_with = opened_with
 
 
 class Connections:
@@ -45,9 +53,7 @@ class Connections:
     def __init__(self, connect: Connect = connect) -> None:
         self.connect = connect
         self._shared: dict[Hashable, SharedConnection] = {}
-        self._of_calls: WeakValueDictionary[tuple[str, str], SharedConnection] = (
-            WeakValueDictionary()
-        )
+        self._of_calls: dict[tuple[str, str], tuple[Reference, dict[str, Any]]] = {}
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._retired: set[SharedConnection] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -74,16 +80,26 @@ class Connections:
         return found
 
     def note(self, task_id: str, call: str, shared: SharedConnection) -> None:
-        """Note the connection of a call: its credentials are needed to cancel what it began."""
-        self._of_calls[task_id, call] = shared
+        """Note how a call's connection was opened: with the credentials that cancel what it began.
+
+        Only the newest ``MAX_NOTED`` calls are noted. See ``forget``.
+        """
+        self._of_calls[task_id, call] = shared.opened_with
+        if len(self._of_calls) > MAX_NOTED:
+            del self._of_calls[next(iter(self._of_calls))]
+
+    def forget(self, task_id: str, call: str) -> None:
+        """Drop the note of a call that has ended. Idempotent."""
+        self._of_calls.pop((task_id, call), None)
 
     async def acquire_for(self, task_id: str, call: str, reference: Reference) -> SharedConnection:
-        """Return the connection of a call, or a new one: the process that made it may be gone."""
-        found = self._of_calls.get((task_id, call))
-        if found is None or found.retired:
-            return await self.acquire(reference, {})
-        found.users += 1
-        return found
+        """Return a connection like that of a call.
+
+        If the call is not noted, as the process that made it is gone, that is one to ``reference``
+        without credentials.
+        """
+        reference, options = self._of_calls.get((task_id, call), (reference, {}))
+        return await self.acquire(reference, options)
 
     def release(self, shared: SharedConnection) -> None:
         """Give a connection back."""
@@ -106,6 +122,7 @@ class Connections:
         for shared in (*self._shared.values(), *self._retired):
             self._close(shared)
         self._shared.clear()
+        self._of_calls.clear()
         if self._closing:
             await asyncio.wait(self._closing)
 

@@ -114,7 +114,7 @@ class MessageExchange:
                 work.cancel()
                 await asyncio.wait({work})
             if not work.cancelled():
-                work.exception()  # the call may be cancelled, so that nobody looks at it
+                work.exception()  # marks it as seen: the call may be cancelled
         assert self.answer is not None
         return self.answer
 
@@ -130,13 +130,18 @@ class MessageExchange:
             raise ConnectionClosed("this connection was closed; call turn.connect again")
         call = calls.logged(self._name, link.address)
         is_new = call is None
-        if call is None:
-            call = await self._begin()
-            await calls.log(self._name, call)
-        elif call.answered:
+        if call is not None and call.answered:
             yield self.reader.deliver(await self._logged_answer(call))
             return
-        calls.connections.note(calls.attempt.runner.task_id, self._name, link.shared)
+        with calls.attempt.waits.busy():
+            if call is None:
+                call = await self._begin()
+                await calls.log(self._name, call)
+            elif call.ended:  # it was refused, and is sent again
+                call = replace(call, ended=False)
+                await calls.log(self._name, call)
+        task_id = calls.attempt.runner.task_id
+        calls.connections.note(task_id, self._name, link.shared)
         sending = calls.sending()
         event: Event | None = None
         try:
@@ -159,6 +164,7 @@ class MessageExchange:
                 calls.connections.retire(link.shared)
             if not call.task_id:  # refused, or not sent: there is nothing to cancel
                 await calls.log(self._name, replace(call, ended=True), durable=False)
+                calls.connections.forget(task_id, self._name)
             raise
         finally:
             calls.identified(sending)
@@ -186,20 +192,16 @@ class MessageExchange:
         elif self.answer is None:
             task = await self._agent.wait(call.task_id, history_length=self._history_length)
             self.answer = with_final_text(task, self._said, self.reader.before)
-        answer = self.answer
-        is_message = isinstance(answer, Message)
-        fits = is_message or len(encode(answer)) <= LOGGED_BYTES
-        await self._calls.log(
-            self._name,
-            replace(
-                call,
-                request=None,
-                answered=True,
-                message=answer if isinstance(answer, Message) else None,
-                task=answer if isinstance(answer, Task) and fits else None,
-                ended=isinstance(answer, Message) or answer.state.is_terminal,
-            ),
-        )
+        answer, calls = self.answer, self._calls
+        call = replace(call, request=None, answered=True)
+        if isinstance(answer, Message):
+            call = replace(call, message=answer, ended=True)
+        else:
+            fits = len(encode(answer)) <= LOGGED_BYTES
+            call = replace(call, task=answer if fits else None, ended=answer.state.is_terminal)
+        await calls.log(self._name, call)
+        if call.ended:
+            calls.connections.forget(calls.attempt.runner.task_id, self._name)
 
     async def _logged_answer(self, call: RemoteCall) -> Event:
         """Return the answer that the log has, or that it left out for its size."""

@@ -1,4 +1,4 @@
-"""Passes what a remote task says on to the turn's own task: progress and artifacts."""
+"""Passes the progress and the artifacts of a remote task on to the turn's own task."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import secrets
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
@@ -22,18 +24,35 @@ from parley.model.tasks import Task
 from parley.model.uuid7 import new_id
 
 IDENTIFY_SECONDS = 2.0
-"""How long a turn that ends waits for the ids of the tasks that it has just begun elsewhere."""
+"""How long a turn that ends waits for the ids of the remote tasks that it has just started."""
 
 
 class TurnCalls:
-    """What the calls of one attempt have in common. Made by the turn's first call."""
+    """The calls of one attempt: their names, connections and contexts. The first makes it."""
 
     def __init__(self, attempt: Attempt, connections: Connections) -> None:
         self.attempt = attempt
         self.connections = connections
         self._own_id = ""
         self._counts: Counter[str] = Counter()
-        self._unidentified: set[asyncio.Event] = set()
+        self._unidentified: dict[asyncio.Event, AbstractContextManager[None]] = {}
+        self._open: set[Callable[[], None]] = set()
+        attempt.on_end += (self._close,)
+        attempt.before_question += (self._identify,)
+
+    # -- connections ---------------------------------------------------------------------------
+
+    def opened(self, close: Callable[[], None]) -> None:
+        """Note how to close a connection of this turn, which ends it at the latest."""
+        self._open.add(close)
+
+    def closed(self, close: Callable[[], None]) -> None:
+        """Drop the note of a connection that was closed. Idempotent."""
+        self._open.discard(close)
+
+    def _close(self) -> None:
+        for close in list(self._open):
+            close()
 
     # -- names and records ---------------------------------------------------------------------
 
@@ -46,7 +65,7 @@ class TurnCalls:
             self._counts[address] += 1
             key = f"{address}#{self._counts[address]}"
         elif not key:
-            raise ValueError("the key of a call is text that names it; leave it out for its number")
+            raise ValueError("the key of a call is empty; leave it out to identify it by its order")
         self.attempt.begin_call(key)
         return key
 
@@ -67,15 +86,35 @@ class TurnCalls:
     # -- calls that the log cannot find again yet ----------------------------------------------
 
     def sending(self) -> asyncio.Event:
-        """Return an event to be set when the task of a message that is sent now is known."""
-        event = asyncio.Event()
-        self._unidentified.add(event)
+        """Return an event to be set when the task of a message that is sent now is known.
+
+        The turn stays awake until then.
+        """
+        event, awake = asyncio.Event(), self.attempt.waits.busy()
+        awake.__enter__()
+        self._unidentified[event] = awake
         return event
 
     def identified(self, event: asyncio.Event) -> None:
         """The task of a message is known, or there will be none."""
         event.set()
-        self._unidentified.discard(event)
+        if (awake := self._unidentified.pop(event, None)) is not None:
+            awake.__exit__(None, None, None)
+
+    async def _identify(self) -> None:
+        """Wait for the tasks of messages that are being sent: the turn's next run has to find them.
+
+        Gives up after ``IDENTIFY_SECONDS``.
+        """
+        if not self._unidentified:
+            return
+        waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
+        try:
+            with self.attempt.waits.busy():
+                await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     # -- what travels with a message -----------------------------------------------------------
 
@@ -123,16 +162,8 @@ class TurnCalls:
     async def ask(self, task: Task, name: str) -> Answer:
         """Ask the caller what a remote task asks, and return the answer, in this turn or a later.
 
-        The parts are passed on unchanged. Calls that are being sent first learn their tasks: the
-        function ends here, and its next run has to find them.
+        The parts are passed on unchanged.
         """
-        if self._unidentified:
-            waits = [asyncio.ensure_future(event.wait()) for event in self._unidentified]
-            try:
-                await asyncio.wait(waits, timeout=IDENTIFY_SECONDS)
-            finally:
-                for wait in waits:
-                    wait.cancel()
         question = task.status.message
         active = self.attempt.request.extensions
         content = Message(

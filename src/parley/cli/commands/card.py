@@ -1,4 +1,4 @@
-"""``parley card get``: fetch and show an agent card."""
+"""``parley card``: fetch and show an agent card, and check it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ Examples:
   parley card get -a https://agents.example.com/cards/time.json
   parley card get -a ./card.json -o json
   parley card get -a agents.example.com --extended   with A2ACLI_BEARER set"""
+
+VALIDATE_EXAMPLES = """\b
+Examples:
+  parley card validate -a https://agents.example.com
+  parley card validate -a ./card.json"""
 
 
 def register(app: typer.Typer) -> None:
@@ -57,8 +62,25 @@ def register(app: typer.Typer) -> None:
         call = AgentCall(settings, output)
         return call.run(lambda: _get_extended(call) if extended else _get(call, validate=validate))
 
+    @settings_command(
+        group,
+        "validate",
+        *CLIENT_OPTIONS,
+        epilog=f"{VALIDATE_EXAMPLES}\n\n{EXIT_HELP}\n\n{SOURCES_HELP}",
+    )
+    def validate(settings: CommandSettings, output: Output) -> int:
+        """Check an agent card: the schema of the protocol, secrets, and unencrypted addresses.
 
-async def _get(call: AgentCall, *, validate: bool) -> None:
+        Secrets are tokens, keys, passwords in URLs, and random values in texts and parameters; they
+        are not shown. Addresses of this machine may be http://.
+        """
+        from parley.cli.calls.agent_call import AgentCall
+
+        call = AgentCall(settings, output)
+        return call.run(lambda: _get(call, only_check=True))
+
+
+async def _get(call: AgentCall, *, validate: bool = False, only_check: bool = False) -> None:
     from parley.cli.calls.agent_call import RETRY
     from parley.cli.output.card_text import write_card
     from parley.cli.output.redaction import without_user
@@ -95,6 +117,9 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
             resolved = await resolver.resolve(reference)
         finally:
             await auth.aclose()
+    if only_check:
+        _check(call, resolved.raw)
+        return
     if validate:
         _validate(call, resolved.raw)
     selected = None
@@ -121,12 +146,22 @@ async def _get(call: AgentCall, *, validate: bool) -> None:
 def _validate(call: AgentCall, raw: bytes) -> None:
     from parley.cli.validation import problems
 
-    found = problems(raw)
+    _refuse(problems(raw))
+    call.output.note("the card is valid")
+
+
+def _check(call: AgentCall, raw: bytes) -> None:
+    from parley.cli.validation import exposures, problems
+
+    _refuse(problems(raw) + exposures(raw))
+    call.output.note("the card is valid, and no secret was found in it")
+
+
+def _refuse(found: list[str]) -> None:
     if found:
         raise CommandFailure(
             "A2ACLI_ERR_CARD_INVALID", "\n".join(["the card is not valid:", *found])
         )
-    call.output.note("the card is valid")
 
 
 async def _get_extended(call: AgentCall) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +14,16 @@ from parley.cli.output.failures import CommandFailure, UsageFailure
 from parley.cli.output.streams import Output, log_to_stderr, print_line
 from parley.cli.output.text import shell_words
 from parley.cli.program import invocation
+from parley.cli.settings.access import (
+    AllowAnonymous,
+    NoHsts,
+    Restrict,
+    TlsCert,
+    TlsClientCa,
+    TlsKey,
+    access_flags,
+    read_restrict,
+)
 from parley.cli.settings.durations import parse_duration
 from parley.cli.settings.options import GroupedCommand
 from parley.cli.settings.table import BY_FIELD
@@ -46,11 +56,13 @@ Examples:
   parley serve /time=time_agent.py /boats=sailboat.py --port 8000
   parley serve --tenant acme=shop.py --tenant globex=shop.py
   parley serve agents.shop:clerk --host 0.0.0.0 --url https://shop.example.com
+  parley serve agent.py --tls-cert chain.pem --tls-key key.pem --port 8443
   parley serve agent.py --store postgresql://user@host/database
 
 \b
 --store, --bus and --files are read from PARLEY_STORE, PARLEY_BUS and
-PARLEY_FILES too, where other users of the machine do not see the passwords."""
+PARLEY_FILES too, where other users of the machine do not see the passwords;
+the options of "Who may call" from PARLEY_TLS_CERT, PARLEY_RESTRICT, ..."""
 
 
 def register(app: typer.Typer) -> None:
@@ -89,9 +101,9 @@ def register(app: typer.Typer) -> None:
         files: Annotated[
             str,
             typer.Option(
-                help="Where files are kept that are too large for messages: a directory, "
-                "s3://BUCKET/PREFIX, or none. [default: beside a SQLite store; with memory: until "
-                "the end; with PostgreSQL none]",
+                help="Where to keep files that are too large for messages: a directory, "
+                "s3://BUCKET/PREFIX, or none. [default: beside a SQLite store; a temporary "
+                "directory with memory:; none with PostgreSQL]",
                 envvar=FILES_VARIABLE,
                 metavar="PLACE",
                 show_default=False,
@@ -184,6 +196,12 @@ def register(app: typer.Typer) -> None:
                 show_default=False,
             ),
         ] = "",
+        tls_cert: TlsCert = "",
+        tls_key: TlsKey = "",
+        tls_client_ca: TlsClientCa = "",
+        no_hsts: NoHsts = False,
+        allow_anonymous: AllowAnonymous = False,
+        restrict: Restrict = None,
         no_grpc_on_card: Annotated[
             bool,
             typer.Option(
@@ -203,7 +221,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--allow-private-files",
-                help="Read files that callers name in private networks and on this machine too.",
+                help="Let callers name files in private networks and on this machine.",
             ),
         ] = False,
         log_level: Annotated[
@@ -238,6 +256,14 @@ def register(app: typer.Typer) -> None:
             child += ["--grpc-key", grpc_key] if grpc_key else []
             child += ["--grpc-client-ca", grpc_client_ca] if grpc_client_ca else []
             child += ["--no-grpc-on-card"] if no_grpc_on_card else []
+            child += access_flags(
+                cert=tls_cert,
+                key=tls_key,
+                client_ca=tls_client_ca,
+                no_hsts=no_hsts,
+                allow_anonymous=allow_anonymous,
+                restrict=restrict or (),
+            )
             # URLs with passwords must not appear in the process table.
             os.environ[STORE_VARIABLE] = store
             os.environ[BUS_VARIABLE] = bus
@@ -264,6 +290,10 @@ def register(app: typer.Typer) -> None:
                     cert=grpc_cert or None,
                     key=grpc_key or None,
                     client_ca=grpc_client_ca or None,
+                    https=(tls_cert or None, tls_key or None, tls_client_ca or None),
+                    hsts=not no_hsts,
+                    allow_anonymous=allow_anonymous,
+                    restrict=restrict or (),
                 ),
             )
         if status:
@@ -286,6 +316,10 @@ def _serve(
     allow_private_files: bool = False,
     port_for_grpc: int | None = None,
     grpc_on_card: bool = True,
+    https: tuple[str | None, str | None, str | None] = (None, None, None),
+    hsts: bool = True,
+    allow_anonymous: bool = False,
+    restrict: Sequence[str] = (),
     **tls: str | None,
 ) -> None:
     if log_level not in LEVELS:
@@ -293,6 +327,7 @@ def _serve(
     if not targets and not tenant_targets:
         raise UsageFailure("there is nothing to serve", hint="parley serve agent.py")
     shared = sharing()
+    restrictions = read_restrict(restrict)
     if shared["role"] == "worker" and port_for_grpc is not None:
         raise UsageFailure("--grpc-port: a worker serves nothing; leave it out, or the role")
     if not grpc_on_card and port_for_grpc is None:
@@ -307,18 +342,28 @@ def _serve(
     from parley.host.app import asgi
     from parley.host.store_urls import shown
     from parley.server.app import Settings
+    from parley.server.exposure import AnonymousRefused
     from parley.server.grpc.options import grpc_options
     from parley.server.run import ListenError, run
+    from parley.server.tls.files import TlsFailure
+    from parley.server.tls.options import tls_options
     from parley.store.protocols.errors import StoreError
 
+    settings: dict[str, Any] = {} if hsts else {"hsts_max_age": 0}
     try:
+        encryption = tls_options(*https)
         grpc = grpc_options(port_for_grpc, **tls)
         app = asgi(
             agents,
             tenants=tenants,
             store=store,
             url=url or None,
-            settings=Settings(allowed_hosts=allowed_hosts, grpc_on_card=grpc_on_card),
+            settings=Settings(
+                allowed_hosts=allowed_hosts,
+                grpc_on_card=grpc_on_card,
+                restrict=restrictions,
+                **settings,
+            ),
             allow_private_webhooks=allow_private_webhooks,
             allow_private_files=allow_private_files,
             files=files or None,
@@ -335,6 +380,8 @@ def _serve(
             port=port,
             access_log=log_level == "debug",
             grpc=grpc,
+            tls=encryption,
+            allow_anonymous=allow_anonymous,
             on_listening=lambda address: print_line(
                 banner(
                     agents,
@@ -350,6 +397,10 @@ def _serve(
         raise CommandFailure(
             "PARLEY_ERR_AGENT", str(error), hint="the same command with --debug shows where"
         ) from error
+    except AnonymousRefused as error:
+        raise UsageFailure(str(error), hint="the same command with --allow-anonymous") from error
+    except TlsFailure as error:
+        raise CommandFailure("PARLEY_ERR_TLS", str(error)) from error
     except ListenError as error:
         raise CommandFailure(
             "PARLEY_ERR_LISTEN", str(error), hint="--port 0 takes a free port"

@@ -19,6 +19,12 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in _TERM.findall(normal))
 
 
+def parse_span(text: str) -> float:
+    """Return a span of days or less in seconds: 30d, 12h, 1h30m. Raises ``ValueError``."""
+    days = re.fullmatch(r"(\d+(?:\.\d+)?)d", text.strip().lower())
+    return float(days[1]) * 86_400 if days else parse_duration(text)
+
+
 def format_duration(seconds: float) -> str:
     """Return ``seconds`` in a form for ``parse_duration``."""
     if seconds < 1:

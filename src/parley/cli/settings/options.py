@@ -52,7 +52,7 @@ SAVE = typer.Option(
     "--save",
     metavar="DIR",
     file_okay=False,
-    help="Save the files of the answer in this folder, which is made.",
+    help="Save the files of the answer in this folder; it is created if needed.",
     show_default=False,
     rich_help_panel="Output",
 )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 
 from parley.cli.output.failures import UsageFailure
 from parley.cli.output.streams import Output
-from parley.cli.settings.durations import parse_duration
+from parley.cli.settings.durations import parse_span
 from parley.cli.store.checks import require_agent, require_current
 from parley.store.admin.admin import StoreAdmin
 from parley.store.protocols.errors import PrunedElsewhere
@@ -26,8 +25,7 @@ def parse_age(text: str) -> float:
     if not text:
         raise UsageFailure("--ended-before: say how old, such as 30d")
     try:
-        days = re.fullmatch(r"(\d+(?:\.\d+)?)d", text.strip().lower())
-        return float(days[1]) * 86_400 if days else parse_duration(text)
+        return parse_span(text)
     except ValueError:
         raise UsageFailure(
             f"--ended-before: {text!r} is not an age such as 30d, 12h or 90m"

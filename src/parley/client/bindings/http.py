@@ -377,8 +377,8 @@ class HttpTransport:
         forbidden = find_forbidden(error)
         if forbidden is not None:
             return AddressNotAllowed(
-                f"{where} is at a {forbidden.kind} address, which is not allowed; the option "
-                "allow_private_files takes the hosts and networks that are"
+                f"{where} is at a {forbidden.kind} address, which is not allowed; to allow it, "
+                "name its host or network in the option allow_private_files"
             )
         match error:
             case aiohttp.ConnectionTimeoutError():

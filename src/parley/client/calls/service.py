@@ -91,7 +91,7 @@ class RemoteService:
             async with aclosing(cast("AsyncGenerator[StreamItem, None]", items)) as open_items:
                 async for item in open_items:
                     if is_over:
-                        logger.warning("task %.100r: what follows its end is passed over", task_id)
+                        logger.warning("task %.100r: events after its end are ignored", task_id)
                         return
                     event = with_ids(item.event, task_id, context_id)
                     if isinstance(event, Message):

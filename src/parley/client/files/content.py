@@ -7,6 +7,7 @@ import hashlib
 import io
 import mimetypes
 import os
+import stat
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -72,7 +73,11 @@ def guess_type(filename: str) -> str:
     return mimetypes.guess_type(filename)[0] or OCTETS
 
 
-def _measure_path(path: Path) -> tuple[int, str]:
+def _measure_path(path: Path) -> tuple[int | None, str]:
+    """Return the size and the digest of a file. A pipe or a device is not measured."""
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return None, ""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         return size, hashlib.file_digest(file, "sha256").hexdigest()

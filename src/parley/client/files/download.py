@@ -1,4 +1,4 @@
-"""Download one file over HTTP, and take it up again where a connection broke (RFC 9110 §14)."""
+"""Download one file over HTTP, and continue where a connection broke (RFC 9110 §14)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,6 @@ _FILENAME = re.compile(r'filename="((?:[^"\\]|\\.)*)"|filename=([^\s;"]+)', re.I
 _EXTENDED_FILENAME = re.compile(r"filename\*=utf-8''([^\s;]+)", re.IGNORECASE)
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
-GRACE = 60.0
-"""The seconds of waiting for a server before its speed counts."""
-
 
 class FetchRoute(NamedTuple):
     """The transport for an address, and the headers that its server may have.
@@ -65,21 +62,22 @@ class FetchRoute(NamedTuple):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on a download.
 
-    ``max_bytes`` is its size. ``idle`` bounds the seconds without a byte. A server that has been
-    waited for a minute must have sent ``min_rate`` bytes a second.
+    ``max_bytes`` is its size. ``idle`` bounds the seconds without a byte. After ``grace`` seconds
+    of waiting for it, a server must have sent ``min_rate`` bytes a second.
     """
 
     max_bytes: int | None = None
     idle: float | None = 30.0
     min_rate: int = 0
+    grace: float = 60.0
 
 
 class Download:
     """One download: ``chunks`` yields the bytes, and learns about the file from each response.
 
-    ``route`` decides for every address, also that of a redirect, who is asked and with what. After
-    a redirect to another server no credentials are sent. ``sha256`` is what the whole must have,
-    if that is known before.
+    ``route`` gives the transport and the headers for every address, also for that of a redirect.
+    After a redirect to another server no credentials are sent. ``sha256`` is that of the whole, if
+    it is known before.
     """
 
     def __init__(
@@ -213,7 +211,7 @@ class Download:
 
     def _check_speed(self) -> None:
         rate = self._limits.min_rate
-        if self._waited > GRACE and self._position < rate * self._waited:
+        if self._waited > self._limits.grace and self._position < rate * self._waited:
             raise Timeout(f"{self._where} sends less than {rate:,} bytes a second")
 
     @asynccontextmanager
@@ -258,12 +256,12 @@ class Download:
             case 401 | 403:
                 raise AuthenticationRequired(
                     f"{where} refuses to give the file: its address has expired, or it wants other "
-                    "credentials; ask for the task again to get a new address",
+                    "credentials; ask the agent for a new address",
                     status=status,
                     challenge=answer.headers.get("www-authenticate", ""),
                 )
             case 404 | 410:
-                words = "has no such file, or has it no more"
+                words = "has no such file, or not any more"
             case 416:
                 words = f"has no byte {self._position:,} of the file: it changed"
             case _:

@@ -20,10 +20,9 @@ _DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?$")
 
 
 def safe_name(filename: str, media_type: str = "") -> str:
-    """Return the name of a file on this machine, for a name that somebody else wrote.
+    """Return a safe name for a file on this machine, from a name that comes from outside.
 
-    It has no folder, no character that some system refuses, and is no hidden file; it is never
-    empty.
+    It is not empty, has no folder and no character that a system refuses, and is no hidden file.
     """
     name = re.split(r"[/\\]", filename)[-1]
     name = _UNSAFE.sub("_", name).lstrip(".~ ").rstrip(". ")
@@ -59,20 +58,17 @@ def free_path(folder: Path, name: str) -> Path:
 async def write_file(path: Path, chunks: AsyncIterator[bytes]) -> Path:
     """Write chunks to a file, and return its path.
 
-    They go to a new file beside it, which takes its place at the end. On failure that one is
-    removed. Raises ``OSError``.
+    They go to a new file beside it, which takes its place at the end and is removed on failure.
+    Raises ``OSError``.
     """
     temporary = path.with_name(f".{path.name[:MAX_NAME]}.{secrets.token_hex(4)}.part")
-    file = await asyncio.to_thread(temporary.open, "xb")
     try:
-        try:
+        # Not in a thread: a call that is cancelled while a thread opens it would leave it there.
+        with temporary.open("xb") as file:
             await _write(file, chunks)
-        finally:
-            await asyncio.to_thread(file.close)
         await asyncio.to_thread(os.replace, temporary, path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     return path
 
 
@@ -86,3 +82,4 @@ async def _write(file: BinaryIO, chunks: AsyncIterator[bytes]) -> None:
             await asyncio.to_thread(file.writelines, pending)
             pending, size = [], 0
     await asyncio.to_thread(file.writelines, pending)
+    await asyncio.to_thread(file.flush)

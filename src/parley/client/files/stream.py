@@ -37,9 +37,9 @@ class FileFacts(msgspec.Struct):
 class FileStream:
     """The bytes of a file: an async iterator of chunks, and an async context manager.
 
-    A connection that breaks is taken up where it broke. The last chunk comes only after the check
-    of the whole; a file that fails it raises ``FileMismatch`` at the end, so do not use what came
-    before. Leave the loop early inside ``async with``, which closes the connection.
+    After a broken connection it continues where it stopped. The check of the whole file follows
+    the last chunk: if that raises ``FileMismatch``, do not use the chunks. Leave the loop early
+    inside ``async with``, which closes the connection.
     """
 
     def __init__(self, chunks: Chunks, facts: FileFacts, url: str = "") -> None:
@@ -73,11 +73,7 @@ class FileStream:
         return await anext(self._chunks)
 
     async def __aenter__(self) -> Self:
-        try:
-            self._first = await anext(self._chunks, None)
-        except BaseException:
-            await self.aclose()
-            raise
+        self._first = await anext(self._chunks, None)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -113,15 +109,15 @@ class FileStream:
     async def save(self, path: str | Path) -> Path:
         """Write the bytes to a file, and return its path.
 
-        The file appears when it is whole, and replaces one that is there. If ``path`` is a folder,
-        the file gets its own name there, made safe, and a number if there is such a file already.
+        The file appears when it is complete, and replaces an existing one. If ``path`` is a folder,
+        the file gets its own name there, made safe, and a number if the name is taken.
         """
         path = Path(path)
         async with self:
             if not await asyncio.to_thread(path.is_dir):
                 return await write_file(path, self)
             name = safe_name(self.filename or _last_segment(self._url), self.media_type)
-            path = await asyncio.to_thread(free_path, path, name)
+            path = free_path(path, name)
             try:
                 return await write_file(path, self)
             except BaseException:

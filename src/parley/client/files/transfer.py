@@ -1,4 +1,4 @@
-"""Files of one agent: what its card declares, who may have the credentials, what goes by reference.
+"""Files of one agent: uploads that its card declares, downloads, and where credentials go.
 
 ``RemoteAgent`` has the public methods.
 """
@@ -48,8 +48,9 @@ class TransferParams(msgspec.Struct, frozen=True, rename="camel"):
 class AgentFiles:
     """Uploads to one agent, and downloads what it refers to.
 
-    The caller's credentials go to the agent's own origins and to those that the caller trusts.
-    Files elsewhere are fetched without them, from public addresses, unless ``egress`` allows more.
+    The caller's credentials go to the agent's own origins and to those that the caller trusts. From
+    other origins files are fetched without them, and from public addresses only, unless ``egress``
+    allows more.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class AgentFiles:
     def _name(self) -> str:
         return repr(self._card().name[:100])
 
-    # -- who gets what -------------------------------------------------------------------------
+    # -- credentials -------------------------------------------------------------------------
 
     def _route(self, url: str) -> FetchRoute:
         """Return how to call an address: an own one with credentials, another one guarded."""
@@ -219,7 +220,7 @@ class AgentFiles:
     # -- down ----------------------------------------------------------------------------------
 
     def open(self, part: Part, *, progress: Progress | None = None) -> FileStream:
-        """Return the bytes of a part as a stream. Asks nobody before it is read."""
+        """Return the bytes of a part as a stream. No request is sent before it is read."""
 
         def fetch(url: str, facts: FileFacts) -> Chunks:
             return Download(

@@ -1,4 +1,4 @@
-"""Upload one file over HTTP, in pieces, and take it up again where a connection broke."""
+"""Upload one file over HTTP in pieces, and continue where a connection broke."""
 
 from __future__ import annotations
 
@@ -143,9 +143,12 @@ class Upload:
         failures, reached = 0, begin
         while True:
             try:
+                sent_from = at
                 at = await self._patch(url, at, memoryview(piece)[at - begin :], is_last=is_last)
                 if at == end:
                     return
+                if at == sent_from:
+                    raise _took_nothing(url)
             except ClientError as error:
                 is_conflict = isinstance(error, UnexpectedStatus) and error.status == 409
                 wished: float | None = getattr(error, "retry_after", None)
@@ -188,6 +191,7 @@ class Upload:
         if is_last:
             headers["Upload-Complete"] = "?1"
         loop = asyncio.get_running_loop()
+        failed: list[Exception] = []
         try:
             async with asyncio.timeout(self._idle) as deadline:
 
@@ -195,17 +199,25 @@ class Upload:
                     if self._idle is not None and not deadline.expired():
                         deadline.reschedule(loop.time() + self._idle)
                     if self._progress is not None:
-                        self._progress(at + sent, self._size)
+                        try:
+                            self._progress(at + sent, self._size)
+                        except Exception as error:
+                            failed.append(error)
+                            raise
 
                 body = _slices(rest, moved) if rest else b""
                 async with self._http.open("PATCH", url, headers, body) as answer:
                     if answer.status not in (200, 201, 204):
                         raise await _failure(answer)
-                    return _offset_of(answer, default=at + len(rest))
+                    reached = _offset_of(answer, default=at + len(rest))
         except TimeoutError:
-            raise Disconnected(
-                f"{redacted(url)} took nothing of the file for {self._idle:g} s"
-            ) from None
+            raise _took_nothing(url, f" for {self._idle:g} s") from None
+        except ClientError:
+            if not failed:
+                raise
+        if failed:  # the HTTP library takes it for a broken connection
+            raise failed[0]
+        return reached
 
     async def _ask(self, url: str) -> tuple[int, bool]:
         """Return the offset that the server has reached, and whether the file is complete."""
@@ -272,6 +284,10 @@ def _words_of(body: bytes) -> str:
                 return found[:500]
             value = found if isinstance(found, dict) else value
     return ""
+
+
+def _took_nothing(url: str, how_long: str = "") -> Disconnected:
+    return Disconnected(f"{redacted(url)} took nothing of the file{how_long}")
 
 
 def _changed(content: Content) -> FileMismatch:

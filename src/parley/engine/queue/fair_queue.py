@@ -5,8 +5,6 @@ The tasks themselves are in the store; this is what one process knows of the que
 
 from __future__ import annotations
 
-from parley.store.protocols.scope import Scope
-
 _MAX_IDLE_KEYS = 1024
 """How many keys are kept before those of callers without queued tasks are dropped."""
 
@@ -16,7 +14,9 @@ class FairQueue:
 
     A key is a virtual start time: a caller's first task starts at the queue's present virtual time,
     each further one after the one before. A caller with a thousand queued tasks delays another by
-    one of them. Callers are told apart by tenant and owner.
+    one of them. Callers are told apart by tenant and ``Caller.owner``, also where tasks belong to
+    groups of callers: a busy member delays the others of its group by one task, too. Only tasks
+    that wake up count for the group that owns them, because the store does not know their callers.
 
     ``backlog`` is the number of queued tasks, as far as it is known; ``enqueuing`` counts those
     whose append is in flight.
@@ -33,9 +33,9 @@ class FairQueue:
         """The number of tasks that are queued or about to be."""
         return self.backlog + self.enqueuing
 
-    def next_key(self, scope: Scope) -> int:
+    def next_key(self, tenant: str, owner: str) -> int:
         """Return the key of a further task of a caller; it is 1 or more."""
-        caller = (scope.tenant, scope.owner)
+        caller = (tenant, owner)
         key = self._last[caller] = max(self._last.get(caller, 0), self._now) + 1
         if len(self._last) > _MAX_IDLE_KEYS + 2 * self.length:
             self._last = {who: last for who, last in self._last.items() if last > self._now}

@@ -95,10 +95,7 @@ class Admission:
         message = request.message
         if message.task_id:
             return await self._join(request, context, scope, receipts, push, with_task)
-        skill = skill_of(self._agent, message, request.metadata)
-        if skill is None:
-            routed = RoutedMessage(message, dict(request.metadata or {}), context.caller)
-            skill = await route(self._agent, routed, self._executor.in_thread)
+        skill = await self._skill_for(request, context)
         await self._authorize(skill, request, context)
         check_modes(request, skill, self._agent)
         inputs = None if skill.inputs is None else read_inputs(message, skill)
@@ -129,21 +126,49 @@ class Admission:
             task_id=task_id,
         )
 
+    async def _skill_for(self, request: SendMessageRequest, context: CallContext) -> Skill:
+        """Return the skill of a message that names no task."""
+        skill = skill_of(self._agent, request.message, request.metadata)
+        if skill is None:
+            metadata = dict(request.metadata or {})
+            routed = RoutedMessage(request.message, metadata, context.caller)
+            skill = await route(self._agent, routed, self._executor.in_thread)
+        return skill
+
+    async def authorize_repeat(
+        self, request: SendMessageRequest, context: CallContext, task_id: str
+    ) -> None:
+        """Refuse the answer of a repeated message to who may not send it now.
+
+        ``task_id`` is that of its task, if it has one. Raises ``A2AError`` and ``StoreError``.
+        """
+        if self._agent.authorization is None:
+            return
+        record = skill = None
+        if task_id:
+            record = await self._store.load(task_id, history=0, artifacts=False)
+        if record is not None:
+            skill = await skill_at_work(self._agent, self._store, record)
+        elif not request.message.task_id:  # it had a direct reply: no log says the skill
+            skill = await self._skill_for(request, context)
+        await self._authorize(skill, request, context)
+
     async def _authorize(
-        self, skill: Skill, request: SendMessageRequest, context: CallContext
+        self, skill: Skill | None, request: SendMessageRequest, context: CallContext
     ) -> None:
         """Refuse a message to a skill that its sender may not use. Raises ``A2AError``."""
         authorization = self._agent.authorization
         if authorization is None:
             return
-        authorization.check_skill(skill.id, context.caller)
+        if skill is not None:
+            authorization.check_skill(skill.id, context.caller)
         access = access_of(
             "SendMessage",
             request,
             context.caller,
             agent=self._agent.key,
             tenant=context.tenant,
-            skill=skill.id,
+            skill="" if skill is None else skill.id,
         )
         await authorization.permit(access)
 
@@ -204,7 +229,7 @@ class Admission:
             )
         if record.task.state.is_terminal:
             raise ended(task_id)
-        skill = await self._skill_of(record)
+        skill = await skill_at_work(self._agent, self._store, record)
         await self._authorize(skill, request, context)
         check_modes(request, skill, self._agent)
         self._executor.check_capacity()
@@ -229,7 +254,7 @@ class Admission:
             scope=scope,
             receipts=[msgspec.structs.replace(r, task_id=task_id) for r in receipts],
             pushes=(push,) if push is not None else (),
-            queue_key=self._executor.queue_key(record),
+            queue_key=self._executor.queue_key(record, context.caller),
             max_waiting=self._executor.options.max_waiting_messages,
         )
         handle = self._executor.expect(task_id, entry)
@@ -250,14 +275,6 @@ class Admission:
             raise too_many_pushes("configuration.taskPushNotificationConfig") from None
         return handle
 
-    async def _skill_of(self, record: TaskRecord) -> Skill:
-        """Return the skill that works on a task."""
-        agent = self._agent
-        if len(agent.skills) == 1:
-            return agent.default_skill
-        first = await self._store.private_records(record.task.id, [RecordKind.TURN], limit=1)
-        return agent.skills.get(first_turn(first).skill, agent.default_skill)
-
     async def _deliver(self, append: Append, handle: ReplyHandle) -> None:
         try:
             handle.received_at = await self._store.append(append)
@@ -266,6 +283,14 @@ class Admission:
             self._executor.deliver(handle)
         finally:
             self._executor.arriving.pop(handle.entry, None)
+
+
+async def skill_at_work(agent: AgentDescription, store: TaskStore, record: TaskRecord) -> Skill:
+    """Return the skill that works on a task. Raises ``StoreError``."""
+    if len(agent.skills) == 1:
+        return agent.default_skill
+    first = await store.private_records(record.task.id, [RecordKind.TURN], limit=1)
+    return agent.skills.get(first_turn(first).skill, agent.default_skill)
 
 
 def _chain_of(request: SendMessageRequest, context: CallContext) -> dict[str, Any] | None:

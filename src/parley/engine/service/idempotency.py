@@ -103,21 +103,31 @@ class IdempotentAdmission:
             logged=logged,
             with_task=with_task,
         )
-        return await self._admit_once(scope, request.message.message_id, _digest(request), admit)
+        authorize = partial(self._admission.authorize_repeat, request, context)
+        message_id, digest = request.message.message_id, _digest(request)
+        return await self._admit_once(scope, message_id, digest, admit, authorize)
 
     async def _admit_once(
-        self, scope: Scope, message_id: str, digest: bytes, admit: Admit
+        self,
+        scope: Scope,
+        message_id: str,
+        digest: bytes,
+        admit: Admit,
+        authorize: Callable[[str], Awaitable[None]],
     ) -> Admitted | Repeated:
         key = (scope, message_id)
         while (pending := self._pending.get(key)) is not None:
             _check_digest(pending.digest, digest)
             await pending.admitted.wait()
             if pending.handle is not None:
-                return Admitted(pending.handle, is_new=False)
+                first = pending.handle
+                await authorize(first.task_id)
+                return Admitted(first, is_new=False)
         pending = self._pending[key] = _PendingSend(digest, asyncio.Event())
         try:
             repeated = await self._repeated(scope, message_id, digest)
             if repeated is not None:
+                await authorize(repeated.task_id)
                 return repeated
             handle = await self._admit_with_receipt(message_id, digest, admit)
             if handle is None:

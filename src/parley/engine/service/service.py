@@ -12,7 +12,7 @@ from parley.engine.executor import AgentExecutor
 from parley.engine.extended_card import check_caller
 from parley.engine.replies.reply_handle import ReplyHandle
 from parley.engine.replies.waiters import ended
-from parley.engine.service.admission import Admission
+from parley.engine.service.admission import Admission, skill_at_work
 from parley.engine.service.checks import check_history, invalid, not_found, owned
 from parley.engine.service.idempotency import IdempotentAdmission, Repeated
 from parley.engine.service.pagination import page_of_tasks
@@ -57,7 +57,7 @@ from parley.wire import versions
 class AgentService:
     """The ``A2AService`` of one agent. Every answer is read from the log, so it is durable.
 
-    Callers see only the tasks of their scope (agent, tenant, caller). ``authenticates``: the server
+    Callers see only the tasks of their scope (agent, tenant, owner). ``authenticates``: the server
     identifies callers, and the extended card is for authenticated ones. ``keeps_addresses``: turns
     are told the address that their message was sent to, because none is configured. ``files`` keeps
     what messages name by reference.
@@ -316,6 +316,9 @@ class AgentService:
         scope = self._scope(context)
         dialect = versions.dialect(context.version)
         record = await self._owned(request.id, scope)
+        authorization = self.agent.authorization
+        if authorization is not None and authorization.skills:
+            authorization.check_skill(await self._skill_id(record), context.caller)
         may_be_canceled = dialect.repeats_cancel or record.task.state is not TaskState.CANCELED
         if not record.task.state.is_terminal:
             try:
@@ -338,6 +341,12 @@ class AgentService:
             metadata={"taskId": request.id, "state": state},
         )
 
+    async def _skill_id(self, record: TaskRecord) -> str:
+        try:
+            return (await skill_at_work(self.agent, self._store, record)).id
+        except StoreError as error:
+            raise self._executor.unavailable(error) from error
+
     async def _load(self, task_id: str) -> TaskRecord | None:
         try:
             return await self._store.load(task_id)
@@ -353,7 +362,8 @@ class AgentService:
             raise self._executor.unavailable(error) from error
 
     def _scope(self, context: CallContext) -> Scope:
-        return Scope(self.agent.key, context.tenant, context.caller.owner)
+        """Return whose tasks a request is about. Raises ``A2AError`` for who may own nothing."""
+        return Scope(self.agent.key, context.tenant, self.agent.owner.key_of(context.caller))
 
     # -- push notification configurations ------------------------------------------------------
 

@@ -24,10 +24,11 @@ from parley.model.encoding import decode, encode
 from parley.model.errors import A2AError
 from parley.model.parts import Artifact, Message, Role
 from parley.model.service import NO_TRACE, Caller, TraceContext
+from parley.model.struct import A2AStruct
 from parley.model.tasks import TaskArtifactUpdateEvent, TaskState
 from parley.model.uuid7 import new_id
 from parley.store.bus.subscriptions import LocalHints
-from parley.store.events import MessageReceived, StepResult, TurnStarted
+from parley.store.events import MessageReceived, StepResult, StoredCaller, TurnStarted
 from parley.store.protocols.scope import Scope
 from parley.store.task_store import TaskStore
 
@@ -38,6 +39,18 @@ class TurnOver(RuntimeError):
 
 class Rejected(Exception):
     """The function refuses the request (``turn.reject``)."""
+
+
+class NotAuthorized(Rejected):
+    """The agent's policy does not allow an action (``turn.authorize``).
+
+    The text is for the caller, and does not name what was asked; ``action`` and ``resource`` do.
+    """
+
+    def __init__(self, action: str, resource: str) -> None:
+        super().__init__("The agent's policy does not allow you to do this.")
+        self.action = action
+        self.resource = resource
 
 
 class Failed(Exception):
@@ -63,6 +76,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceContext = NO_TRACE
     inputs: dict[str, Any] | None = None
     chain: Chain | None = None
+
+
+class Decision(A2AStruct, frozen=True, kw_only=True):
+    """A decision of the agent's policy in a turn, as it is logged, and the caller it is about."""
+
+    action: str
+    resource: str = ""
+    allowed: bool
+    caller: StoredCaller | None = None
+
+
+DECISIONS = "authorize:"
+"""Begins the keys of decisions. The turn and a key follow."""
+
+MOST_DECISIONS = 1000
+"""The most decisions that one turn logs."""
 
 
 class AttemptRunner(Protocol):
@@ -149,9 +178,11 @@ class Attempt:
     question_count = 0
     artifact_count = 0
     reference_count = 0
+    decision_count = 0
     artifact_ids: frozenset[str] = frozenset()
     streams: tuple[BufferingStream, ...] = ()
     calls: frozenset[asyncio.Task[Any]] = frozenset()
+    before_question: tuple[Callable[[], Awaitable[None]], ...] = ()
     on_end: tuple[Callable[[], None], ...] = ()
     _journal: Journal | None = None
     _waits: Waits | None = None
@@ -271,13 +302,18 @@ class Attempt:
     # -- questions -----------------------------------------------------------------------------
 
     async def ask(self, state: TaskState, content: object, key: str | None) -> Answer:
-        """Return the answer to a question, or park the task until there is one."""
+        """Return the answer to a question, or park the task until there is one.
+
+        Awaits ``before_question`` before it parks the task: the function ends there.
+        """
         if key is None:
             key = self.next_question_key()
         self.use(f"ask:{key}", "question")
         answer = self.journal.answers.get(key)
         if answer is not None:
             return answer
+        for prepare in self.before_question:
+            await prepare()
         writer = self.writer()
         message = self.message(content)
         writer.write(StepResult(key=f"ask:{key}", value=msgspec.Raw(b"null")))
@@ -310,6 +346,29 @@ class Attempt:
         """Log a step's result and wait until it is durable."""
         writer = self.working()
         writer.write(StepResult(key=f"step:{key}", value=msgspec.Raw(value)))
+        await writer.flush()
+
+    # -- decisions of the policy ---------------------------------------------------------------
+
+    def logged_decision(self, key: str) -> Decision | None:
+        """Return what the log has of the policy's decision under a key of this turn."""
+        value = self.journal.results.get(f"{DECISIONS}{self.turn}:{key}")
+        return None if value is None else decode(value, Decision)
+
+    async def log_decision(self, key: str, decision: Decision) -> None:
+        """Log a decision, and wait until it is durable. Raises ``RuntimeError`` for too many."""
+        prefix, results = f"{DECISIONS}{self.turn}:", self.journal.results
+        if not self.decision_count:  # a further attempt counts on
+            self.decision_count = sum(each.startswith(prefix) for each in results)
+        if self.decision_count >= MOST_DECISIONS:
+            raise RuntimeError(
+                f"a turn authorises up to {MOST_DECISIONS} different actions, because each is "
+                "logged; authorise what they have in common, such as the folder of the files"
+            )
+        writer = self.working()
+        self.decision_count += 1
+        value = results[prefix + key] = msgspec.Raw(encode(decision))
+        writer.write(StepResult(key=prefix + key, value=value))
         await writer.flush()
 
     # -- calls of other agents -----------------------------------------------------------------

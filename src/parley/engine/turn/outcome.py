@@ -10,8 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from parley.engine.content import checked, to_parts
-from parley.engine.turn.attempt import Attempt, Failed, Rejected
-from parley.model.errors import A2AError, InternalError, UnsupportedOperationError
+from parley.engine.turn.attempt import Attempt, Failed, NotAuthorized, Rejected
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    PermissionDeniedError,
+    UnsupportedOperationError,
+)
 from parley.model.incident import log_incident
 from parley.model.parts import Artifact, Message, Part, Role
 from parley.model.tasks import Task, TaskState
@@ -96,6 +101,8 @@ def _of_failure(attempt: Attempt, failure: BaseException, *, has_task: bool) -> 
     if not has_task:
         if isinstance(reason, A2AError) and _is_own(reason):
             return reason
+        if isinstance(reason, NotAuthorized):
+            return PermissionDeniedError(text)
         if attempt.request.skill.replies == "message":
             return UnsupportedOperationError(text) if is_rejected else InternalError(text)
     state = TaskState.REJECTED if is_rejected else TaskState.FAILED

@@ -1,6 +1,6 @@
-"""The calls of other agents that a task's log has: what was sent, and what became of it.
+"""The calls of other agents in a task's log: the message, the remote task, the answer.
 
-``agent.remote`` makes the calls. Whoever ends a task finds here what it left running elsewhere.
+``agent.remote`` makes the calls. When a task ends, ``calls_to_cancel`` returns those to cancel.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from parley.model.struct import A2AStruct
 from parley.model.tasks import Task
 
 PREFIX = "call:"
-"""What the keys of these records begin with, among those of steps and questions."""
+"""The prefix of the keys of these records, among those of steps and questions."""
 
 
 class RemoteCall(A2AStruct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class RemoteCall(A2AStruct, frozen=True, kw_only=True):
 
 
 def calls_to_cancel(results: Mapping[str, msgspec.Raw]) -> dict[str, RemoteCall]:
-    """Return the calls, by their names, that may still run elsewhere and end with their task.
+    """Return the calls, by their names, that may still run and end with their task.
 
     Of several messages to one remote task the last decides.
     """

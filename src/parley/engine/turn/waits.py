@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -103,6 +104,10 @@ class WaitingAttempt(Protocol):
         ...
 
 
+_STEP: ContextVar[tuple[Waits | None, str]] = ContextVar("_STEP", default=(None, ""))
+"""The step that runs, and the waits of its turn: another agent's turn may inherit the context."""
+
+
 class Waits:
     """The waits of an attempt that have begun and not ended.
 
@@ -128,6 +133,16 @@ class Waits:
         finally:
             self._busy -= 1
             self._settle()
+
+    @contextmanager
+    def step(self, key: str) -> Iterator[None]:
+        """Keep the turn awake during a step, which must not wait itself: it would wait for ever."""
+        token = _STEP.set((self, key))
+        try:
+            with self.busy():
+                yield
+        finally:
+            _STEP.reset(token)
 
     async def sleep(self, seconds: float, key: str | None, message: object) -> None:
         """Sleep for a number of seconds from the first call with this key in the task's life."""
@@ -196,9 +211,17 @@ class Waits:
         return known
 
     async def _park(self, wait: _Wait) -> None:
-        """Wait until the turn falls asleep, which cancels this."""
-        events = {wait.event, *[each.event for each in self._pending.values()]}
-        if len(events) > MAX_WAITS:
+        """Wait until the turn falls asleep, which cancels this.
+
+        Raises ``RuntimeError`` in a step, and ``ValueError`` for too many events.
+        """
+        waits, step = _STEP.get()
+        if waits is self:
+            raise RuntimeError(
+                f"the step {step!r} sleeps or waits for an event, and a step is done in one go; "
+                "wait outside of the step"
+            )
+        if len(_events_of([wait, *self._pending.values()])) > MAX_WAITS:
             raise ValueError(f"a turn waits for {MAX_WAITS} events at once, at most")
         never = asyncio.get_running_loop().create_future()
         self._pending[never] = wait
@@ -226,10 +249,9 @@ class Waits:
     def _fall_asleep(self) -> None:
         waits = self._pending.values()
         wakes_at = min([wait.wakes_at for wait in waits])
-        events = sorted({wait.event for wait in waits if wait.event})
         try:
             self._attempt.writer()  # writes what streams buffer
-            self._attempt.runner.fall_asleep(wakes_at, events)
+            self._attempt.runner.fall_asleep(wakes_at, sorted(_events_of(waits)))
         except A2AError as error:
             self._attempt.runner.abort(error)
         except StoreError:
@@ -238,8 +260,13 @@ class Waits:
             never.cancel()
 
 
+def _events_of(waits: Iterable[_Wait]) -> set[str]:
+    """Return the keys of the events among some waits."""
+    return {wait.event for wait in waits if wait.event}
+
+
 def seconds_of(duration: float | timedelta, what: str) -> float:
-    """Return a duration in seconds. Raises ``TypeError``, ``ValueError`` for what is none."""
+    """Return a duration in seconds. Raises ``TypeError``, ``ValueError``."""
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, int | float) and not isinstance(duration, bool):

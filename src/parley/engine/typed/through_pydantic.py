@@ -17,6 +17,9 @@ from parley.engine.content import refuse_non_finite
 from parley.engine.typed.annotations import parts_of, plain
 from parley.engine.typed.mismatch import Mismatch, UnsupportedType, Violation
 
+MAX_ERRORS = 1000
+"""Above how many errors pydantic's messages are left out: it can only make all of them."""
+
 _MODULES = ("pydantic", "pydantic_core", "annotated_types")
 
 
@@ -116,6 +119,8 @@ class PydanticType:
 
 def violations_in(error: Any) -> list[Violation]:
     """Return the violations in an error of pydantic, in its words."""
+    if error.error_count() > MAX_ERRORS:
+        return [Violation((), f"{error.error_count():,} values in it do not fit")]
     return [
         Violation(tuple(each["loc"]), each["msg"])
         for each in error.errors(include_url=False, include_context=False, include_input=False)

@@ -59,7 +59,10 @@ class ValueType:
 
     def read(self, data: Any) -> Any:
         """Return JSON data as a value. Raises ``Mismatch`` that names every field."""
-        return self._reader.read(data)
+        try:
+            return self._reader.read(data)
+        except RecursionError:
+            raise Mismatch([Violation((), "expected a value that is nested less deeply")]) from None
 
     def dump(self, value: Any) -> Any:
         """Return a value as JSON data. Raises ``Mismatch`` for a value that does not fit."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -16,6 +16,11 @@ import msgspec
 from parley.engine.typed.annotations import arms, class_of, fields_of, plain
 from parley.engine.typed.mismatch import MAX_VIOLATIONS, Path, Violation
 from parley.model.encoding import encode
+
+T = TypeVar("T")
+
+MAX_LOOKED = 10_000
+"""How many fields and items of a value are looked at: a caller could send millions."""
 
 MAX_CHOICES = 20
 """How many choices of an enum an error lists."""
@@ -56,6 +61,7 @@ def violations_of(
 ) -> list[Violation]:
     """Return what is wrong with ``data`` as a value of ``kind``, which does not fit.
 
+    Looks at ``MAX_LOOKED`` fields and items at most; what is wrong behind them is one violation.
     ``others`` returns the violations of a type that msgspec does not read, ``None`` for the rest.
     """
     found: list[Violation] = []
@@ -72,9 +78,11 @@ class _Walk:
     ) -> None:
         self._convert = convert
         self._others = others
+        self._left = MAX_LOOKED
 
     def of(self, kind: Any, data: Any, path: Path) -> Iterator[Violation]:
         """Yield what is wrong with ``data``; at least one violation unless it fits."""
+        self._left -= 1
         try:
             self._convert(data, kind)
             return
@@ -91,7 +99,9 @@ class _Walk:
             is_within = True
             yield violation
         if not is_within:
-            yield Violation(path, self._description(kind, data, failure))
+            place = _PLACE.search(str(failure)) if self._left <= 0 else None
+            words = self._description(kind, data, failure)
+            yield Violation(path, words + (place[0] if place is not None else ""))
 
     def _within(self, kind: Any, data: Any, path: Path) -> Iterator[Violation]:
         """Yield what is wrong with the members or items of ``data``."""
@@ -102,7 +112,7 @@ class _Walk:
             if isinstance(owner, type) and fields_of(arm):
                 yield from self._of_record(arm, data, path)
             elif _is_a(owner, Mapping) and len(arguments) == 2:
-                for name, value in data.items():
+                for name, value in self._some(data.items()):
                     yield from self.of(arguments[1], value, (*path, name))
         elif isinstance(data, list):
             if _is_a(owner, tuple) and fields_of(arm):
@@ -113,7 +123,7 @@ class _Walk:
                 for index, (value, each) in enumerate(zip(data, arguments, strict=False)):
                     yield from self.of(each, value, (*path, index))
             elif _is_a(owner, (Sequence, Set)) and arguments:
-                for index, value in enumerate(data):
+                for index, value in self._some(enumerate(data)):
                     yield from self.of(arguments[0], value, (*path, index))
 
     def _of_record(self, kind: Any, data: dict[str, Any], path: Path) -> Iterator[Violation]:
@@ -121,7 +131,7 @@ class _Walk:
         info: Any = msgspec.inspect.type_info(kind)
         tag_field = getattr(info, "tag_field", None)
         names = [field.encode_name for field in info.fields]
-        for field in info.fields:
+        for field in self._some(info.fields):
             here = (*path, field.encode_name)
             if field.encode_name in data:
                 yield from self.of(hints[field.name], data[field.encode_name], here)
@@ -135,6 +145,13 @@ class _Walk:
                 if name not in names and name != tag_field:
                     known = ", ".join(names) or "none"
                     yield Violation((*path, name), f"unknown field; the fields are {known}")
+
+    def _some(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items, as long as there is one left to look at."""
+        for item in items:
+            if self._left <= 0:
+                return
+            yield item
 
     def _arm(self, kind: Any, data: Any) -> Any:
         """Return the type of a union that ``data`` is meant to be, as far as that is clear."""

@@ -16,6 +16,12 @@ def bearer_challenge(*, error: str = "", scopes: Sequence[str] = (), **parameter
     return challenge("Bearer", error=error, scope=" ".join(scopes), **parameters)
 
 
+def with_parameter(challenge: str, name: str, value: str) -> str:
+    """Return a challenge with one more parameter, which comes first."""
+    scheme, _, parameters = challenge.partition(" ")
+    return f'{scheme} {name}="{_quoted(value)}"' + (f", {parameters}" if parameters else "")
+
+
 def _quoted(value: str) -> str:
     printable = "".join(char for char in value if " " <= char <= "~")
     return printable.replace("\\", "\\\\").replace('"', '\\"')

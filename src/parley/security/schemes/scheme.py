@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 
 from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
 from parley.model.service import Caller
-from parley.security.egress import Egress
 from parley.security.evidence import Evidence
+from parley.security.resources import SchemeResources as SchemeResources
 
 
 class CredentialsRefused(Exception):
@@ -121,26 +119,19 @@ class Security:
         )
 
 
-class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server lends the schemes of its agents.
-
-    ``store`` is the server's store, for what is kept there. ``egress`` restricts where keys and
-    metadata are fetched from; an issuer that the operator names may be on any host. ``now`` returns
-    the time in seconds since the epoch.
-    """
-
-    store: Any = None
-    egress: Egress = Egress()
-    now: Callable[[], float] = time.time
-
-
 class Scheme(ABC):
     """One way to prove who calls. Two schemes are equal only if they are the same object.
 
-    ``name`` is its key on the card.
+    ``name`` is its key on the card. Schemes with the same ``credential`` read the same one of a
+    request, such as the bearer token, and one of them has to accept it; without, a scheme has one
+    of its own. ``authorization_servers`` are the issuers of its tokens, and ``scopes`` those that
+    a client can ask them for (RFC 9728).
     """
 
     name: str
+    credential: str = ""
+    authorization_servers: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
 
     # -- what a scheme implements ----------------------------------------------------------------
 
@@ -158,6 +149,13 @@ class Scheme(ABC):
 
         Raises ``CredentialsRefused``, and ``OverloadedError`` if that cannot be found out now.
         """
+
+    def claimed(self, evidence: Evidence) -> str:
+        """Return the id that presented credentials claim, unverified; empty if they name none.
+
+        Failures are counted for it. It costs next to nothing, and raises nothing.
+        """
+        return ""
 
     def challenge(
         self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,13 +27,19 @@ _MAX_NAMED = 20
 class Index:
     """Lists the agents, without tenants: at a root without an agent, and in every 404.
 
-    A JSON-RPC request gets a JSON-RPC error, so that its client shows the text.
+    A JSON-RPC request gets a JSON-RPC error, so that its client shows the text. ``lists`` decides
+    who sees the agents, if not everyone does.
     """
 
     def __init__(
-        self, advertised: Sequence[AdvertisedInterfaces], settings: Settings, held: ByteReservation
+        self,
+        advertised: Sequence[AdvertisedInterfaces],
+        settings: Settings,
+        held: ByteReservation,
+        lists: Callable[[Scope], bool] | None = None,
     ) -> None:
         self._advertised = advertised
+        self._lists = lists
         self._held = held
         self._settings = settings
 
@@ -42,6 +48,8 @@ class Index:
         path = route_path(scope)
         try:
             addresses = [each.address(scope) for each in self._advertised]
+            if self._lists is not None and not self._lists(scope):
+                addresses = []
         except BadAddress as error:
             await reply_with_message(scope, send, 400, str(error))
             return

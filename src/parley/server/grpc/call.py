@@ -17,6 +17,7 @@ from parley.model.errors import (
     FieldViolation,
     InvalidParamsError,
     InvalidRequestError,
+    MethodNotFoundError,
     UnauthenticatedError,
     VersionNotSupportedError,
 )
@@ -27,9 +28,12 @@ from parley.model.service import ANONYMOUS, NO_TRACE, Caller, StreamItem, TraceC
 from parley.model.tasks import Event
 from parley.server.dispatch import Parameters, ServiceCall
 from parley.server.failures import log_unforeseen
-from parley.server.grpc.limits import GrpcLimits, address_of
-from parley.server.http.exchange import Identify, ServedEndpoint, extension_uris
+from parley.server.grpc.limits import GrpcLimits
+from parley.server.grpc.restricted import NO_METHOD
+from parley.server.grpc.scope import HttpServer, scope_of
+from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
+from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace
 from parley.wire import versions
 from parley.wire.dialect import Dialect, GrpcCodec
@@ -52,7 +56,8 @@ class AgentRouter:
     """Routes requests to the agents of one port, by tenant, because gRPC has no paths.
 
     The agent at the path ``/time`` over HTTP is the tenant ``time`` here; a tenant of that agent
-    follows, as in ``time/acme``. An agent alone gets every request.
+    follows, as in ``time/acme``. An agent alone gets every request. ``gate`` decides about the
+    address of a caller.
     """
 
     def __init__(
@@ -60,20 +65,22 @@ class AgentRouter:
         agents: Mapping[str, ServedEndpoint],
         limits: GrpcLimits,
         identify: Identify | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        self.gate = gate
         self.first = next(iter(agents.values()))
         self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
-        self._alone = len(agents) == 1
+        self.is_alone = len(agents) == 1
         # The agent is known only once the body is read: its schemes are among all of them.
-        self.identify = self.first.identify if self._alone else identify
+        self.identify = self.first.identify if self.is_alone else identify
 
     def find(self, request: Any) -> tuple[ServedEndpoint, Any]:
         """Return where a request goes, and the request as it is seen there.
 
         Raises ``InvalidParamsError`` for an unknown tenant.
         """
-        if self._alone:
+        if self.is_alone:
             return self.first, request
         tenant: str = request.tenant
         name = tenant
@@ -109,7 +116,7 @@ class GrpcCall:
         version: VersionCodec,
         operation: Operation,
         context: Context,
-        server: tuple[str, int],
+        server: HttpServer,
     ) -> None:
         self._agents = agents
         self._around = agents.first
@@ -212,6 +219,8 @@ class GrpcCall:
                     self._codec = self._codec.for_peer(value)
                 if name in versions.EXTENSIONS_HEADERS:
                     extensions.append(value.encode())
+        if self._agents.gate is not None and not self._agents.gate.is_visible(self._scope()):
+            raise MethodNotFoundError(NO_METHOD)
         caller = ANONYMOUS
         identify = self._agents.identify
         if identify is not None:
@@ -234,7 +243,9 @@ class GrpcCall:
             last_event_id=metadata.get("last-event-id"),
             trace=self._trace() if "traceparent" in metadata else NO_TRACE,
             reply_timeout=self._reply_timeout(),
-            interfaces=lambda tenant: interfaces(self._scope(), tenant),
+            interfaces=lambda tenant: interfaces(
+                {**self._scope(), "scheme": self._server.scheme}, tenant
+            ),
         )
         call = self._around.dispatcher.call(self._operation, parameters, lambda: request)
         if call.context.extensions:
@@ -277,33 +288,14 @@ class GrpcCall:
 
     def _scope(self) -> Scope:
         """Return the call as an ASGI scope of the type ``grpc``."""
-        context = self._context
-        headers = [
-            (name.encode(), value.encode() if isinstance(value, str) else value)
-            for name, value in context.invocation_metadata() or ()
-        ]
-        scope: Scope = {
-            "type": "grpc",
-            "http_version": "2",
-            "method": "POST",
-            "scheme": "http",
-            "path": f"/{self._codec.service}/{self._operation.name}",
-            "root_path": "",
-            "query_string": b"",
-            "headers": headers,
-            "client": address_of(context.peer()),
-            "server": self._server,
-            "extensions": {},
-        }
-        authentication = context.auth_context()
-        if authentication.get("transport_security_type") == [b"ssl"]:
-            scope["scheme"] = "https"
-            chain = authentication.get("x509_pem_cert", ())
-            scope["extensions"]["tls"] = {
-                "client_cert_chain": [pem.decode() for pem in chain],
-                "client_cert_name": _name(authentication),
-            }
-        return scope
+        path = f"/{self._codec.service}/{self._operation.name}"
+        return scope_of(self._context, path, self._server)
+
+    def _challenges(self, error: A2AError) -> tuple[str, ...]:
+        """Return the challenges of an error, by the agent that is meant, once that is known."""
+        if isinstance(error, UnauthenticatedError) and not self._agents.is_alone:
+            return challenges_of(error)
+        return self._around.challenges(error, {**self._scope(), "scheme": self._server.scheme})
 
     async def _abort(self, error: A2AError, *, started: bool = False) -> NoReturn:
         """Abort the call with the status and the details of an error."""
@@ -311,17 +303,9 @@ class GrpcCall:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
-        challenges = error.challenges
-        if not challenges and isinstance(error, UnauthenticatedError):
-            challenges = ("Bearer",)
-        trailing += [("www-authenticate", each) for each in challenges]
+        trailing += [("www-authenticate", each) for each in self._challenges(error)]
         if not started:
             await self._context.send_initial_metadata(self._echo)
         status = getattr(grpc.StatusCode, error.grpc_status)
         await self._context.abort(status, error.message[:_MAX_MESSAGE_LENGTH], tuple(trailing))
         raise AssertionError("to abort is to raise")
-
-
-def _name(authentication: Mapping[str, Any]) -> str | None:
-    names = authentication.get("x509_common_name") or ()
-    return f"CN={names[0].decode()}" if names else None

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from parley.server.grpc.limits import GrpcLimits
+from parley.server.grpc.restricted import GrpcGate
 from parley.server.lifecycle import Lifecycle
 from parley.wire.protobuf.messages import Messages, Schema
 
@@ -41,7 +42,10 @@ _POLL_SECONDS = 1.0
 class Health:
     """The health of ``services``: not serving once the server drains, or without its store."""
 
-    def __init__(self, lifecycle: Lifecycle, services: Collection[str], limits: GrpcLimits) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, services: Collection[str], limits: GrpcLimits, gate: GrpcGate
+    ) -> None:
+        self._gate = gate
         self._lifecycle = lifecycle
         self._limits = limits
         self._services = frozenset(services)
@@ -65,12 +69,14 @@ class Health:
         self._changed.set()
 
     async def _check(self, messages: object, context: Any) -> bytes:
+        await self._gate.admit(context)
         service = self._service_of(await self._limits.receive_or_abort(context))
         if not self._knows(service):
             await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service here")
         return self._response(self._status)
 
     async def _list(self, messages: object, context: Any) -> bytes:
+        await self._gate.admit(context)
         await self._limits.receive_or_abort(context)
         response = self._messages["HealthListResponse"]()
         for service in ("", *sorted(self._services)):
@@ -78,6 +84,7 @@ class Health:
         return response.SerializeToString()  # type: ignore[no-any-return]
 
     async def _watch(self, messages: object, context: Any) -> AsyncIterator[bytes]:
+        await self._gate.admit(context)
         is_known = self._knows(self._service_of(await self._limits.receive_or_abort(context)))
         sent = 0
         while True:

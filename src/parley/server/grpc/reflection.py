@@ -10,6 +10,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from parley.model.errors import InvalidRequestError
 from parley.server.grpc.limits import GrpcLimits
+from parley.server.grpc.restricted import GrpcGate
 from parley.wire.protobuf.errors import CODES
 from parley.wire.protobuf.messages import Messages, Schema
 
@@ -54,7 +55,10 @@ def _schema(version: str) -> Schema:
 class Reflection:
     """Describes ``services``, whose descriptors are in ``pools``, and itself."""
 
-    def __init__(self, services: Collection[str], pools: Sequence[Any], limits: GrpcLimits) -> None:
+    def __init__(
+        self, services: Collection[str], pools: Sequence[Any], limits: GrpcLimits, gate: GrpcGate
+    ) -> None:
+        self._gate = gate
         self._limits = limits
         self._messages = [Messages(_schema(version)) for version in VERSIONS]
         self._pools = [*pools, *(messages.pool for messages in self._messages)]
@@ -67,7 +71,7 @@ class Reflection:
                 service,
                 {
                     "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
-                        _answering(self, messages, self._limits)
+                        _answering(self, messages, self._limits, self._gate)
                     )
                 },
             )
@@ -130,8 +134,11 @@ class Reflection:
         return None
 
 
-def _answering(reflection: Reflection, messages: Messages, limits: GrpcLimits) -> Any:
+def _answering(
+    reflection: Reflection, messages: Messages, limits: GrpcLimits, gate: GrpcGate
+) -> Any:
     async def info(requests: object, context: Any) -> AsyncIterator[bytes]:
+        await gate.admit(context)
         while (data := await limits.receive_or_abort(context)) is not None:
             yield reflection.answer(messages, data)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,9 +20,14 @@ from parley.server.grpc.health import SERVICE as HEALTH
 from parley.server.grpc.health import Health
 from parley.server.grpc.limits import GrpcLimits
 from parley.server.grpc.options import GrpcOptions
+from parley.server.grpc.reflection import SERVICES as REFLECTION
 from parley.server.grpc.reflection import Reflection
+from parley.server.grpc.restricted import GrpcGate
+from parley.server.grpc.scope import HttpServer
 from parley.server.settings import Settings
 from parley.server.sockets import ListenError, most_connections
+from parley.server.tls.options import TlsOptions
+from parley.server.tls.reloading import ReloadingTls
 from parley.wire import versions
 
 _log = logging.getLogger("parley.server")
@@ -36,12 +41,19 @@ _OTHER_CALLS = 5000
 
 @asynccontextmanager
 async def serving_grpc(
-    app: App, options: GrpcOptions, *, host: str, address: str, grace: float
+    app: App,
+    options: GrpcOptions,
+    *,
+    host: str,
+    address: str,
+    grace: float,
+    tls: ReloadingTls | None = None,
 ) -> AsyncIterator[str]:
     """Serve an app's agents over gRPC within the context, and yield its ``host:port``.
 
     ``host`` is that of HTTP, and of gRPC unless the options have one; ``address`` is the URL of
-    the app over HTTP on this machine. At the end, running calls have ``grace`` seconds. The caller
+    the app over HTTP on this machine, and ``tls`` its TLS, which gRPC has too unless the options
+    have another certificate. At the end, running calls have ``grace`` seconds. The caller
     starts and stops the app.
 
     Raises ``ListenError``.
@@ -49,18 +61,24 @@ async def serving_grpc(
     if not app.agents:
         raise ListenError("there is no agent to serve over gRPC")
     parts = urlsplit(address)
-    http = (parts.hostname or "", parts.port or 0)
+    http = HttpServer(parts.scheme, (parts.hostname or "", parts.port or 0))
+    own = _own_tls(options)
     settings = next(iter(app.agents.values())).settings
     limits = GrpcLimits(settings, app.request_bytes, app.unsent_bytes)
-    agents = AgentRouter(app.agents, limits, app.identify)
+    agents = AgentRouter(app.agents, limits, app.identify, app.gate("agents"))
     supported = [
         VersionCodec(each, each.grpc())
         for each in map(versions.dialect, versions.SUPPORTED_VERSIONS)
     ]
     services = [each.codec.service for each in supported]
-    health = Health(app.lifecycle, services, limits)
+    health_gate = GrpcGate(app.gate("health"), http, HEALTH)
+    docs_gate = GrpcGate(app.gate("docs"), http, REFLECTION[0])
+    health = Health(app.lifecycle, services, limits, health_gate)
     reflection = Reflection(
-        (*services, HEALTH), [*(each.codec.pool for each in supported), health.pool], limits
+        (*services, HEALTH),
+        [*(each.codec.pool for each in supported), health.pool],
+        limits,
+        docs_gate,
     )
     server = grpc.aio.server(
         options=_channel(settings),
@@ -76,14 +94,15 @@ async def serving_grpc(
         )
     )
     host = options.host if options.host is not None else host
-    port = _bind(server, host, options)
+    port = _bind(server, host, options.port, own or tls)
     unregister = app.lifecycle.on_drain(health.drain)
     try:
         await server.start()
         app.grpc.port = port
-        if options.cert is None and not is_loopback(host):
+        if own is None and tls is None and not is_loopback(host):
             _log.warning("gRPC on %s is not encrypted: give it a certificate and a key", host)
-        yield app.grpc.beside(address)
+        async with contextlib.nullcontext() if own is None else own.watching():
+            yield app.grpc.beside(address)
     except asyncio.CancelledError:  # the owner of the server no longer waits
         grace = 0
         raise
@@ -98,7 +117,7 @@ async def serving_grpc(
             raise
 
 
-def _handler(agents: AgentRouter, version: VersionCodec, http: tuple[str, int]) -> Any:
+def _handler(agents: AgentRouter, version: VersionCodec, http: HttpServer) -> Any:
     """Return the service of one version, with requests and answers as bytes.
 
     To gRPC all requests are streams, so that ``GrpcLimits`` bounds how long a message takes.
@@ -115,7 +134,7 @@ def _handler(agents: AgentRouter, version: VersionCodec, http: tuple[str, int]) 
 
 
 def _answer(
-    agents: AgentRouter, version: VersionCodec, operation: Operation, http: tuple[str, int]
+    agents: AgentRouter, version: VersionCodec, operation: Operation, http: HttpServer
 ) -> Callable[[object, Any], Awaitable[bytes]]:
     async def answer(messages: object, context: Any) -> bytes:
         return await GrpcCall(agents, version, operation, context, http).answer()
@@ -124,7 +143,7 @@ def _answer(
 
 
 def _stream(
-    agents: AgentRouter, version: VersionCodec, operation: Operation, http: tuple[str, int]
+    agents: AgentRouter, version: VersionCodec, operation: Operation, http: HttpServer
 ) -> Callable[[object, Any], Awaitable[None]]:
     async def stream(messages: object, context: Any) -> None:
         await GrpcCall(agents, version, operation, context, http).stream()
@@ -150,39 +169,52 @@ def _channel(settings: Settings) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: Any, host: str, options: GrpcOptions) -> int:
-    if not 0 <= options.port <= 65535:
-        raise ListenError(
-            f"{options.port} is no port: they go from 1 to 65535, and 0 takes a free one"
-        )
-    address = f"{_shown(host) or '[::]'}:{options.port}"
-    credentials = _credentials(options)
+def _bind(server: Any, host: str, port: int, tls: ReloadingTls | None) -> int:
+    if not 0 <= port <= 65535:
+        raise ListenError(f"{port} is no port: they go from 1 to 65535, and 0 takes a free one")
+    address = f"{_shown(host) or '[::]'}:{port}"
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
+        if tls is None:
+            bound = server.add_insecure_port(address)
         else:
-            port = server.add_secure_port(address, credentials)
+            bound = server.add_secure_port(address, _credentials(tls))
     except RuntimeError:
-        port = 0
-    if not port:
+        bound = 0
+    if not bound:
         raise ListenError(
-            f"cannot listen for gRPC on port {options.port} of {host}: end what listens there, or "
+            f"cannot listen for gRPC on port {port} of {host}: end what listens there, or "
             "choose another port (0 takes a free one)"
         )
-    return int(port)
+    return int(bound)
 
 
-def _credentials(options: GrpcOptions) -> Any:
+def _own_tls(options: GrpcOptions) -> ReloadingTls | None:
+    """Return the TLS that is for gRPC alone. Raises ``ListenError``."""
     if options.cert is None or options.key is None:
         return None
-    try:
-        key, cert = Path(options.key).read_bytes(), Path(options.cert).read_bytes()
-        authorities = Path(options.client_ca).read_bytes() if options.client_ca else None
-    except OSError as error:
-        raise ListenError(f"the certificate for gRPC cannot be read: {error}") from None
-    return grpc.ssl_server_credentials(
-        [(key, cert)], root_certificates=authorities, require_client_auth=authorities is not None
-    )
+    return ReloadingTls(TlsOptions(cert=options.cert, key=options.key, client_ca=options.client_ca))
+
+
+def _credentials(tls: ReloadingTls) -> Any:
+    """Return credentials that follow the files of ``tls``: gRPC asks at each handshake.
+
+    gRPC has no optional client certificates: it requires one, or asks for none.
+    """
+    is_required = tls.callers == "required"
+    used = tls.files
+
+    def configuration() -> Any:
+        roots = used.client_ca if is_required else None
+        return grpc.ssl_server_certificate_configuration([(used.key, used.cert)], roots)
+
+    def changed() -> Any:
+        nonlocal used
+        if tls.files is used:
+            return None
+        used = tls.files
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(configuration(), changed, is_required)
 
 
 def _shown(host: str) -> str:

@@ -1,7 +1,7 @@
 """Callbacks: a POST to a signed address completes an event of an agent.
 
-Whoever has the address may call it, so nobody is identified. An address that was not made here, or
-for another agent, is answered like one that never was.
+The signed address is the credential, so callers are not identified. An address that was not made
+here, or for another agent, gets the answer of one that does not exist.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MAX_FIELDS = 1000
 
 
 class CallbackRefused(Exception):
-    """A callback is answered with a status and a sentence."""
+    """A callback is refused with a status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -105,7 +105,7 @@ class CallbackRoute:
             raise CallbackRefused(410, "this callback address has expired") from None
         except TokenInvalid:
             raise CallbackRefused(
-                404, "there is no callback at this address; is it complete?"
+                404, "this is no callback address of this agent; check that all of it is there"
             ) from None
         except EventCompleted:
             message = "this callback has been made before, with another value: the first one counts"

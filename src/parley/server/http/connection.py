@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 from enum import Enum, auto
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httptools
 import msgspec
@@ -18,8 +18,10 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from parley.model.errors import OverloadedError
+from parley.security.evidence import CONNECTION
 from parley.server.limits.byte_budget import ByteReservation
 from parley.server.limits.slow_readers import UnsentBytes
+from parley.server.tls.extension import tls_extension
 
 MAX_HEAD = 64 * 1024
 """The most bytes of a request before its body, after it, and between two chunks of it."""
@@ -50,7 +52,8 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     ``head_timeout`` is in seconds from the first byte of a request to the end of its headers.
     ``body_timeout`` is for the body, extended by a second for every ``MIN_BODY_RATE`` bytes
     received, and for each pause in it. ``request_bytes`` bounds unanswered input, ``unsent_bytes``
-    unread output.
+    unread output. ``keeps_address``: proxy headers may change the address in a scope, so the
+    connection's own is kept beside it.
     """
 
     connections: int
@@ -58,6 +61,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True):
     body_timeout: float
     request_bytes: ByteReservation
     unsent_bytes: UnsentBytes
+    keeps_address: bool = False
 
 
 class _Receiving(Enum):
@@ -118,11 +122,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_end: int | None = None
         self._backlog_timer: asyncio.TimerHandle | None = None
         self._request_timer: asyncio.TimerHandle | None = None
+        self._extensions = self._scope_extensions(transport)
         if len(self.connections) > self.limits.connections:
             _log.debug("%s connections are all that this server accepts", self.limits.connections)
             self._respond_and_close(b"503 Service Unavailable", b"retry-after: 1\r\n")
             return
         self._start_idle_timer()
+
+    def _scope_extensions(self, transport: asyncio.Transport) -> dict[str, Any]:
+        """Return the extensions of the connection's scopes: its TLS, and its own address."""
+        extensions: dict[str, Any] = {}
+        encryption = transport.get_extra_info("ssl_object")
+        if encryption is not None:
+            extensions["tls"] = tls_extension(encryption)
+        if self.limits.keeps_address and self.client is not None:
+            extensions[CONNECTION] = {"client": self.client}
+        return extensions
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers and release the buffers of the connection."""
@@ -331,6 +346,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._receiving, self._started_at = _Receiving.HEAD, None
         self._asks_for_upgrade = False
         super().on_message_begin()
+        if self._extensions:
+            self.scope["extensions"] = dict(self._extensions)
 
     def on_headers_complete(self) -> None:
         """Begin the response of a request (parser callback)."""

@@ -27,6 +27,7 @@ from parley.model.errors import (
 )
 from parley.model.requests import SendMessageRequest
 from parley.model.service import ANONYMOUS, NO_TRACE, CallContext, Caller, StreamItem, TraceContext
+from parley.security.schemes.challenge import with_parameter
 from parley.server.dispatch import Dispatcher, Parameters, ServiceCall
 from parley.server.endpoint import Interfaces
 from parley.server.failures import log_unforeseen
@@ -71,7 +72,8 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
 
     ``interfaces`` returns the agent's interfaces for a tenant, as the sender of a request sees
     them, and ``address`` the URL below which the agent of a tenant is. ``request_bytes`` bounds the
-    bytes of incomplete requests.
+    bytes of incomplete requests. ``resource_metadata`` returns the address of the agent's metadata,
+    which challenges name (RFC 9728 §5.1).
     """
 
     dispatcher: Dispatcher
@@ -82,6 +84,24 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     interfaces: Callable[[Scope, str], Interfaces]
     address: Callable[[Scope, str], str]
     request_bytes: ByteReservation
+    resource_metadata: Callable[[Scope], str] | None = None
+
+    def error_headers(self, error: A2AError, scope: Scope) -> Headers:
+        """Return the headers that say how to proceed; challenges name the agent's metadata."""
+        return error_headers(error, self.challenges(error, scope))
+
+    def challenges(self, error: A2AError, scope: Scope) -> tuple[str, ...]:
+        """Return the challenges of an error; those for a token name the agent's metadata."""
+        found = challenges_of(error)
+        if not error.challenges or self.resource_metadata is None:
+            return found
+        address = self.resource_metadata(scope)
+        return tuple(
+            with_parameter(each, "resource_metadata", address)
+            if address and each.partition(" ")[0] == "Bearer"
+            else each
+            for each in found
+        )
 
 
 class Exchange(ABC):
@@ -226,7 +246,7 @@ class Exchange(ABC):
     async def _send_error(self, send: Send, error: A2AError) -> None:
         """Send an error in the binding's status and body."""
         status, body = self.error_response(error)
-        headers = [*self.response_headers, *error_headers(error)]
+        headers = [*self.response_headers, *self.served.error_headers(error, self.scope)]
         if self.is_notification:
             await reply_without_body(send, 204 if status == 200 else status, headers)
         else:
@@ -331,13 +351,18 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def error_headers(error: A2AError) -> Headers:
+def challenges_of(error: A2AError) -> tuple[str, ...]:
+    """Return the challenges of an error: one that credentials would help has at least one."""
+    if not error.challenges and isinstance(error, UnauthenticatedError):
+        return ("Bearer",)
+    return error.challenges
+
+
+def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> Headers:
     """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-    challenges = error.challenges
-    if not challenges and isinstance(error, UnauthenticatedError):
-        challenges = ("Bearer",)
-    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in challenges]
+    found = challenges_of(error) if challenges is None else challenges
+    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in found]
     return headers

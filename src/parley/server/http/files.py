@@ -27,11 +27,12 @@ from parley.files.records import FileRecord
 from parley.files.turn_files import OCTETS, SIGNATURE, address
 from parley.model.errors import A2AError, InvalidParamsError, OverloadedError
 from parley.model.service import ANONYMOUS, Caller
+from parley.security.authorization import DOWNLOAD_FILE, UPLOAD_FILE, Access
 from parley.server.address import BadAddress, route_path
 from parley.server.failures import log_unforeseen
 from parley.server.file_service import FILES, FileService
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
-from parley.server.http.exchange import NotJson, ServedEndpoint, error_headers
+from parley.server.http.exchange import NotJson, ServedEndpoint
 from parley.server.http.media_types import base
 from parley.server.http.paths import segments_of
 from parley.server.http.ranges import Unsatisfiable, is_other, is_unchanged, range_of
@@ -169,13 +170,18 @@ class FileExchange:
             words = f"an upload is announced in up to {MAX_ANNOUNCEMENT} bytes of JSON"
             await self._refuse(send, 413, words)
         except A2AError as error:
-            await self._refuse(send, error.http_status, error.message, error_headers(error))
+            await self._refuse(
+                send,
+                error.http_status,
+                error.message,
+                self._served.error_headers(error, self._scope),
+            )
         except BadAddress as error:
             await self._refuse(send, 400, str(error))
         except asyncio.CancelledError:
             if not self._served.lifecycle.draining:
                 raise
-            await self._refuse(send, 503, "the server shut down; go on at another one")
+            await self._refuse(send, 503, "the server has shut down; try again in a moment")
         except Exception:
             failure = log_unforeseen("a file")
             await self._refuse(send, 500, failure.message)
@@ -210,13 +216,26 @@ class FileExchange:
         else:
             await self._upload(service, rest[0], receive, send)
 
-    async def _caller(self) -> Caller:
+    async def _caller(self, operation: str, id: str = "") -> Caller:
+        """Return the caller, who may do what ``operation`` says. Raises ``A2AError``."""
+        caller = ANONYMOUS
         identify = self._served.identify
-        if identify is None:
-            return ANONYMOUS
-        identified = identify(self._scope)
-        caller = identified if isinstance(identified, Caller) else await identified
-        check_caller(caller)
+        if identify is not None:
+            identified = identify(self._scope)
+            caller = identified if isinstance(identified, Caller) else await identified
+            check_caller(caller)
+        endpoint = self._served.dispatcher.endpoint(self._tenant)
+        authorization = endpoint.authorization
+        if authorization is not None:
+            authorization.check(operation, caller)
+            access = Access(
+                caller=caller,
+                agent=endpoint.key,
+                tenant=self._tenant,
+                operation=operation,
+                resource=id,
+            )
+            await authorization.permit(access)
         return caller
 
     def _check_not_draining(self) -> None:
@@ -232,7 +251,7 @@ class FileExchange:
     async def _begin(self, service: FileService, receive: Receive, send: Send) -> None:
         """Begin an upload of the caller (POST)."""
         self._check_not_draining()
-        caller = await self._caller()
+        caller = await self._caller(UPLOAD_FILE)
         declared = self._headers.get(b"content-type", b"")
         if base(declared) != b"application/json":
             raise NotJson("an upload is announced with the Content-Type application/json")
@@ -243,6 +262,7 @@ class FileExchange:
             MAX_ANNOUNCEMENT,
             self._served.request_bytes,
         )
+        at = self._base_url()
         try:
             announced = _ANNOUNCEMENT.decode(body or b"{}")
             record = await service.store.begin(
@@ -254,7 +274,6 @@ class FileExchange:
             )
         except ValueError as error:  # what cannot be announced, or no JSON of this form
             raise InvalidParamsError(str(error)) from None
-        at = self._base_url()
         store = service.store
         signature = store.sign(UPLOAD, record.id, record.expires_at)
         upload_url = f"{at}/{FILES}/{record.id}/{UPLOAD_SEGMENT}?{SIGNATURE}={signature}"
@@ -352,13 +371,14 @@ class FileExchange:
     # -- download ------------------------------------------------------------------------------
 
     async def _download(self, service: FileService, id: str, receive: Receive, send: Send) -> None:
-        """Send a file, or a range of it, to its owner or to who has a signed address."""
+        """Send a file, or a range of it: to its owner, or at a signed address to any caller."""
         store = service.store
         signature = self._signature()
         if signature and store.allows(DOWNLOAD, id, signature):
             record = _of_agent(service, await store.find(id, None))
         else:
-            record = await store.find(id, service.scope(self._tenant, await self._caller()))
+            caller = await self._caller(DOWNLOAD_FILE, id)
+            record = await store.find(id, service.scope(self._tenant, caller))
         etag = f'"{record.sha256}"'.encode()
         headers = _file_headers(record, etag)
         if is_other(self._headers, etag):
@@ -425,7 +445,7 @@ class _Interrupted(FilesUnavailable):
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        super().__init__("the server is shutting down; go on at another one")
+        super().__init__("the server is shutting down; continue the upload in a moment")
 
 
 _ANNOUNCEMENT = msgspec.json.Decoder(Announcement)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv6Address
-
 from parley.model.errors import OverloadedError
+from parley.security.client_address import network_of
 from parley.server.settings import Settings
 
 
@@ -25,7 +24,7 @@ class ByteBudget:
 
         An address that holds nothing yet always passes.
         """
-        held = self._held.get(_network(address), 0)
+        held = self._held.get(network_of(address), 0)
         if held and held + size > self._limit:
             raise OverloadedError(
                 f"{held} bytes of {self._what} are here for your address, of which this server "
@@ -36,13 +35,13 @@ class ByteBudget:
     def add(self, address: str, size: int) -> None:
         """Add bytes to an address."""
         if address and size:
-            network = _network(address)
+            network = network_of(address)
             self._held[network] = self._held.get(network, 0) + size
 
     def subtract(self, address: str, size: int) -> None:
         """Subtract bytes from an address."""
         if address and size:
-            network = _network(address)
+            network = network_of(address)
             self._held[network] -= size
             if not self._held[network]:
                 del self._held[network]
@@ -80,15 +79,3 @@ class ByteReservation:
         """Release ``size`` reserved bytes."""
         self.total -= size
         self.by_address.subtract(address, size)
-
-
-def _network(address: str) -> str:
-    if ":" not in address:
-        return address
-    try:
-        ip = IPv6Address(address)
-    except AddressValueError:
-        return address
-    if ip.ipv4_mapped is not None:
-        return str(ip.ipv4_mapped)
-    return ip.exploded[:19]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from parley.model.tasks import TaskState
+from parley.security.api_keys import ApiKeyRecord
 from parley.store.admin.export_format import (
     ContextMessage,
     ContextValue,
@@ -147,6 +148,30 @@ class StoreAdmin(Protocol):
 
         The servers that use the store wake the tasks that wait for it. The schema must be current.
         Raises ``EventCompleted``, ``ValueError``.
+        """
+        ...
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it. The schema must be current."""
+        ...
+
+    def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key; the servers that use the store accept it from then on.
+
+        The schema must be current. Raises ``TooManyApiKeys``, ``DuplicateApiKey``, ``ValueError``.
+        """
+        ...
+
+    def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or those of an owner, the oldest first."""
+        ...
+
+    def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end at a time (ms), unless it ends earlier; return it as it is then.
+
+        Returns ``None`` if there is no such key.
         """
         ...
 

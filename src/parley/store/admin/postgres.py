@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Prunable,
     SchemaStatus,
@@ -36,11 +38,14 @@ from parley.store.admin.export_format import (
     ExportLine,
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
+from parley.store.api_keys import record_of
+from parley.store.postgres import api_keys
 from parley.store.postgres.connection import Address, explain
 from parley.store.postgres.keys import KEY_EPOCH, KEYS_A_MS, WRITERS
 from parley.store.postgres.migrations import inspect, migrate, sql_for
 from parley.store.protocols.claims import Replica
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.timers import EventCompleted, checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.pushes import suspended_of
@@ -54,7 +59,7 @@ ROWS_AT_ONCE = 200
 
 _CURSOR = queries("postgres", "cursor.sql")
 _READ = queries("shared", "admin.sql")
-_WRITE = queries("postgres", "pieces.sql", "admin.sql", "timers.sql")
+_WRITE = queries("postgres", "pieces.sql", "admin.sql", "timers.sql", "api_keys.sql")
 
 
 class PostgresAdmin:
@@ -212,6 +217,38 @@ class PostgresAdmin:
         if found is not None and bytes(found) != value:
             raise EventCompleted(agent, key)
         return found is None
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        with self._connected() as connection:
+            connection.execute(self._write_sql["add_secret"], (name, os.urandom(SECRET_BYTES)))
+            connection.commit()
+            return bytes(_one(connection, self._write_sql["secret"], (name,)))
+
+    def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        checked(record)
+        with self._connected() as connection:
+            now = _one(connection, self._write_sql["now"])
+            found = api_keys.add(connection.execute, self._write_sql, record, now)
+            connection.commit()
+        api_keys.check_added(found, record)
+
+    def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or those of an owner, the oldest first."""
+        with self._connected() as connection:
+            cursor = connection.execute(self._write_sql["api_keys"], {"owner": owner})
+            return [record_of(row) for row in cursor.fetchall()]
+
+    def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        with self._connected() as connection:
+            sql = self._write_sql
+            found = api_keys.end(connection.execute, sql, id, expires_at, revoked_at)
+            connection.commit()
+            return found
 
     @contextmanager
     def reading(self) -> Iterator[PostgresExportSource]:

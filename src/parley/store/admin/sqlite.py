@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.admin.admin import (
     Prunable,
     SchemaStatus,
@@ -38,14 +39,24 @@ from parley.store.admin.export_format import (
     ExportLine,
 )
 from parley.store.admin.owners import Execute, Owned, OwnerAssignment, assign, unassigned
+from parley.store.api_keys import record_of
 from parley.store.events import now_ms
 from parley.store.protocols.errors import StoreUnavailable
+from parley.store.protocols.secrets import SECRET_BYTES
 from parley.store.protocols.timers import checked_event
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
 from parley.store.snapshot import StoredForm
 from parley.store.sql import Migration, migrations, queries
+from parley.store.sqlite import api_keys
 from parley.store.sqlite.file import ADMIN_SQL, APPLICATION_ID, SQL, SqliteFile, explain
-from parley.store.sqlite.operator import ask_to_complete, ask_to_resume, suspended_in
+from parley.store.sqlite.operator import (
+    KeysAnswer,
+    KeysQuestion,
+    ask_about_keys,
+    ask_to_complete,
+    ask_to_resume,
+    suspended_in,
+)
 from parley.store.sqlite.timers import complete_in
 
 T = TypeVar("T")
@@ -186,6 +197,62 @@ class SqliteAdmin:
             if completed is None:
                 raise
             return completed
+
+    def secret(self, name: str) -> bytes:
+        """Return the secret of a name; the first call makes it."""
+        fresh = os.urandom(SECRET_BYTES)
+        question = KeysQuestion("secret", name)
+        return self._about_keys(
+            question, lambda connection: KeysAnswer(api_keys.secret_in(connection, name, fresh))
+        ).secret
+
+    def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        checked(record)
+
+        def add(connection: sqlite3.Connection) -> KeysAnswer:
+            api_keys.add_in(connection, record, now_ms())
+            return KeysAnswer()
+
+        self._about_keys(KeysQuestion("add", record=record), add)
+
+    def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or those of an owner, the oldest first."""
+        rows = self._read(
+            lambda connection: connection.execute(SQL["api_keys"], {"owner": owner}).fetchall()
+        )
+        return [record_of(row) for row in rows]
+
+    def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        question = KeysQuestion("end", id, expires_at=expires_at, revoked_at=revoked_at)
+        return self._about_keys(
+            question,
+            lambda connection: KeysAnswer(
+                record=api_keys.end_in(connection, id, expires_at, revoked_at)
+            ),
+        ).record
+
+    def _about_keys(
+        self, question: KeysQuestion, otherwise: Callable[[sqlite3.Connection], KeysAnswer]
+    ) -> KeysAnswer:
+        """Ask the process that has the file open; without one, change the file."""
+        answer = ask_about_keys(self._path, question)
+        if answer is not None:
+            return answer
+        try:
+            with self._open() as file:
+                try:
+                    return otherwise(file.writer)
+                except sqlite3.Error as error:
+                    raise explain(error, self._path) from error
+        except StoreUnavailable:  # a server that has only just opened it can be asked by now
+            answer = ask_about_keys(self._path, question)
+            if answer is None:
+                raise
+            return answer
 
     @contextmanager
     def reading(self) -> Iterator[SqliteExportSource]:

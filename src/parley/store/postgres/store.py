@@ -12,9 +12,10 @@ from uuid import uuid4
 
 import psycopg
 
+from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.events import LoggedEvent, steady_clock
 from parley.store.lease import Lease
-from parley.store.postgres import timers
+from parley.store.postgres import api_keys, timers
 from parley.store.postgres.batch import PostgresBatch
 from parley.store.postgres.connection import Address, BoundedConnection, Texts, explain, texts
 from parley.store.postgres.heartbeat import Heartbeat
@@ -63,7 +64,15 @@ TIMEOUT_SECONDS = 15.0
 CLOSE_SECONDS = 1.0
 """How long ``close`` waits for pruning to stop."""
 
-_SQL = queries("postgres", "pieces.sql", "queries.sql", "replicas.sql", "timers.sql", "prune.sql")
+_SQL = queries(
+    "postgres",
+    "pieces.sql",
+    "queries.sql",
+    "replicas.sql",
+    "timers.sql",
+    "prune.sql",
+    "api_keys.sql",
+)
 
 
 class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
@@ -256,6 +265,21 @@ class PostgresTaskStore(SqlTaskStore[BoundedConnection]):
             return bytes(rows[0][0])
         fresh = os.urandom(SECRET_BYTES)
         found: bytes = await self._run_in_background(partial(timers.secret, name=name, fresh=fresh))
+        return found
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        run = partial(api_keys.add_by, record=checked(record), now=self.now())
+        api_keys.check_added(await self._run_in_background(run), record)
+        self._api_key_listeners.changed(record.id)
+
+    async def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        run = partial(api_keys.end_by, id=id, expires_at=expires_at, revoked_at=revoked_at)
+        found: ApiKeyRecord | None = await self._run_in_background(run)
+        self._api_key_listeners.changed(id)
         return found
 
     async def save_delivery(self, task_id: str, push: PushRecord) -> bool:

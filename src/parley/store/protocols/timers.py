@@ -46,7 +46,7 @@ class DueTask(msgspec.Struct, frozen=True):
 
 
 def check_key(key: str) -> str:
-    """Return the key of an event. Raises ``ValueError`` for what cannot be one."""
+    """Return the key of an event. Raises ``ValueError`` for an invalid one."""
     if not isinstance(key, str) or not key or not may_be_id(key):
         raise ValueError(f"the key of an event has 1 character or more, {RIGHT_ID}")
     return key

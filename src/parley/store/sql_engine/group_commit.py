@@ -61,7 +61,7 @@ class GroupWriter:
         self._committed = committed
         self._yielder = yielder
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # of whoever opened the store: readers begin tasks in it
+        self._context = copy_context()  # that of ``open``: readers begin tasks in it
         self._is_closing = False
         self._pending: list[Job] = []
         self._uncleared: set[WriterId] = set()

@@ -11,8 +11,11 @@ from typing import Any, Generic, TypeVar
 from parley.model.encoding import decode, encode
 from parley.model.parts import Message
 from parley.model.tasks import TaskState
+from parley.security.api_keys import ApiKeyRecord
+from parley.store.api_keys import ApiKeyListeners, record_of
 from parley.store.events import LoggedEvent, RecordKind, records_in
 from parley.store.head import payload_of
+from parley.store.protocols.api_keys import ApiKeyChanged
 from parley.store.protocols.claims import MAX_COUNTED
 from parley.store.protocols.contexts import Receipt
 from parley.store.protocols.errors import StoreUnavailable
@@ -60,6 +63,7 @@ class SqlTaskStore(ABC, Generic[C]):
         self._writing: GroupWriter | None = None
         self._reading: ReaderPool[C] | None = None
         self._timers_changed: TimersChanged = _ignore
+        self._api_key_listeners = ApiKeyListeners()
 
     @abstractmethod
     async def _rows(
@@ -120,6 +124,19 @@ class SqlTaskStore(ABC, Generic[C]):
         """Return the value of an event, ``None`` until it is complete."""
         rows = await self._rows("event", (agent, key))
         return bytes(rows[0][0]) if rows else None
+
+    def listen_api_keys(self, changed: ApiKeyChanged) -> None:
+        """Call ``changed`` whenever this process adds or ends an API key."""
+        self._api_key_listeners.add(changed)
+
+    async def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return an API key, ended or not."""
+        rows = await self._rows("api_key", (id,))
+        return record_of(rows[0]) if rows else None
+
+    async def api_keys(self, owner: str = "") -> Sequence[ApiKeyRecord]:
+        """Return all API keys, or those of an owner, the oldest first."""
+        return [record_of(row) for row in await self._rows("api_keys", {"owner": owner})]
 
     async def load(
         self,

@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 
 from parley.model.encoding import encode
+from parley.security.api_keys import ApiKeyRecord
+from parley.store.api_keys import record_of, row_of
 from parley.store.head import Head
+from parley.store.protocols.api_keys import ENDED_KEPT, MAX_API_KEYS, TooManyApiKeys
 from parley.store.protocols.contexts import HISTORY_KEPT, Receipt
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.webhooks import PushRecord, PushState
@@ -41,6 +44,8 @@ class SqliteBatch(Batch):
         self._events: dict[tuple[str, str], bytes | None] = {}
         self._waits: dict[tuple[str, str], list[str]] = {}
         self._secrets: dict[str, bytes] = {}
+        self._api_keys: dict[str, ApiKeyRecord] = {}
+        self._api_key_count: int | None = None
         self.has_prune = False
 
     def load_heads(self, jobs: Sequence[Job]) -> None:
@@ -147,6 +152,32 @@ class SqliteBatch(Batch):
             if not rows:
                 self.add("add_secret", (name, fresh))
         return self._secrets[name]
+
+    def api_key(self, id: str) -> ApiKeyRecord | None:
+        """Return an API key after what is in the batch so far."""
+        if id in self._api_keys:
+            return self._api_keys[id]
+        rows = self.read("api_key", (id,))
+        return record_of(rows[0]) if rows else None
+
+    def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Add an API key, and remove those that ended long ago. Raises ``TooManyApiKeys``."""
+        if self._api_key_count is None:
+            before = {"before": self.at - ENDED_KEPT}
+            [(count, old)] = self.read("count_api_keys", before)
+            self._api_key_count = count - old
+            if old:
+                self.add("remove_ended_api_keys", before)
+        if self._api_key_count >= MAX_API_KEYS:
+            raise TooManyApiKeys
+        self._api_key_count += 1
+        self._api_keys[record.id] = record
+        self.add("add_api_key", row_of(record))
+
+    def end_api_key(self, record: ApiKeyRecord) -> None:
+        """Store when an API key ends."""
+        self._api_keys[record.id] = record
+        self.add("end_api_key", row_of(record))
 
     def read_pushes(self, task_id: str) -> Sequence[PushRecord]:
         """Return a task's push notification configurations from the database."""

@@ -41,7 +41,7 @@ and must not keep a server from starting.
 LOCK_INTERVAL = 0.02
 
 SQL = filled(
-    queries("sqlite", "connection.sql", "queries.sql", "prune.sql", "timers.sql"),
+    queries("sqlite", "connection.sql", "queries.sql", "prune.sql", "timers.sql", "api_keys.sql"),
     {"application_id": APPLICATION_ID, "cache_kib": CACHE_KIB, "wal_bytes": WAL_BYTES},
 )
 ADMIN_SQL = filled(

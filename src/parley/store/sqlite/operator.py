@@ -15,9 +15,12 @@ import sqlite3
 import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
+from parley.security.api_keys import ApiKeyRecord
+from parley.store.protocols.api_keys import TooManyApiKeys
 from parley.store.protocols.errors import StoreError, StoreUnavailable
 from parley.store.protocols.timers import MAX_EVENT_BYTES, EventCompleted
 from parley.store.protocols.webhooks import SuspendedWebhook, WebhookFilter
@@ -30,9 +33,12 @@ ASK_SECONDS = 60.0
 READ_SECONDS = 5.0
 
 _COMPLETES = b'{"completes":'
+_KEYS = b'{"api_keys":'
 
 Resume = Callable[[WebhookFilter], Awaitable[Sequence[SuspendedWebhook]]]
 Complete = Callable[[str, str, bytes], Awaitable[bool]]
+
+KeysAsk = Callable[["KeysQuestion"], Awaitable["KeysAnswer"]]
 
 LONGEST_LINE = 2 * MAX_EVENT_BYTES
 """The longest line of an operator: the value of an event as base64, and its names."""
@@ -46,11 +52,30 @@ class EventCompletion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: bytes
 
 
+class KeysQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks the process that has a store open about API keys: ``secret``, ``add`` or ``end``."""
+
+    api_keys: Literal["secret", "add", "end"]
+    id: str = ""
+    record: ApiKeyRecord | None = None
+    expires_at: int | None = None
+    revoked_at: int | None = None
+
+
+class KeysAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The secret of ids, or the key as it is now."""
+
+    secret: bytes = b""
+    record: ApiKeyRecord | None = None
+
+
 class _Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     resumed: Sequence[SuspendedWebhook] = ()
     error: str = ""
     is_completed: bool = False
     has_other_value: bool = False
+    keys: KeysAnswer | None = None
+    is_full: bool = False
 
 
 def socket_of(path: Path) -> Path:
@@ -64,10 +89,11 @@ class OperatorSocket:
     Where there can be no socket (Windows, a path too long), it does nothing.
     """
 
-    def __init__(self, path: Path, resume: Resume, complete: Complete) -> None:
+    def __init__(self, path: Path, resume: Resume, complete: Complete, keys: KeysAsk) -> None:
         self._path = socket_of(path)
         self._resume = resume
         self._complete = complete
+        self._keys = keys
         self._server: asyncio.Server | None = None
         self._sessions: set[asyncio.Task[None]] = set()
 
@@ -124,11 +150,16 @@ class OperatorSocket:
                 event = msgspec.json.decode(line, type=EventCompletion)
                 completed = await self._complete(event.agent, event.completes, event.value)
                 return _Answer(is_completed=completed)
+            if line.startswith(_KEYS):
+                question = msgspec.json.decode(line, type=KeysQuestion)
+                return _Answer(keys=await self._keys(question))
             return _Answer(
                 resumed=await self._resume(msgspec.json.decode(line, type=WebhookFilter))
             )
         except EventCompleted as error:
             return _Answer(error=str(error), has_other_value=True)
+        except TooManyApiKeys as error:
+            return _Answer(error=str(error), is_full=True)
         except msgspec.DecodeError:
             return _Answer(error="this process runs another version of Parley")
         except (StoreError, ValueError) as error:
@@ -166,6 +197,21 @@ def ask_to_complete(path: Path, agent: str, key: str, value: bytes) -> bool | No
     if answer.error:
         raise StoreUnavailable(answer.error)
     return answer.is_completed
+
+
+def ask_about_keys(path: Path, question: KeysQuestion) -> KeysAnswer | None:
+    """Ask the process that has a database open about API keys.
+
+    Return ``None`` when no process listens. Raises ``TooManyApiKeys``, ``StoreUnavailable``.
+    """
+    answer = _ask(path, question, "look what it did with parley keys list")
+    if answer is None:
+        return None
+    if answer.is_full:
+        raise TooManyApiKeys
+    if answer.keys is None:
+        raise StoreUnavailable(f"{path}: {answer.error or 'it is open in another version'}")
+    return answer.keys
 
 
 def _ask(path: Path, question: msgspec.Struct, remedy: str) -> _Answer | None:

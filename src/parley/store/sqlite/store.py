@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from parley.model.tasks import Task
+from parley.security.api_keys import ApiKeyRecord, checked
 from parley.store.events import now_ms
 from parley.store.protocols.claims import Claimed, Replica
 from parley.store.protocols.scope import Scope
@@ -38,9 +39,9 @@ from parley.store.sql_engine.sql_store import (
     positions_from_rows,
     stored_task_from_row,
 )
-from parley.store.sqlite import jobs, prune, timers
+from parley.store.sqlite import api_keys, jobs, prune, timers
 from parley.store.sqlite.file import SQL, SqliteFile
-from parley.store.sqlite.operator import OperatorSocket, suspended_in
+from parley.store.sqlite.operator import KeysAnswer, KeysQuestion, OperatorSocket, suspended_in
 from parley.store.sqlite.reader import SqliteReadConnection
 from parley.store.sqlite.writer import SqliteBatchWriter
 
@@ -120,7 +121,9 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         readers = [SqliteReadConnection(connection, file) for connection in file.readers]
         self._reading = ReaderPool(readers, yielder=yielder)
         self._file, self._loop = file, loop
-        self._operator = OperatorSocket(file.path, self._resume, self.complete_event)
+        self._operator = OperatorSocket(
+            file.path, self._resume, self.complete_event, self._about_keys
+        )
         await self._operator.open()
 
     async def close(self) -> None:
@@ -196,6 +199,30 @@ class SqliteTaskStore(SqlTaskStore[sqlite3.Connection]):
         fresh = os.urandom(SECRET_BYTES)
         found: bytes = await self._submit(partial(timers.secret, name=name, fresh=fresh))
         return found
+
+    async def add_api_key(self, record: ApiKeyRecord) -> None:
+        """Store an API key."""
+        await self._submit(partial(api_keys.add, record=checked(record)))
+        self._api_key_listeners.changed(record.id)
+
+    async def end_api_key(
+        self, id: str, *, expires_at: int | None = None, revoked_at: int | None = None
+    ) -> ApiKeyRecord | None:
+        """Have an API key end earlier, and return it."""
+        job = partial(api_keys.end, id=id, expires_at=expires_at, revoked_at=revoked_at)
+        found: ApiKeyRecord | None = await self._submit(job)
+        self._api_key_listeners.changed(id)
+        return found
+
+    async def _about_keys(self, question: KeysQuestion) -> KeysAnswer:
+        """Answer an operator."""
+        if question.api_keys == "secret":
+            return KeysAnswer(await self.secret(question.id))
+        if question.record is not None:
+            await self.add_api_key(question.record)
+            return KeysAnswer(record=question.record)
+        ends = {"expires_at": question.expires_at, "revoked_at": question.revoked_at}
+        return KeysAnswer(record=await self.end_api_key(question.id, **ends))
 
     async def save_delivery(self, task_id: str, push: PushRecord) -> bool:
         """Store a webhook's delivery cursor and state, if this replica still holds it."""

@@ -1,0 +1,171 @@
+"""Identities of client certificates: names, fingerprint, issuer.
+
+``cryptography`` is imported inside functions: it takes a while, and few servers need it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[\x21-\x7e]+")
+_DNS = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
+_FINGERPRINT = re.compile(r"(?:sha256:)?((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})", re.IGNORECASE)
+_SPACE_AFTER_COMMA = re.compile(r"(?<!\\),[ ]+")
+
+MAX_NAMES = 100
+"""The alternative names of a certificate that are read."""
+
+
+class CertificateInvalid(ValueError):
+    """What should be a certificate is none, or names nobody."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Whom a certificate is for.
+
+    ``subject`` and ``issuer`` are names as RFC 4514 writes them; ``fingerprint`` is the SHA-256 of
+    the certificate in hexadecimal digits. ``not_before`` and ``not_after`` are seconds since the
+    epoch. What is unknown is empty, or ``None``.
+    """
+
+    uris: tuple[str, ...] = ()
+    dns: tuple[str, ...] = ()
+    subject: str = ""
+    issuer: str = ""
+    fingerprint: str = ""
+    not_before: float | None = None
+    not_after: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The name of the caller: the first URI, else the first DNS name, else the subject."""
+        return next(iter((*self.uris, *self.dns)), self.subject)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All that can be pinned (see ``pinned``)."""
+        found = (*self.uris, *self.dns, self.subject, self.fingerprint)
+        return tuple(filter(None, found))
+
+
+def identity_in_pem(certificate: str) -> Identity:
+    """Return the identity of a certificate in PEM. Raises ``CertificateInvalid``."""
+    from cryptography import x509
+
+    try:
+        return _identity(x509.load_pem_x509_certificate(certificate.encode()))
+    except ValueError as error:
+        raise CertificateInvalid(f"the certificate cannot be read: {error}") from None
+
+
+def identity_in_der(certificate: bytes) -> Identity:
+    """Return the identity of a certificate in DER. Raises ``CertificateInvalid``."""
+    from cryptography import x509
+
+    try:
+        return _identity(x509.load_der_x509_certificate(certificate))
+    except ValueError as error:
+        raise CertificateInvalid(f"the certificate cannot be read: {error}") from None
+
+
+def identity_named(
+    *, uris: tuple[str, ...], dns: tuple[str, ...], subject: str, fingerprint: str
+) -> Identity:
+    """Return the identity that a proxy describes without the certificate."""
+    try:
+        subject = canonical_subject(subject) if subject else ""
+    except ValueError:
+        raise CertificateInvalid("the subject is not a name as RFC 4514 writes it") from None
+    digest = canonical_fingerprint(fingerprint) if fingerprint else ""
+    if digest is None:
+        raise CertificateInvalid("the hash of the certificate is not a SHA-256")
+    return Identity(_only(_URI, uris), _dns(dns), subject, fingerprint=digest)
+
+
+def pinned(name: str) -> str:
+    """Return an identity that an operator named, in the form of ``Identity.names``.
+
+    It is a SHA-256 fingerprint, a URI, a subject (RFC 4514) or a DNS name. Raises ``ValueError``.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"an identity is text, not {name!r}")
+    name = name.strip()
+    fingerprint = canonical_fingerprint(name)
+    if fingerprint is not None:
+        return fingerprint
+    if _URI.fullmatch(name) and "://" in name:
+        return name
+    if "=" in name:
+        try:
+            return canonical_subject(name)
+        except ValueError:
+            pass
+    elif _DNS.fullmatch(name):
+        return name.lower()
+    raise ValueError(
+        f"{name[:200]!r} names no certificate: give a URI (spiffe://example.org/shop), a DNS name "
+        "(shop.example.org), a subject as RFC 4514 writes it (CN=shop,O=Example), or the SHA-256 "
+        "fingerprint of a certificate (sha256:4f0a...)"
+    )
+
+
+def canonical_fingerprint(text: str) -> str | None:
+    """Return a SHA-256 in lower-case hexadecimal digits, ``None`` for anything else."""
+    found = _FINGERPRINT.fullmatch(text.strip())
+    return None if found is None else found[1].replace(":", "").lower()
+
+
+def canonical_subject(text: str) -> str:
+    """Return a subject as RFC 4514 writes it, in one form. Raises ``ValueError``."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    names = {
+        "emailAddress": NameOID.EMAIL_ADDRESS,
+        "serialNumber": NameOID.SERIAL_NUMBER,
+        "SN": NameOID.SURNAME,
+        "GN": NameOID.GIVEN_NAME,
+        "title": NameOID.TITLE,
+    }
+    try:
+        parsed = x509.Name.from_rfc4514_string(_SPACE_AFTER_COMMA.sub(",", text), names)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(str(error)) from None
+    return parsed.rfc4514_string()
+
+
+def _identity(certificate: Any) -> Identity:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    uris: list[str] = []
+    dns: list[str] = []
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        pass
+    else:
+        uris = found.value.get_values_for_type(x509.UniformResourceIdentifier)
+        dns = found.value.get_values_for_type(x509.DNSName)
+    return Identity(
+        _only(_URI, uris[:MAX_NAMES]),
+        _dns(dns[:MAX_NAMES]),
+        certificate.subject.rfc4514_string(),
+        certificate.issuer.rfc4514_string(),
+        hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest(),
+        certificate.not_valid_before_utc.timestamp(),
+        certificate.not_valid_after_utc.timestamp(),
+    )
+
+
+def _only(form: re.Pattern[str], names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that have the form of their kind: no name passes for one of another."""
+    return tuple(name for name in names if form.fullmatch(name))
+
+
+def _dns(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in _only(_DNS, names))

@@ -1,0 +1,142 @@
+"""Finds secrets in text that everyone may read, such as an agent card."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from parley.security.loopback import is_plain_public
+
+_KINDS = (
+    ("a private key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----"),
+    ("a JSON Web Token", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
+    ("a password in a URL", r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@"),
+    (
+        "a credential in the query of a URL",
+        r"[?&](?:access_token|api[_-]?key|auth|client_secret|key|password|secret|sig|token)=[^&\s#]",
+    ),
+    ("an AWS access key", r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"),
+    ("a GitHub token", r"\b(?:gh[opsur]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})"),
+    ("a GitLab token", r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    ("a Slack token", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("a Google API key", r"\bAIza[A-Za-z0-9_-]{35}"),
+    ("a Stripe key", r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
+    ("an API key", r"\bsk-[A-Za-z0-9_-]{20,}"),
+    ("a Hugging Face token", r"\bhf_[A-Za-z0-9]{30,}"),
+    ("a package registry token", r"\b(?:npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,})"),
+    ("credentials of HTTP", r"\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[A-Za-z0-9+/_.~-]{16,}=*"),
+    (
+        "a password or key",
+        r"(?i)\b(?:password|passwd|secret|api[_-]?key|access[_-]?token)\s*[:=]\s*[\"']?"
+        r"(?=[^\s\"']*\d)[^\s\"'<>{}]{8,}",
+    ),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+
+_SECRET_MEMBERS = {
+    *("accesstoken", "apikey", "bearertoken", "clientsecret", "password", "passwd"),
+    *("privatekey", "refreshtoken", "secret", "secretkey", "token"),
+}
+_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_RANDOM = re.compile(r"[A-Za-z0-9+/_=-]{24,}")
+_HEX = re.compile(r"[0-9a-fA-F]{32,}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_RANDOM_BITS = 4.2
+_HEX_BITS = 3.2
+_MAX_DEPTH = 100
+
+_FREE_TEXT = frozenset(("description", "examples", "params"))
+"""Members of a card that authors fill with anything: what looks random there may be a secret."""
+
+_PUBLIC = frozenset(("signatures",))
+"""Members of a card that look random and are for everyone."""
+
+
+def exposed(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield where in a JSON value something is that nobody should read, and what it is.
+
+    The secrets themselves are never part of it. Places are as in ``skills[0].description``.
+    """
+    yield from _walk(value, "", "", is_free=False, depth=0)
+
+
+def plain_urls(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield where a card names a URL of plain http that is not this machine's, and the URL.
+
+    URLs are the members ``url`` and those that end with ``Url``; a URI that only names something is
+    none.
+    """
+    yield from _urls(value, "", 0)
+
+
+def kind_of(text: str, *, is_free: bool = False) -> str:
+    """Return the kind of secret in a text, empty if there seems to be none.
+
+    ``is_free``: random characters count too.
+    """
+    for kind, pattern in _PATTERNS:
+        if pattern.search(text):
+            return kind
+    return "a random value, which may be a key" if is_free and _is_random(text) else ""
+
+
+def _walk(
+    value: Any, path: str, name: str, *, is_free: bool, depth: int
+) -> Iterator[tuple[str, str]]:
+    if depth > _MAX_DEPTH or name in _PUBLIC:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            below = is_free or key in _FREE_TEXT
+            where = f"{path}.{key}" if path else str(key)
+            yield from _walk(item, where, str(key), is_free=below, depth=depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _walk(item, f"{path}[{index}]", name, is_free=is_free, depth=depth + 1)
+    elif isinstance(value, str) and value:
+        if is_free and re.sub(r"[_-]", "", name).lower() in _SECRET_MEMBERS:
+            yield path, f"the value of {name!r}"
+        elif kind := kind_of(value, is_free=is_free):
+            yield path, kind
+
+
+def _urls(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            where = f"{path}.{key}" if path else str(key)
+            is_url = key == "url" or key.endswith("Url")
+            if is_url and isinstance(item, str) and is_plain_public(item):
+                yield where, item
+            elif key != "params":
+                yield from _urls(item, where, depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _urls(item, f"{path}[{index}]", depth + 1)
+
+
+def _is_random(text: str) -> bool:
+    """Return whether a text has a long run of characters that no language has."""
+    text = _URL.sub(lambda url: url[0].replace("/", " "), _UUID.sub("", text))
+    for found in _RANDOM.findall(text):
+        if _HEX.fullmatch(found):
+            if _bits(found) > _HEX_BITS:
+                return True
+        elif (
+            any(map(str.isdigit, found))
+            and any(map(str.isupper, found))
+            and any(map(str.islower, found))
+            and _bits(found) > _RANDOM_BITS
+        ):
+            return True
+    return False
+
+
+def _bits(text: str) -> float:
+    """Return the entropy of a text in bits per character."""
+    total = len(text)
+    return -sum(n / total * math.log2(n / total) for n in Counter(text).values())

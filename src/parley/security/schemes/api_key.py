@@ -1,0 +1,305 @@
+"""API keys in a header, a query parameter or a cookie (specification §4.5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal
+from weakref import WeakKeyDictionary, ref
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.model.errors import OverloadedError
+from parley.model.schemes import APIKeySecurityScheme, SecurityScheme
+from parley.model.service import Caller
+from parley.security.api_keys import (
+    STORE_SECRET,
+    ApiKeyRecord,
+    digest_of,
+    id_in,
+    is_digest,
+    is_issued,
+)
+from parley.security.evidence import Evidence
+from parley.security.redaction import hide_parameter
+from parley.security.resources import SchemeResources
+from parley.security.schemes.challenge import challenge
+from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
+from parley.security.slots import Slots
+from parley.security.verdict_cache import VerdictCache, checked_seconds
+
+log = logging.getLogger("parley.security")
+
+Location = Literal["header", "query", "cookie"]
+
+Keys = Mapping[str, Caller] | Callable[[str], Caller | Awaitable[Caller | None] | None]
+"""Callers by the SHA-256 of their keys (hexadecimal digits), or a function that finds them."""
+
+CACHE_SECONDS = 5.0
+
+MAX_KEY_LENGTH = 4096
+
+MAX_CALLS = 16
+"""How many calls of a function that finds keys run at once; further ones wait."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_TAKEN = frozenset({"authorization", "cookie", "host", "proxy-authorization", "content-length"})
+_UNKNOWN = "the API key is not accepted here"
+
+
+class ApiKey(Scheme):
+    """A key in a header, a query parameter or a cookie, by ``key_name``.
+
+    Without ``keys`` it accepts those that ``parley keys create`` put into the server's store.
+    With it, those of a mapping from the SHA-256 of a key (64 hexadecimal digits) to its caller,
+    with ``scopes``; or of a function that returns the caller of such a hash, or ``None``. A plain
+    ``def`` runs in a thread.
+
+    What was found out about a key is kept for ``cache_seconds``: a revoked key is refused that
+    much later at most, and at once by the process that revokes it. An expired one always is.
+    """
+
+    def __init__(
+        self,
+        location: Location = "header",
+        key_name: str = "X-API-Key",
+        *,
+        name: str = "apiKey",
+        keys: Keys | None = None,
+        cache_seconds: float = CACHE_SECONDS,
+        description: str = "",
+    ) -> None:
+        if location not in ("header", "query", "cookie"):
+            raise ValueError(f"a key is in a 'header', a 'query' or a 'cookie', not {location!r}")
+        if not isinstance(key_name, str) or not _TOKEN.fullmatch(key_name):
+            raise ValueError(
+                f"key_name has 1 to 100 letters, digits and signs such as - and _, not {key_name!r}"
+            )
+        if location == "header" and key_name.lower() in _TAKEN:
+            raise ValueError(
+                f"a key cannot be in the header {key_name}, which has a form of its own; "
+                "parley.security.Bearer takes tokens from Authorization"
+            )
+        self.name = name
+        self._location: Location = location
+        self._key_name = key_name
+        self._header = key_name.lower().encode("ascii")
+        self._description = description
+        self._seconds = checked_seconds(cache_seconds)
+        self._proofs = _proofs(keys, name) if isinstance(keys, Mapping) else None
+        self._function = None if isinstance(keys, Mapping) else keys
+        if self._function is not None and not callable(self._function):
+            raise TypeError(
+                "keys is a mapping from SHA-256 hashes of keys to callers, or a function of such "
+                f"a hash, not a {type(keys).__name__}"
+            )
+        self._verdicts: VerdictCache[Proof] = VerdictCache(self._seconds)
+        self._slots = Slots(MAX_CALLS)
+        self._stored: WeakKeyDictionary[Any, _StoredKeys] = WeakKeyDictionary()
+        if location == "query":
+            hide_parameter(key_name)
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self._location!r}, {self._key_name!r}, name={self.name!r})"
+
+    def declared(self) -> SecurityScheme:
+        """Return the scheme as a card has it."""
+        return SecurityScheme(
+            api_key_security_scheme=APIKeySecurityScheme(
+                location=self._location, name=self._key_name, description=self._description
+            )
+        )
+
+    def is_presented(self, evidence: Evidence) -> bool:
+        """Return whether a request has a key, valid or not."""
+        return bool(self._values(evidence))
+
+    def claimed(self, evidence: Evidence) -> str:
+        """Return the id of the presented key, if it has one."""
+        values = self._values(evidence)
+        return id_in(values[0]) if len(values) == 1 else ""
+
+    def verify(self, evidence: Evidence) -> Proof | Awaitable[Proof]:
+        """Return what the key proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        key = self._key(evidence)
+        if self._proofs is not None:
+            found = self._proofs.get(digest_of(key))
+            if found is None:
+                raise CredentialsRefused("an unknown API key", _UNKNOWN)
+            return found
+        if self._function is not None:
+            proof = self._verdicts.get(digest := digest_of(key), evidence.now())
+            return proof if isinstance(proof, Proof) else self._find(digest, evidence)
+        return self._stored_keys(evidence).verify(key, evidence.now())
+
+    def challenge(
+        self, evidence: Evidence | None = None, *, error: str = "", scopes: Sequence[str] = ()
+    ) -> str:
+        """Return the value of ``WWW-Authenticate`` that asks for a key."""
+        parameters = {"in": self._location, "name": self._key_name, "error": error}
+        return challenge("ApiKey", **parameters, scope=" ".join(scopes))
+
+    async def start(self, resources: SchemeResources) -> None:
+        """Prepare the look-up in the server's store."""
+        if self._proofs is None and self._function is None:
+            await self._of(resources.store).start()
+            if not resources.store.has_operators:
+                log.warning(
+                    "%s accepts the keys of the server's store, which is in memory, where "
+                    "parley keys creates none: use a sqlite:/// or postgresql:// store, or keys=",
+                    self,
+                )
+
+    def _values(self, evidence: Evidence) -> list[str]:
+        if self._location == "header":
+            return evidence.headers(self._header)
+        pairs = evidence.query if self._location == "query" else evidence.cookies
+        return [value for name, value in pairs if name == self._key_name]
+
+    def _key(self, evidence: Evidence) -> str:
+        """Return the only key of a request. Raises ``CredentialsRefused``."""
+        values = self._values(evidence)
+        what = {"query": "query parameter"}.get(self._location, self._location)
+        if len(values) != 1:
+            raise CredentialsRefused("several API keys", f"send one {what} {self._key_name}")
+        key = values[0].strip()
+        if not key or len(key) > MAX_KEY_LENGTH:
+            raise CredentialsRefused(
+                "a malformed API key", f"send the key as the {what} {self._key_name}"
+            )
+        return key
+
+    # -- keys of the author's function ----------------------------------------------------------
+
+    async def _find(self, digest: str, evidence: Evidence) -> Proof:
+        proof = await self._verdicts.find(
+            digest, evidence.now(), lambda: self._ask(digest, evidence)
+        )
+        if proof is None:
+            raise CredentialsRefused("an unknown API key", _UNKNOWN)
+        return proof
+
+    async def _ask(self, digest: str, evidence: Evidence) -> Proof | None:
+        function = self._function
+        assert function is not None
+        async with self._slots.one():
+            evidence.check_failures()
+            if inspect.iscoroutinefunction(function):
+                caller = await function(digest)
+            else:
+                caller = await asyncio.to_thread(function, digest)
+                if inspect.isawaitable(caller):
+                    caller = await caller
+        return None if caller is None else _proof(caller, self.name)
+
+    # -- keys of the store ----------------------------------------------------------------------
+
+    def _stored_keys(self, evidence: Evidence) -> _StoredKeys:
+        store = None if evidence.resources is None else evidence.resources.store
+        if store is None:
+            raise RuntimeError(f"{self} verifies keys of a store, and no server has lent it one")
+        return self._of(store)
+
+    def _of(self, store: Any) -> _StoredKeys:
+        """Return the keys of a store: one agent may be served several times."""
+        found = self._stored.get(store)
+        if found is None:
+            found = self._stored[store] = _StoredKeys(store, self.name, self._seconds)
+        return found
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """A key of the store, and what it proves."""
+
+    record: ApiKeyRecord
+    proof: Proof
+
+
+class _StoredKeys:
+    """The keys in one store, as one scheme sees them.
+
+    It is kept as long as the store is; the store does not keep the scheme.
+    """
+
+    def __init__(self, store: Any, name: str, seconds: float) -> None:
+        self._store: Callable[[], Any] = ref(store)
+        self._name = name
+        self._known: VerdictCache[_Known] = VerdictCache(seconds)
+        self._secret = b""
+        store.listen_api_keys(self._known.forget)
+
+    async def start(self) -> None:
+        """Read the secret that ids are tagged with."""
+        if not self._secret:
+            self._secret = await self._store().secret(STORE_SECRET)
+
+    def verify(self, key: str, now: float) -> Proof | Awaitable[Proof]:
+        """Return what a key proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
+        id = id_in(key)
+        if not id:
+            raise CredentialsRefused("a malformed API key", _UNKNOWN)
+        known = self._known.get(id, now)
+        if isinstance(known, _Known):
+            return _judged(known, key, now)
+        return self._look_up(id, key, now)
+
+    async def _look_up(self, id: str, key: str, now: float) -> Proof:
+        try:
+            await self.start()
+            # A made-up id costs no query: nobody without the store's secret can make one.
+            known = None
+            if is_issued(key, self._secret):
+                known = await self._known.find(id, now, lambda: self._read(id))
+        except Exception:  # the store's
+            log.exception("API keys cannot be verified")
+            raise OverloadedError(
+                "API keys cannot be verified now; try again", retry_after=1
+            ) from None
+        if known is None:
+            raise CredentialsRefused("an unknown API key", _UNKNOWN)
+        return _judged(known, key, now)
+
+    async def _read(self, id: str) -> _Known | None:
+        record: ApiKeyRecord | None = await self._store().api_key(id)
+        if record is None:
+            return None
+        claims: dict[str, object] = {"key": record.id, "label": record.label}
+        caller = Caller(id=record.owner, claims=claims, scopes=frozenset(record.scopes))
+        return _Known(record, _proof(caller, self._name))
+
+
+def _judged(known: _Known, key: str, now: float) -> Proof:
+    """Return what a key proves whose id is known. Raises ``CredentialsRefused``."""
+    record = known.record
+    if not hmac.compare_digest(digest_of(key), record.digest):
+        raise CredentialsRefused(f"a wrong secret for the API key {record.id}", _UNKNOWN)
+    if record.revoked_at is not None:
+        raise CredentialsRefused(f"the revoked API key {record.id}", "the API key was revoked")
+    if record.expires_at is not None and record.expires_at <= now * 1000:
+        raise CredentialsRefused(f"the expired API key {record.id}", "the API key has expired")
+    return known.proof
+
+
+def _proofs(keys: Mapping[str, Caller], name: str) -> dict[str, Proof]:
+    """Return what the keys of a mapping prove, by their hashes. Raises ``ValueError``."""
+    found = {}
+    for digest, caller in keys.items():
+        if not is_digest(digest):
+            raise ValueError(
+                "keys maps hashes, not keys, to callers: hashlib.sha256(key).hexdigest(), 64 "
+                "hexadecimal digits in lower case"
+            )
+        found[digest] = _proof(caller, name)
+    return found
+
+
+def _proof(caller: Caller, name: str) -> Proof:
+    if not isinstance(caller, Caller):
+        raise TypeError(f"a key belongs to a Caller, not to a {type(caller).__name__}")
+    caller = replace(caller, authenticated=True, issuer=caller.issuer or name)
+    return Proof(caller, caller.scopes)

@@ -1,0 +1,126 @@
+"""Who may see an endpoint of the server: callers with credentials, or addresses (``restrict``)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from parley.model.errors import UnauthenticatedError
+from parley.model.service import Caller
+from parley.security.authentication import Authenticator
+from parley.security.authorization import MISSING
+from parley.security.evidence import Evidence
+from parley.security.networks import Network, is_among, networks
+from parley.server.address import sender_address
+
+Identify = Callable[[Any], Caller | Awaitable[Caller]]
+
+AUTHENTICATED = "authenticated"
+
+ENDPOINTS = ("card", "docs", "health", "agents", "callbacks")
+
+
+class NotVisible(Exception):
+    """The endpoint is not for the address of this request: there is nothing here for it."""
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """Who may see an endpoint: authenticated callers, or, with ``networks``, these addresses."""
+
+    networks: tuple[Network, ...] = ()
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether callers have to prove who they are."""
+        return not self.networks
+
+
+def read_restrictions(given: Mapping[str, Any]) -> dict[str, Restriction]:
+    """Return the restriction of each endpoint. Raises ``ValueError``."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"the setting restrict takes endpoints and who sees them, not {given!r}")
+    found = {}
+    for name, value in given.items():
+        if name not in ENDPOINTS:
+            raise ValueError(
+                f"the setting restrict has the endpoints {', '.join(ENDPOINTS)}, not {name!r}"
+            )
+        if value == AUTHENTICATED:
+            if name == "callbacks":
+                raise ValueError(
+                    "callbacks have their credential in the address: the setting restrict limits "
+                    "them to networks only"
+                )
+            found[name] = Restriction()
+            continue
+        what = f'the setting restrict of {name!r} is "{AUTHENTICATED}" or a list, which'
+        among = networks(value, what=what) if isinstance(value, list | tuple) else ()
+        if not among:
+            raise ValueError(f'{what} has networks such as ["10.0.0.0/8"], not {value!r}')
+        found[name] = Restriction(among)
+    return found
+
+
+class Gate:
+    """Checks requests to one endpoint.
+
+    ``identify`` finds their callers. With ``trust_proxy`` the address is the one that the nearest
+    proxy names in ``X-Forwarded-For``. Raises ``ValueError`` if callers would have to prove who
+    they are, and nothing could verify it.
+    """
+
+    def __init__(
+        self, restriction: Restriction, identify: Identify | None, *, trust_proxy: bool
+    ) -> None:
+        self._networks = restriction.networks
+        self._trust_proxy = trust_proxy
+        self._identify = None
+        if restriction.is_authenticated:
+            self._identify = authenticated_only(identify)
+
+    async def check(self, scope: Any) -> None:
+        """Raise ``NotVisible`` for a wrong address, ``UnauthenticatedError`` without proof."""
+        if not self.is_visible(scope):
+            raise NotVisible
+        if self._identify is not None:
+            caller = self._identify(scope)
+            if not isinstance(caller, Caller):
+                await caller
+
+    def is_visible(self, scope: Any) -> bool:
+        """Return whether the endpoint is for the address of a request."""
+        if not self._networks:
+            return True
+        return is_among(sender_address(scope, trust_proxy=self._trust_proxy), self._networks)
+
+
+def authenticated_only(identify: Identify | None) -> Identify:
+    """Return an ``identify`` that raises ``UnauthenticatedError`` for callers without proof.
+
+    Raises ``ValueError`` if there is none, because nothing could verify the proof.
+    """
+    if identify is None:
+        raise ValueError(
+            f'the setting restrict has "{AUTHENTICATED}", which needs something to '
+            "verify: declare what agents require (Agent(..., security=...)), or identify callers "
+            "(caller=)"
+        )
+
+    def checked(caller: Caller, scope: Any) -> Caller:
+        if caller.authenticated:
+            return caller
+        challenges: tuple[str, ...] = ()
+        if isinstance(identify, Authenticator):
+            challenges = identify.challenges(Evidence(scope))
+        raise UnauthenticatedError(MISSING, challenges=challenges)
+
+    async def awaited(caller: Awaitable[Caller], scope: Any) -> Caller:
+        return checked(await caller, scope)
+
+    def only(scope: Any) -> Caller | Awaitable[Caller]:
+        caller = identify(scope)
+        return checked(caller, scope) if isinstance(caller, Caller) else awaited(caller, scope)
+
+    return only

@@ -1,0 +1,1 @@
+"""TLS of the server: certificate files that are reloaded, and what they offer to callers."""

@@ -1,0 +1,231 @@
+"""``parley keys``: keys are created, listed, revoked and rotated, beside a server too."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from parley.security.passwords import PasswordHash
+from parley.store.admin.sqlite import SqliteAdmin
+from tests.cli.processes import Running
+from tests.polling import until
+
+STORE = ("--store", "sqlite:///shop.db")
+AGENT = """
+import logging
+
+from parley import Agent, Turn
+from parley.security import ApiKey
+
+in_query = ApiKey("query", "k", name="query", cache_seconds=1)
+agent = Agent("Shop", security=ApiKey(cache_seconds=1).with_scopes("read") | in_query)
+
+@agent.skill(replies="task")
+async def whoami(turn: Turn) -> str:
+    return turn.caller.id
+"""
+
+
+@pytest.fixture
+def shop(tmp_path):
+    """An empty store."""
+    SqliteAdmin(tmp_path / "shop.db").migrate()
+    return tmp_path / "shop.db"
+
+
+def test_a_key_is_created_and_shown_once(parley, shop):
+    ran = parley(
+        *("keys", "create", "--owner", "ada", "--scope", "read", "--scope", "write"),
+        *("--expires", "90d", "--label", "laptop", *STORE),
+    )
+    assert ran.status == 0
+    key = ran.field("Key")
+    assert re.fullmatch(r"parley_[0-9a-z]{16}_[0-9A-Za-z]{49}", key)
+    assert ran.field("Id") == key.split("_")[1]
+    assert (ran.field("Owner"), ran.field("Scopes")) == ("ada", "read write")
+    assert ran.field("State").startswith("valid until 2")
+    assert "shown this once" in ran.field("Note")
+    for output in ((), ("-o", "json")):
+        listed = parley("keys", "list", *STORE, *output)
+        assert ran.field("Id") in listed.stdout
+        assert "laptop" in listed.stdout
+        assert key.split("_")[2] not in listed.stdout + listed.stderr
+    assert key.split("_")[2].encode() not in shop.read_bytes()
+
+
+def test_the_results_are_documents_for_programs(parley, shop):
+    made = parley("keys", "create", "--owner", "ada", *STORE, "-o", "json").document
+    assert made["key"].startswith(f"parley_{made['id']}_")
+    assert (made["store"], made["owner"], made["scopes"]) == (str(shop), "ada", [])
+    assert (made["state"], "expiresAt" in made) == ("valid", False)
+    parley("keys", "create", "--owner", "bob", "--scope", "read", *STORE)
+    listed = parley("keys", "list", *STORE, "-o", "json").document
+    assert [each["owner"] for each in listed["keys"]] == ["ada", "bob"]
+    [bobs] = parley("keys", "list", "--owner", "bob", *STORE, "-o", "json").document["keys"]
+    assert bobs["scopes"] == ["read"]
+    assert "key" not in bobs
+    revoked = parley("keys", "revoke", made["id"], *STORE, "-o", "json").document
+    assert revoked["state"] == "revoked"
+    assert revoked["revokedAt"].endswith("Z")
+    assert parley("keys", "list", "--owner", "eve", *STORE).field("Keys") == "none"
+
+
+def test_a_key_is_rotated_with_an_overlap(parley, shop):
+    given = ("--owner", "ada", "--scope", "read", "--label", "ci", "--expires", "90d")
+    old = parley("keys", "create", *given, *STORE, "-o", "json").document
+    new = parley("keys", "rotate", old["id"], "--overlap", "7d", *STORE, "-o", "json").document
+    assert new["key"] != old["key"]
+    assert (new["owner"], new["scopes"], new["label"]) == ("ada", ["read"], "ci")
+    assert new["replaces"]["id"] == old["id"]
+    assert new["replaces"]["state"] == "valid"
+    assert new["replaces"]["expiresAt"] < old["expiresAt"] <= new["expiresAt"]
+    # A whole key names itself, too.
+    assert parley("keys", "revoke", new["key"], *STORE).field("Id") == new["id"]
+    ran = parley("keys", "rotate", new["id"], *STORE)
+    assert ran.status == 1
+    assert "not valid any more" in ran.stderr
+    assert "keys create --owner ada" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("create",), 2, "--owner ada"),
+        (("create", "--owner", "ada", "--expires", "soon"), 2, "90d, 12h or 30m"),
+        (("create", "--owner", "ada", "--expires", "0d"), 2, "expires after it was created"),
+        (("create", "--owner", "ada", "--expires", "99999d"), 2, "100 years"),
+        (("create", "--owner", "ada", "--scope", "a b"), 2, "without spaces"),
+        (("create", "--owner", "a\x07"), 2, "no control character"),
+        (("revoke", "unknown"), 1, "no key with this id"),
+        (("rotate", "unknown"), 1, "no key with this id"),
+        (("revoke",), 2, "ID"),
+    ],
+)
+def test_what_is_wrong_is_said(parley, shop, arguments, status, words):
+    ran = parley("keys", *arguments, *STORE)
+    assert (ran.status, words in ran.stderr) == (status, True), ran.stderr
+    assert parley("keys", "list", *STORE).field("Keys") == "none"
+
+
+def test_a_store_in_memory_keeps_no_keys(parley):
+    for command in (["create", "--owner", "ada"], ["list"], ["revoke", "x"], ["rotate", "x"]):
+        ran = parley("keys", *command, "--store", "memory:")
+        assert ran.status == 2
+        assert "memory: is seen by its own process alone" in ran.stderr
+        assert "sqlite:///PATH" in ran.stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(parley, tmp_path):
+    ran = parley("keys", "create", "--owner", "ada", *STORE)
+    assert (ran.status, (tmp_path / "shop.db").exists()) == (1, False)
+    assert "there is no store" in ran.stderr
+
+
+def test_a_password_is_hashed(parley, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("pass word\n"))
+    ran = parley("keys", "hash-password")
+    assert PasswordHash.of(ran.field("Hash")).matches("pass word")
+    assert "pass word" not in ran.stdout
+    monkeypatch.setattr(sys, "stdin", io.StringIO("x\n"))
+    assert PasswordHash.of(parley("keys", "hash-password", "-o", "json").document["hash"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    assert parley("keys", "hash-password").status == 2
+
+
+def address(said: str) -> str:
+    found = re.search(r"address +(http://\S+)", said)
+    assert found is not None
+    return found[1]
+
+
+def call(url: str, key: str, *, query: bool = False) -> str:
+    """Return the answer to a message, or the status of its refusal."""
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    request = urllib.request.Request(
+        f"{url}/message:send" + (f"?k={key}" if query else ""),
+        json.dumps({"message": message}).encode(),
+        {"Content-Type": "application/json", "A2A-Version": "1.0"}
+        | ({} if query else {"X-API-Key": key}),
+    )
+    try:
+        with urllib.request.urlopen(request) as response:
+            task = json.load(response)["task"]
+            return task["artifacts"][0]["parts"][0]["text"]
+    except urllib.error.HTTPError as error:
+        shows_key = key.encode() in error.read()
+        return "the key is shown" if shows_key else str(error.code)
+
+
+def test_keys_come_and_go_beside_a_server_and_its_log_shows_none(parley, tmp_path):
+    (tmp_path / "shop.py").write_text(AGENT)
+    arguments = ["serve", "shop.py", "--port", "0", "--log-level", "debug", *STORE]
+    with Running(arguments, tmp_path) as server:
+        url = address(server.until("Ctrl-C stops the server"))
+        given = ("--owner", "ada", "--scope", "read")
+        made = parley("keys", "create", *given, *STORE, "-o", "json").document
+        key = made["key"]
+        assert call(url, key) == "ada"
+        assert call(url, key, query=True) == "ada"
+        sent = parley("send", "-a", url, "--api-key", key, "hi", "-o", "json")
+        assert sent.status == 0, sent.stderr
+        assert key not in sent.stdout + sent.stderr
+        assert call(url, key[:-1] + "_", query=True) == "401"
+        parley("keys", "revoke", made["id"], *STORE)
+        assert call(url, key) == "401"  # at once: the server itself did it
+        assert call(url, key, query=True) == "401"
+        server.until("send?k=...", times=3)
+        said = server.until(f"the revoked API key {made['id']}", times=2)
+        server.end(signal.SIGTERM)
+        for said in (server.stdout, server.stderr):
+            assert key.split("_")[2][:20] not in said
+            assert key not in said
+
+
+def test_keys_outlive_a_server_that_is_killed(parley, tmp_path):
+    (tmp_path / "shop.py").write_text(AGENT)
+    arguments = ["serve", "shop.py", "--port", "0", *STORE]
+    with Running(arguments, tmp_path) as server:
+        server.until("Ctrl-C stops the server")
+        given = ("--owner", "ada", "--scope", "read", *STORE, "-o", "json")
+        kept, gone = (parley("keys", "create", *given).document for _ in range(2))
+        parley("keys", "revoke", gone["id"], *STORE)
+        server.end(signal.SIGKILL)
+    with Running(arguments, tmp_path) as server:
+        url = address(server.until("Ctrl-C stops the server"))
+        assert (call(url, kept["key"]), call(url, gone["key"])) == ("ada", "401")
+
+
+@pytest.mark.service
+def test_keys_of_a_fleet_come_and_go_within_the_cache_time(parley, tmp_path, postgres_url):
+    (tmp_path / "shop.py").write_text(AGENT)
+    store = ("--store", postgres_url)
+    arguments = ["serve", "shop.py", "--port", "0", "--files", "none", *store]
+    with Running(arguments, tmp_path) as one, Running(arguments, tmp_path) as two:
+        urls = [address(each.until("Ctrl-C stops the server")) for each in (one, two)]
+        given = ("--owner", "ada", "--scope", "read")
+        made = parley("keys", "create", *given, *store, "-o", "json").document
+        assert [call(url, made["key"]) for url in urls] == ["ada", "ada"]
+        listed = parley("keys", "list", *store, "-o", "json").document
+        assert [each["id"] for each in listed["keys"]] == [made["id"]]
+        parley("keys", "revoke", made["id"], *store)
+
+        async def all_refuse() -> None:
+            await until(lambda: [call(url, made["key"]) for url in urls] == ["401", "401"])
+
+        asyncio.run(all_refuse())
+
+
+def test_an_export_has_no_keys(parley, shop, tmp_path):
+    made = parley("keys", "create", "--owner", "ada", *STORE, "-o", "json").document
+    assert parley("store", "export", "all.jsonl", *STORE).status == 0
+    text = (tmp_path / "all.jsonl").read_text()
+    assert made["id"] not in text
+    assert made["key"].split("_")[2] not in text

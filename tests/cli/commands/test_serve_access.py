@@ -1,0 +1,189 @@
+"""``parley serve``: HTTPS, and who may call."""
+
+import json
+import os
+import re
+import signal
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tests.certificates import Authority, trusting
+from tests.cli.processes import Running
+from tests.polling import wait_until
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+
+AUTHORITY = Authority()
+AGENT = """
+from parley import Agent
+from parley.model.service import Caller
+from parley.security import Bearer
+
+token = Bearer({"good": Caller(id="ada")}.get)
+agent = Agent("Open")
+bank = Agent("Bank", security=token)
+
+
+@agent.skill
+@bank.skill
+async def echo(text: str) -> str:
+    return text
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "agents.py").write_text(AGENT)
+    AUTHORITY.server().write(tmp_path, "tls")
+    return tmp_path
+
+
+def begin(*more):
+    return ["serve", *more, "--port", "0", "--store", "memory:"]
+
+
+def get(url, *, headers=None, context=None):
+    request = urllib.request.Request(url, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=15) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def address_in(text: str) -> str:
+    return re.search(r"address +(\S+)", text)[1]
+
+
+@posix
+def test_agents_are_served_over_https_and_follow_the_files(folder):
+    flags = ["--tls-cert", "tls.pem", "--grpc-port", "0"]
+    environment = {"PARLEY_TLS_KEY": "tls.key"}
+    with Running(begin("agents.py:agent", *flags), folder, **environment) as server:
+        said = server.until("Ctrl-C stops the server")
+        url = address_in(said)
+        assert url.startswith("https://127.0.0.1:")
+        assert "http://" not in said
+        status, card = get(f"{url}/.well-known/agent-card.json", context=trusting(AUTHORITY))
+        assert status == 200
+        assert {each["url"] for each in json.loads(card)["supportedInterfaces"]} >= {url}
+        assert "http://" not in json.dumps(json.loads(card)["supportedInterfaces"])
+        assert get(f"{url}/health/ready", context=trusting(AUTHORITY))[0] == 200
+        new = AUTHORITY.server(key=3)
+        new.write(folder, "tls")
+        server.until("is read anew")
+        port = int(url.rpartition(":")[2])
+        served = ssl.get_server_certificate(("127.0.0.1", port))
+        assert served == new.pem
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "words"),
+    [
+        (("--tls-cert", "tls.pem"), 2, "give both"),
+        (("--tls-client-ca", "tls.pem"), 2, "need TLS"),
+        (("--tls-cert", "tls.pem", "--tls-key", "no.key"), 1, "no.key cannot be read"),
+        (("--tls-cert", "tls.key", "--tls-key", "tls.pem"), 1, "cannot be used"),
+        (("--restrict", "card"), 2, "is not ENDPOINT=WHO"),
+        (("--restrict", "metrics=authenticated"), 2, "not 'metrics'"),
+        (("--restrict", "card=somewhere"), 2, "networks such as"),
+        (("--restrict", "card=::1", "--restrict", "card=::2"), 2, "given twice"),
+        (("--restrict", "card=authenticated"), 2, "something to verify"),
+        (("--host", "0.0.0.0"), 2, "--allow-anonymous"),
+        (("--grpc-port", "0", "--host", "0.0.0.0"), 2, "--allow-anonymous"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_a_line(folder, parley, flags, status, words):
+    ran = parley(*begin("agents.py:agent"), *flags)
+    assert ran.status == status
+    assert words in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@posix
+@pytest.mark.parametrize(
+    ("target", "flags", "environment", "is_warned"),
+    [
+        ("agents.py:agent", ("--allow-anonymous",), {}, True),
+        ("agents.py:agent", (), {"PARLEY_ALLOW_ANONYMOUS": "1"}, True),
+        ("agents.py:bank", (), {}, False),
+    ],
+)
+def test_everyone_may_call_where_that_is_allowed(folder, target, flags, environment, is_warned):
+    words = begin(target, "--host", "0.0.0.0", *flags)
+    with Running(words, folder, **environment) as server:
+        server.until("Ctrl-C stops the server")
+        assert ("nobody is identified" in server.stderr) == is_warned
+        assert ("would send them unencrypted" in server.stderr) == (target == "agents.py:bank")
+        assert server.end(signal.SIGTERM) == 0
+
+
+@posix
+def test_endpoints_are_restricted(folder):
+    flags = ["--restrict", "card=authenticated", "--restrict", "health=192.0.2.0/24,198.51.100.7"]
+    with Running(begin("agents.py:bank", *flags), folder) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        card = f"{url}/.well-known/agent-card.json"
+        assert get(card)[0] == 401
+        assert get(card, headers={"Authorization": "Bearer good"})[0] == 200
+        assert get(f"{url}/health/live")[0] == 404
+        assert get(f"{url}/docs")[0] == 200
+        assert server.end(signal.SIGTERM) == 0
+
+
+@posix
+def test_a_server_that_reloads_has_the_same_options(folder):
+    pytest.importorskip("watchfiles")
+    flags = ["--reload", "--tls-cert", "tls.pem", "--tls-key", "tls.key", "--no-hsts"]
+    flags += ["--restrict", "docs=authenticated"]
+    with Running(begin("agents.py:bank", *flags), folder) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+        context = trusting(AUTHORITY)
+        assert get(f"{url}/docs", context=context)[0] == 401
+        wait_until(lambda: get(f"{url}/health/ready", context=context)[0] == 200, 15)
+        server.end(signal.SIGTERM)
+
+
+# -- card validate -----------------------------------------------------------------------------
+
+CARD = {
+    "name": "Bank",
+    "description": "Keeps money",
+    "version": "1.0.0",
+    "supportedInterfaces": [
+        {"url": "https://bank.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+    ],
+    "capabilities": {},
+    "defaultInputModes": ["text/plain"],
+    "defaultOutputModes": ["text/plain"],
+    "skills": [{"id": "a", "name": "A", "description": "a", "tags": ["a"]}],
+}
+
+
+def test_a_card_without_problems_is_valid(tmp_path, parley):
+    (tmp_path / "card.json").write_text(json.dumps(CARD))
+    ran = parley("card", "validate", "-a", str(tmp_path / "card.json"))
+    assert (ran.status, ran.stdout) == (0, "")
+    assert "the card is valid, and no secret was found" in ran.stderr
+
+
+def test_secrets_and_plain_addresses_in_a_card_are_told(tmp_path, parley):
+    card = json.loads(json.dumps(CARD))
+    card["description"] = "Use password=hunter2hunter2"
+    card["supportedInterfaces"][0]["url"] = "http://bank.example/?token=abcdef"
+    card["skills"][0]["tags"] = []
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    ran = parley("card", "validate", "-a", str(tmp_path / "card.json"), "-o", "json")
+    assert (ran.status, ran.error["code"]) == (1, "A2ACLI_ERR_CARD_INVALID")
+    told = ran.error["message"]
+    assert "description: this looks like a password or key" in told
+    assert "supportedInterfaces[0].url: this looks like a credential in the query" in told
+    assert "is not encrypted" in told
+    assert "use https://" in told
+    assert "hunter2" not in ran.stdout + ran.stderr
+    assert "abcdef" not in ran.stdout + ran.stderr

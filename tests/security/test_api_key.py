@@ -1,0 +1,446 @@
+"""API keys: those of the server's store, and those that an author keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from parley.model.errors import OverloadedError
+from parley.model.service import Caller
+from parley.security import ApiKey
+from parley.security.api_keys import (
+    STORE_SECRET,
+    _checksum,
+    create_key,
+    digest_of,
+    id_in,
+    is_issued,
+    new_key,
+)
+from parley.security.evidence import Evidence
+from parley.security.resources import SchemeResources
+from parley.security.schemes.scheme import CredentialsRefused, Proof
+from parley.store.memory import MemoryLogs, MemoryTaskStore
+from parley.store.protocols.errors import StoreUnavailable
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+ADA = Caller(id="ada", scopes=frozenset({"read"}))
+
+
+class Clock:
+    """Milliseconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class CountingStore(MemoryTaskStore):
+    """A store that counts the look-ups of keys."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.asked = 0
+        self.is_down = False
+        self.gate: asyncio.Event | None = None
+
+    async def api_key(self, id: str) -> Any:
+        self.asked += 1
+        if self.is_down:
+            raise StoreUnavailable("the database is away")
+        found = await super().api_key(id)
+        if self.gate is not None:
+            await self.gate.wait()
+        return found
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(clock: Clock) -> AsyncIterator[CountingStore]:
+    store = CountingStore(clock=clock)
+    await store.open(lambda records: None)
+    yield store
+    await store.close()
+
+
+def resources_of(store: Any) -> SchemeResources:
+    return SchemeResources(store=store, now=lambda: store.now() / 1000)
+
+
+def evidence(store: Any, *keys: str, query: str = "", **headers: str) -> Evidence:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    pairs += [(b"x-api-key", key.encode("latin-1")) for key in keys]
+    scope = {"client": ("1.2.3.4", 5), "headers": pairs, "query_string": query.encode()}
+    return Evidence(scope, None if store is None else resources_of(store))
+
+
+async def proved(scheme: ApiKey, shown: Evidence) -> Proof:
+    proof = scheme.verify(shown)
+    return proof if isinstance(proof, Proof) else await proof
+
+
+async def refusal(scheme: ApiKey, shown: Evidence) -> str:
+    with pytest.raises(CredentialsRefused) as caught:
+        await proved(scheme, shown)
+    return caught.value.reason
+
+
+# -- the form of a key ----------------------------------------------------------------------------
+
+
+def test_a_key_has_a_form_that_scanners_recognise() -> None:
+    key, record = new_key(b"s" * 32, owner="ada", now=1)
+    assert re.fullmatch(r"parley_[0-9a-z]{16}_[0-9A-Za-z]{49}", key)
+    assert id_in(key) == record.id == key.split("_")[1]
+    assert record.digest == hashlib.sha256(key.encode()).hexdigest() == digest_of(key)
+    assert key.split("_")[2] not in repr(record)
+    assert is_issued(key, b"s" * 32)
+
+
+def test_keys_differ() -> None:
+    keys = {new_key(b"s" * 32, owner="ada", now=1)[0] for _ in range(1000)}
+    assert len({key.split("_")[1] for key in keys}) == 1000
+    assert len({key.split("_")[2][:43] for key in keys}) == 1000
+
+
+def test_a_typing_error_is_noticed_everywhere_in_a_key() -> None:
+    key, _ = new_key(b"s" * 32, owner="ada", now=1)
+    for at in range(7, len(key)):
+        if key[at] == "_":
+            continue
+        wrong = key[:at] + ("b" if key[at] == "a" else "a") + key[at + 1 :]
+        assert not is_issued(wrong, b"s" * 32)
+    for wrong in (key[:-1], key + "a", key.upper(), key.replace("parley", "Parley"), " " + key):
+        assert not is_issued(wrong, b"s" * 32)
+    assert not is_issued(key, b"other" * 8)
+
+
+# -- keys of the store ----------------------------------------------------------------------------
+
+
+async def test_a_key_of_the_store_proves_its_owner_with_its_scopes(store: CountingStore) -> None:
+    scheme = ApiKey()
+    key, record = await create_key(store, owner="ada", scopes=["read"], label="laptop")
+    proof = await proved(scheme, evidence(store, key))
+    assert proof.scopes == {"read"}
+    caller = proof.caller
+    assert (caller.id, caller.issuer, caller.authenticated) == ("ada", "apiKey", True)
+    assert caller.claims == {"key": record.id, "label": "laptop"}
+
+
+async def test_several_keys_of_an_owner_are_valid_at_once(store: CountingStore) -> None:
+    scheme = ApiKey()
+    owners = set()
+    for _ in range(3):
+        key, _ = await create_key(store, owner="ada")
+        owners.add((await proved(scheme, evidence(store, key))).caller.owner)
+    assert len(owners) == 1
+
+
+async def test_a_verified_key_costs_no_query_for_a_few_seconds(
+    store: CountingStore, clock: Clock
+) -> None:
+    scheme = ApiKey(cache_seconds=5)
+    key, _ = await create_key(store, owner="ada")
+    for _ in range(10):
+        await proved(scheme, evidence(store, key))
+    assert store.asked == 1
+    clock.now += 4999
+    assert isinstance(scheme.verify(evidence(store, key)), Proof)
+    clock.now += 1
+    await proved(scheme, evidence(store, key))
+    assert store.asked == 2
+    clock.now -= 60_000  # a clock that is set back keeps nothing alive
+    await proved(scheme, evidence(store, key))
+    assert store.asked == 3
+
+
+async def test_requests_at_once_ask_once(store: CountingStore) -> None:
+    scheme = ApiKey()
+    key, _ = await create_key(store, owner="ada")
+    await asyncio.gather(*[proved(scheme, evidence(store, key)) for _ in range(20)])
+    assert store.asked == 1
+
+
+async def test_who_waits_for_a_look_up_that_is_cancelled_makes_one(store: CountingStore) -> None:
+    scheme = ApiKey()
+    key, _ = await create_key(store, owner="ada")
+    store.gate = asyncio.Event()
+    first = asyncio.ensure_future(proved(scheme, evidence(store, key)))
+    await until(lambda: store.asked == 1)
+    second = asyncio.ensure_future(proved(scheme, evidence(store, key)))
+    await asyncio.sleep(0)
+    first.cancel()
+    await until(lambda: store.asked == 2)
+    store.gate.set()
+    assert (await second).caller.id == "ada"
+
+
+async def test_a_flood_of_made_up_keys_costs_no_query(store: CountingStore) -> None:
+    scheme = ApiKey()
+    await create_key(store, owner="ada")
+    for n in range(200):
+        made_up, _ = new_key(n.to_bytes(32), owner="eve", now=1)
+        assert await refusal(scheme, evidence(store, made_up)) == "an unknown API key"
+    assert store.asked == 0
+
+
+async def test_an_issued_id_with_another_secret_is_refused_and_costs_one_query(
+    store: CountingStore,
+) -> None:
+    scheme = ApiKey()
+    key, record = await create_key(store, owner="ada")
+    secret = await store.secret(STORE_SECRET)
+    for _ in range(50):
+        other, _ = new_key(secret, owner="eve", now=1)
+        text = f"parley_{record.id}_{other.split('_')[2][:43]}"
+        reason = await refusal(scheme, evidence(store, text + _checksum(text)))
+        assert reason == f"a wrong secret for the API key {record.id}"
+        assert other.split("_")[2][:20] not in reason
+    assert store.asked == 1
+    assert (await proved(scheme, evidence(store, key))).caller.id == "ada"
+
+
+async def test_a_key_that_is_gone_is_remembered_as_unknown(
+    store: CountingStore, clock: Clock
+) -> None:
+    scheme = ApiKey(cache_seconds=5)
+    never_stored, record = new_key(await store.secret(STORE_SECRET), owner="ada", now=1)
+    for _ in range(10):
+        await refusal(scheme, evidence(store, never_stored))
+    assert store.asked == 1
+    await store.add_api_key(record)  # heard of at once, in this process
+    assert (await proved(scheme, evidence(store, never_stored))).caller.id == "ada"
+
+
+async def test_a_key_revoked_by_this_process_stops_at_once(
+    store: CountingStore, clock: Clock
+) -> None:
+    scheme = ApiKey(cache_seconds=300)
+    key, record = await create_key(store, owner="ada")
+    await proved(scheme, evidence(store, key))
+    await store.end_api_key(record.id, revoked_at=store.now())
+    reason = await refusal(scheme, evidence(store, key))
+    assert reason == f"the revoked API key {record.id}"
+
+
+async def test_a_look_up_under_way_does_not_outlive_a_revocation(store: CountingStore) -> None:
+    scheme = ApiKey(cache_seconds=300)
+    key, record = await create_key(store, owner="ada")
+    store.gate = asyncio.Event()
+    under_way = asyncio.ensure_future(proved(scheme, evidence(store, key)))
+    await until(lambda: store.asked == 1)
+    await store.end_api_key(record.id, revoked_at=store.now())
+    store.gate.set()
+    await under_way  # it was asked before
+    assert "revoked" in await refusal(scheme, evidence(store, key))
+
+
+async def test_a_key_revoked_by_another_process_stops_within_the_cache_time(clock: Clock) -> None:
+    logs = MemoryLogs(clock)
+    here, elsewhere = MemoryTaskStore(logs=logs), MemoryTaskStore(logs=logs)
+    await here.open(lambda records: None)
+    await elsewhere.open(lambda records: None)
+    scheme = ApiKey(cache_seconds=5)
+    key, record = await create_key(elsewhere, owner="ada")
+    await proved(scheme, evidence(here, key))
+    await elsewhere.end_api_key(record.id, revoked_at=clock.now)
+    await proved(scheme, evidence(here, key))
+    clock.now += 5000
+    assert "revoked" in await refusal(scheme, evidence(here, key))
+    await here.close()
+    await elsewhere.close()
+
+
+async def test_a_key_expires_to_the_second_however_long_it_is_cached(
+    store: CountingStore, clock: Clock
+) -> None:
+    scheme = ApiKey(cache_seconds=300)
+    key, record = await create_key(store, owner="ada", expires_in=10)
+    await proved(scheme, evidence(store, key))
+    clock.now += 9_999
+    await proved(scheme, evidence(store, key))
+    clock.now += 1
+    assert await refusal(scheme, evidence(store, key)) == f"the expired API key {record.id}"
+    assert store.asked == 1
+
+
+async def test_a_store_that_is_away_is_an_overload_and_nobodys_failure(
+    store: CountingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheme = ApiKey()
+    key, _ = await create_key(store, owner="ada")
+    store.is_down = True
+    with pytest.raises(OverloadedError, match="cannot be verified now"):
+        await proved(scheme, evidence(store, key))
+    assert key not in caplog.text
+    store.is_down = False
+    assert (await proved(scheme, evidence(store, key))).caller.id == "ada"
+
+
+async def test_one_scheme_serves_several_stores(store: CountingStore, clock: Clock) -> None:
+    other = CountingStore(clock=clock)
+    await other.open(lambda records: None)
+    scheme = ApiKey()
+    key, _ = await create_key(store, owner="ada")
+    await proved(scheme, evidence(store, key))
+    assert await refusal(scheme, evidence(other, key)) == "an unknown API key"
+    await other.close()
+
+
+async def test_a_store_in_memory_is_warned_about(
+    store: CountingStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    await ApiKey().start(resources_of(store))
+    assert "in memory" in caplog.text
+    caplog.clear()
+    await ApiKey(keys={}).start(resources_of(store))
+    assert caplog.text == ""
+
+
+# -- where a key is -------------------------------------------------------------------------------
+
+
+async def test_keys_come_in_a_header_a_query_parameter_or_a_cookie() -> None:
+    keys = {digest_of("k 1"): ADA}
+    header = ApiKey("header", "X-Key", keys=keys)
+    query = ApiKey("query", "api_key", keys=keys)
+    cookie = ApiKey("cookie", "sid", keys={digest_of("k1"): ADA})
+    shown = evidence(None, query="a=1&api_key=k+1", cookie="x=y; sid=k1", **{"x-key": "k 1"})
+    for scheme in (header, query, cookie):
+        assert scheme.is_presented(shown)
+        assert (await proved(scheme, shown)).caller.id == "ada"
+        assert not scheme.is_presented(evidence(None, query="x=1", cookie="SID=k1"))
+    assert header.declared().api_key_security_scheme.location == "header"  # type: ignore[union-attr]
+    assert query.challenge() == 'ApiKey in="query", name="api_key"'
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        evidence(None, "one", "two"),
+        evidence(None, "right", "right"),
+        evidence(None, ""),
+        evidence(None, "x" * 5000),
+        evidence(None, "w\xf6rd"),
+    ],
+)
+async def test_what_is_not_one_key_is_refused(shown: Evidence) -> None:
+    scheme = ApiKey(keys={digest_of("right"): ADA})
+    assert scheme.is_presented(shown)
+    await refusal(scheme, shown)
+
+
+async def test_no_part_of_a_refused_key_is_in_the_reason(store: CountingStore) -> None:
+    for scheme in (ApiKey(), ApiKey(keys={}), ApiKey(keys={}.get)):
+        with pytest.raises(CredentialsRefused) as caught:
+            await proved(scheme, evidence(store, "s3cret-value"))
+        assert "s3cret" not in caught.value.reason + caught.value.description
+
+
+# -- keys that an author keeps --------------------------------------------------------------------
+
+
+async def test_a_mapping_of_hashes_gives_callers() -> None:
+    scheme = ApiKey(keys={digest_of("k1"): ADA})
+    proof = await proved(scheme, evidence(None, "k1"))
+    assert (proof.caller.id, proof.caller.issuer, proof.scopes) == ("ada", "apiKey", {"read"})
+    assert proof.caller.authenticated
+    assert await refusal(scheme, evidence(None, digest_of("k1"))) == "an unknown API key"
+
+
+async def test_a_function_is_given_the_hash_in_a_thread_and_asked_rarely(
+    store: CountingStore, clock: Clock
+) -> None:
+    asked: list[str] = []
+    threads = set()
+
+    def find(digest: str) -> Caller | None:
+        asked.append(digest)
+        threads.add(threading.current_thread())
+        return ADA if digest == digest_of("right") else None
+
+    scheme = ApiKey(keys=find)
+    for _ in range(5):
+        assert (await proved(scheme, evidence(store, "right"))).caller.id == "ada"
+        await refusal(scheme, evidence(store, "wrong"))
+    assert asked == [digest_of("right"), digest_of("wrong")]
+    assert threading.main_thread() not in threads
+    clock.now += 5000
+    await proved(scheme, evidence(store, "right"))
+    assert len(asked) == 3
+
+
+async def test_a_function_may_be_asynchronous() -> None:
+    async def find(digest: str) -> Caller | None:
+        await asyncio.sleep(0)
+        return ADA if digest == digest_of("right") else None
+
+    for function in (find, lambda digest: find(digest)):
+        scheme = ApiKey(keys=function)
+        assert (await proved(scheme, evidence(None, "right"))).caller.id == "ada"
+        await refusal(scheme, evidence(None, "wrong"))
+
+
+async def test_a_flood_of_wrong_keys_pushes_no_good_verdict_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def find(digest: str) -> Caller | None:
+        asked.append(digest)
+        return ADA if digest == digest_of("right") else None
+
+    scheme = ApiKey(keys=find)
+    monkeypatch.setattr(scheme._verdicts, "_size", 100)
+    await proved(scheme, evidence(None, "right"))
+    for n in range(500):
+        await refusal(scheme, evidence(None, f"wrong{n}"))
+    await proved(scheme, evidence(None, "right"))
+    assert asked.count(digest_of("right")) == 1
+    assert len(scheme._verdicts._bad) == 100
+
+
+# -- what an author may write ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ApiKey("body"), "'header', a 'query' or a 'cookie'"),  # type: ignore[arg-type]
+        (lambda: ApiKey(key_name="a b"), "key_name has"),
+        (lambda: ApiKey(key_name=""), "key_name has"),
+        (lambda: ApiKey(key_name="Authorization"), "Bearer"),
+        (lambda: ApiKey("header", "cookie"), "a form of its own"),
+        (lambda: ApiKey(keys={"secret": ADA}), "hashes, not keys"),
+        (lambda: ApiKey(keys={digest_of("k"): "ada"}), "a Caller"),  # type: ignore[dict-item]
+        (lambda: ApiKey(keys=["k"]), "a mapping from SHA-256"),  # type: ignore[arg-type]
+        (lambda: ApiKey(cache_seconds=-1), "cache_seconds"),
+        (lambda: ApiKey(cache_seconds=301), "cache_seconds"),
+    ],
+)
+def test_a_mistake_is_refused_with_what_would_be_right(make: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words) as caught:
+        make()
+    assert "'secret'" not in str(caught.value)
+
+
+async def test_without_a_server_there_are_no_stored_keys() -> None:
+    with pytest.raises(RuntimeError, match="no server has lent it one"):
+        ApiKey().verify(evidence(None, new_key(b"s" * 32, owner="a", now=1)[0]))

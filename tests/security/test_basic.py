@@ -1,0 +1,302 @@
+"""HTTP Basic: users with password hashes, or a function that judges."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import unicodedata
+from typing import Any
+
+import pytest
+
+from parley.model.errors import OverloadedError
+from parley.model.service import Caller
+from parley.security import Basic
+from parley.security.evidence import Evidence
+from parley.security.passwords import PasswordHash, _scrypt
+from parley.security.resources import SchemeResources
+from parley.security.schemes.basic import MAX_CHECKS
+from parley.security.schemes.scheme import CredentialsRefused, Proof
+from parley.security.slots import MAX_WAITING
+from tests.polling import until
+
+pytestmark = pytest.mark.anyio
+
+# A fast hash: what scrypt costs is not under test.
+FAST = PasswordHash(2, 1, 1, b"saltsalt", b"")
+
+
+def fast_hash(password: str) -> str:
+    return str(FAST._replace(digest=_scrypt(password, FAST, 32)))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def evidence(*values: str, clock: Clock | None = None) -> Evidence:
+    headers = [(b"authorization", value.encode("latin-1")) for value in values]
+    scope = {"client": ("1.2.3.4", 5), "headers": headers, "query_string": b""}
+    return Evidence(scope, SchemeResources(now=clock or Clock()))
+
+
+def basic(user: str, password: str, *, clock: Clock | None = None) -> Evidence:
+    text = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return evidence(f"Basic {text}", clock=clock)
+
+
+async def proved(scheme: Basic, shown: Evidence) -> Proof:
+    proof = scheme.verify(shown)
+    return proof if isinstance(proof, Proof) else await proof
+
+
+async def refusal(scheme: Basic, shown: Evidence) -> CredentialsRefused:
+    with pytest.raises(CredentialsRefused) as caught:
+        await proved(scheme, shown)
+    return caught.value
+
+
+@pytest.fixture
+def users() -> Basic:
+    return Basic({"ada": fast_hash("pass:word"), "bob": fast_hash("other")})
+
+
+async def test_a_user_with_the_right_password_is_a_caller(users: Basic) -> None:
+    proof = await proved(users, basic("ada", "pass:word"))
+    caller = proof.caller
+    assert (caller.id, caller.issuer, caller.authenticated) == ("ada", "basic", True)
+
+
+async def test_wrong_passwords_and_unknown_users_look_alike(users: Basic) -> None:
+    wrong = await refusal(users, basic("ada", "s3cret"))
+    unknown = await refusal(users, basic("hunter2", "s3cret"))
+    assert wrong.description == unknown.description
+    assert wrong.reason == "a wrong password for the user 'ada'"
+    # What is no user's name may be a password that was typed there.
+    assert unknown.reason == "no such user"
+    for other in (basic("ada", "other"), basic("ADA", "pass:word"), basic("ada", "")):
+        await refusal(users, other)
+
+
+async def test_an_unknown_user_costs_as_much_as_a_known_one(
+    users: Basic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched: list[bool] = []
+    matches = PasswordHash.matches
+
+    def counted(self: PasswordHash, password: str) -> bool:
+        matched.append(True)
+        return matches(self, password)
+
+    monkeypatch.setattr(PasswordHash, "matches", counted)
+    await refusal(users, basic("nobody", "x"))
+    await refusal(users, basic("ada", "x"))
+    assert len(matched) == 2
+    await refusal(Basic({}), basic("nobody", "x"))
+    assert len(matched) == 3
+
+
+async def test_a_verdict_is_kept_for_a_while_so_that_hashing_is_rare(
+    users: Basic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    hashed: list[str] = []
+    matches = users._matches
+
+    def counted(user: str, password: str) -> bool:
+        hashed.append(password)
+        return matches(user, password)
+
+    monkeypatch.setattr(users, "_matches", counted)
+    for _ in range(5):
+        await proved(users, basic("ada", "pass:word", clock=clock))
+        await refusal(users, basic("ada", "wrong", clock=clock))
+    assert hashed == ["pass:word", "wrong"]
+    assert isinstance(users.verify(basic("ada", "pass:word", clock=clock)), Proof)
+    clock.now += 30
+    await proved(users, basic("ada", "pass:word", clock=clock))
+    assert len(hashed) == 3
+
+
+async def test_the_cache_holds_no_passwords(users: Basic) -> None:
+    await proved(users, basic("ada", "pass:word"))
+    await refusal(users, basic("ada", "s3cret"))
+    held = repr([users._verdicts._good, users._verdicts._bad, vars(users)])
+    assert "pass:word" not in held
+    assert "s3cret" not in held
+    assert "scrypt" not in held
+
+
+async def test_the_separator_moves_no_letter_from_user_to_password() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def judge(user: str, password: str) -> Caller | None:
+        seen.append((user, password))
+        return Caller(id=user)
+
+    scheme = Basic(judge)
+    assert (await proved(scheme, basic("a", "b:c"))).caller.id == "a"
+    assert (await proved(scheme, basic("a", "b"))).caller.id == "a"
+    assert seen == [("a", "b:c"), ("a", "b")]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+async def test_texts_beyond_ascii_are_utf_8_in_whatever_composition(form: Any) -> None:
+    word = unicodedata.normalize("NFC", "pässwörd")
+    scheme = Basic({"zoë": fast_hash(word)})
+    shown = basic(unicodedata.normalize(form, "zoë"), unicodedata.normalize(form, word))
+    assert (await proved(scheme, shown)).caller.id == "zoë"
+    assert scheme.challenge() == 'Basic realm="parley", charset="UTF-8"'
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("Basic",),
+        ("Basic ",),
+        ("Basic !!!!",),
+        ("Basic YWRh",),  # no colon
+        ("Basic OnBhc3M6d29yZA==",),  # no user
+        ("Basic " + base64.b64encode(b"ada:\xff").decode(),),
+        ("Basic " + base64.b64encode(b"a\nb:x").decode(),),
+        ("Basic " + "A" * 5000,),
+        ("Basic YWRhOng=", "Basic YWRhOng="),
+        ("Basic YWRhOng=", "Bearer x"),
+    ],
+)
+async def test_what_is_malformed_is_refused(users: Basic, values: tuple[str, ...]) -> None:
+    shown = evidence(*values)
+    assert users.is_presented(shown)
+    assert users.claimed(shown) in ("", "ada")
+    await refusal(users, shown)
+
+
+def test_other_schemes_present_nothing(users: Basic) -> None:
+    assert not users.is_presented(evidence("Bearer x"))
+    assert not users.is_presented(evidence())
+
+
+async def test_a_function_judges_in_a_thread() -> None:
+    threads = set()
+
+    def judge(user: str, password: str) -> Caller | None:
+        threads.add(threading.current_thread())
+        if password != "right":
+            return None
+        return Caller(id=user, scopes=frozenset({"read"}), issuer="https://ldap")
+
+    scheme = Basic(judge)
+    proof = await proved(scheme, basic("ada", "right"))
+    assert (proof.caller.issuer, proof.scopes) == ("https://ldap", {"read"})
+    wrong = await refusal(scheme, basic("ada", "s3cret"))
+    assert "s3cret" not in wrong.reason
+    assert "ada" not in wrong.reason
+    assert threading.main_thread() not in threads
+
+
+async def test_an_asynchronous_function_judges_on_the_event_loop() -> None:
+    async def judge(user: str, password: str) -> Caller | None:
+        await asyncio.sleep(0)
+        return Caller(id=user) if password == "right" else None
+
+    scheme = Basic(judge)
+    assert (await proved(scheme, basic("ada", "right"))).caller.id == "ada"
+    await refusal(scheme, basic("ada", "wrong"))
+
+
+async def test_few_passwords_are_verified_at_once_and_a_bounded_number_waits() -> None:
+    running = most = 0
+    go_on = asyncio.Event()
+
+    async def judge(user: str, password: str) -> Caller | None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go_on.wait()
+        running -= 1
+        return Caller(id=user)
+
+    scheme = Basic(judge)
+    calls = [
+        asyncio.ensure_future(proved(scheme, basic(f"user{n}", "x")))
+        for n in range(MAX_CHECKS + MAX_WAITING + 5)
+    ]
+    await until(lambda: running == MAX_CHECKS)
+    go_on.set()
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert most == MAX_CHECKS
+    assert sum(isinstance(each, OverloadedError) for each in found) == 5
+    assert sum(isinstance(each, Proof) for each in found) == MAX_CHECKS + MAX_WAITING
+
+
+async def test_a_scheme_is_used_on_several_event_loops() -> None:
+    async def judge(user: str, password: str) -> Caller:
+        await asyncio.sleep(0)
+        return Caller(id=user)
+
+    scheme = Basic(judge)
+
+    async def many(name: str) -> int:
+        return len(
+            await asyncio.gather(*[proved(scheme, basic(f"{name}{n}", "x")) for n in range(20)])
+        )
+
+    assert await many("here") == 20
+    assert await asyncio.to_thread(lambda: asyncio.run(many("there"))) == 20
+
+
+# -- hashes ---------------------------------------------------------------------------------------
+
+
+def test_a_hash_is_salted_and_says_how_it_was_made() -> None:
+    one, two = Basic.hash("word"), Basic.hash("word")
+    assert one != two
+    assert one.startswith("scrypt$16384$8$5$")
+    assert PasswordHash.of(one).matches("word")
+    assert not PasswordHash.of(one).matches("Word")
+    assert str(PasswordHash.of(one)) == one
+    assert one.rpartition("$")[2] not in repr(PasswordHash.of(one))
+
+
+@pytest.mark.parametrize("password", ["", "x" * 1025])
+def test_what_is_no_password_is_not_hashed(password: str) -> None:
+    with pytest.raises(ValueError, match="1 to 1024 characters"):
+        Basic.hash(password)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain-s3cret",
+        "$2b$12$abcdefghijklmnopqrstuv",
+        "scrypt$16384$8$5$c2FsdHNhbHQ=",
+        "scrypt$16383$8$5$c2FsdHNhbHQ=$" + "A" * 44,
+        "scrypt$1073741824$8$5$c2FsdHNhbHQ=$" + "A" * 44,
+        "scrypt$16384$8$5$c2E=$" + "A" * 44,
+        "scrypt$16384$8$5$c2FsdHNhbHQ=$QQ==",
+        None,
+    ],
+)
+def test_what_is_no_hash_is_refused_and_not_shown(text: Any) -> None:
+    with pytest.raises(ValueError, match="parley keys hash-password") as caught:
+        Basic({"ada": text})
+    assert "'ada'" in str(caught.value)
+    assert str(text) not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("users", "words"),
+    [
+        ({"a:b": "x"}, "without colons"),
+        ({"": "x"}, "without colons"),
+        ([("ada", "x")], "a mapping of users"),
+    ],
+)
+def test_a_mistake_is_refused_with_what_would_be_right(users: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        Basic(users)

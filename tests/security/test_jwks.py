@@ -1,0 +1,304 @@
+"""Published keys: they rotate, hang, lie and grow, and no token of the issuer is lost for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from parley.model.errors import OverloadedError
+from parley.security import Jwt
+from parley.security.issuers import fetch, jwks
+from parley.security.issuers.fetch import FetchFailed
+from parley.security.schemes.scheme import CredentialsRefused
+from parley.testing import Issuer
+from parley.testing.signing_keys import new_key
+from tests.polling import until
+from tests.security.tokens import Clock, at, verified
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[Issuer]:
+    async with Issuer(audience="bank") as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(time.time())
+
+
+@pytest.fixture
+async def scheme(issuer: Issuer, clock: Clock) -> AsyncIterator[Jwt]:
+    scheme = Jwt(issuer=issuer.url, audience="bank", jwks_url=f"{issuer.url}/jwks", leeway=600)
+    await at(scheme, clock)
+    yield scheme
+    await scheme.close()
+
+
+def token(issuer: Issuer, **options: Any) -> str:
+    return issuer.token(**{"expires_in": 24 * 3600, **options})
+
+
+async def test_keys_are_fetched_once_for_all(issuer: Issuer, scheme: Jwt) -> None:
+    await asyncio.gather(*(verified(scheme, token(issuer)) for _ in range(20)))
+    await verified(scheme, token(issuer))
+    assert issuer.requests == {"jwks": 1}
+
+
+async def test_a_new_key_is_found_at_once(issuer: Issuer, scheme: Jwt) -> None:
+    await verified(scheme, token(issuer))
+    issuer.rotate()
+    await asyncio.gather(*(verified(scheme, token(issuer)) for _ in range(20)))
+    assert issuer.requests == {"jwks": 2}
+
+
+async def test_one_unknown_key_is_looked_for_once(issuer: Issuer, scheme: Jwt) -> None:
+    await verified(scheme, token(issuer))
+    for _ in range(20):
+        with pytest.raises(CredentialsRefused):
+            await verified(scheme, token(issuer, header={"kid": "unknown"}))
+    assert issuer.requests == {"jwks": 2}
+
+
+async def test_unknown_keys_are_looked_for_seldom_and_new_ones_still_found(
+    issuer: Issuer, scheme: Jwt, clock: Clock
+) -> None:
+    await verified(scheme, token(issuer))
+    refused = 0
+    for number in range(100):
+        clock.now += 1
+        try:
+            await verified(scheme, token(issuer, header={"kid": f"unknown-{number}"}))
+        except CredentialsRefused:
+            refused += 1
+        except OverloadedError:  # nobody can say whether there is such a key now
+            continue
+    assert issuer.requests["jwks"] == 1 + refused
+    assert refused <= jwks.MAX_REFETCHES + 100 / jwks.REFETCH_SECONDS
+    issuer.rotate()
+    clock.now += jwks.REFETCH_SECONDS
+    await verified(scheme, token(issuer))
+
+
+async def test_a_known_key_for_another_algorithm_is_not_looked_for(
+    issuer: Issuer, scheme: Jwt
+) -> None:
+    await verified(scheme, token(issuer))
+    kid = issuer.keys.current("ES256").kid
+    for _ in range(5):
+        with pytest.raises(CredentialsRefused):
+            await verified(scheme, token(issuer, alg="RS256", header={"kid": kid}))
+    assert issuer.requests == {"jwks": 1}
+
+
+async def test_a_withdrawn_key_ends_when_the_keys_are_fetched_again(
+    issuer: Issuer, scheme: Jwt, clock: Clock
+) -> None:
+    issuer.max_age = 100
+    old = [token(issuer) for _ in range(1000)]
+    await verified(scheme, old.pop())
+    issuer.rotate(keep=False)
+    await verified(scheme, old.pop())
+    clock.now += 101
+
+    async def is_refused() -> bool:
+        try:
+            await verified(scheme, old.pop())
+        except CredentialsRefused as refusal:
+            return refusal.reason == "an unknown signing key"
+        return False
+
+    await verified(scheme, old.pop())  # the last one by the old keys, while they are fetched anew
+    await until(lambda: issuer.requests["jwks"] == 2)
+    await until(is_refused)
+
+
+@pytest.mark.parametrize(
+    ("max_age", "kept"), [(0, jwks.MIN_AGE), (None, jwks.DEFAULT_AGE), (10**9, jwks.MAX_AGE)]
+)
+async def test_keys_are_kept_within_bounds(
+    issuer: Issuer, scheme: Jwt, clock: Clock, max_age: int | None, kept: float
+) -> None:
+    issuer.max_age = max_age
+    await verified(scheme, token(issuer))
+    clock.now += kept - 1
+    await verified(scheme, token(issuer, expires_in=10 * jwks.MAX_AGE))
+    assert issuer.requests["jwks"] == 1
+    clock.now += 2
+    await verified(scheme, token(issuer, expires_in=10 * jwks.MAX_AGE))
+    await until(lambda: issuer.requests["jwks"] == 2)
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs", "grows", "lies", "many"])
+async def test_old_keys_count_for_a_while_when_the_issuer_is_broken(
+    issuer: Issuer, scheme: Jwt, clock: Clock, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TIMEOUT", 0.3)
+    issuer.max_age = 100
+    await verified(scheme, token(issuer))
+    broken(issuer, fault)
+    clock.now += 101
+    for _ in range(10):
+        await verified(scheme, token(issuer))
+    clock.now += jwks.KEPT_SECONDS
+    with pytest.raises(OverloadedError) as caught:
+        await verified(scheme, token(issuer))
+    assert caught.value.retry_after
+    issuer.recover()
+    clock.now += jwks.RETRY_SECONDS + 1
+    await verified(scheme, token(issuer))
+
+
+@pytest.mark.parametrize(
+    "fault", ["fails", "hangs", "grows", "lies", "many", "redirects", "garbles", "no JSON"]
+)
+async def test_without_keys_nobody_is_refused_and_nobody_let_in(
+    issuer: Issuer, scheme: Jwt, clock: Clock, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "TIMEOUT", 0.3)
+    broken(issuer, fault)
+    for _ in range(10):
+        with pytest.raises(OverloadedError) as caught:
+            await verified(scheme, token(issuer))
+        assert caught.value.retry_after
+    assert issuer.requests["jwks"] == 1  # the issuer is left alone for a moment
+    issuer.recover()
+    clock.now += jwks.RETRY_SECONDS
+    await verified(scheme, token(issuer))
+
+
+def broken(issuer: Issuer, fault: str) -> None:
+    match fault:
+        case "fails":
+            issuer.fail("jwks")
+        case "hangs":
+            issuer.hang("jwks")
+        case "grows":
+            issuer.grow("jwks", size=5_000_000)
+        case "many":
+            issuer.grow("jwks", keys=jwks.MAX_KEYS + 1)
+        case "lies":
+            issuer.lie("jwks", keys="none")
+        case "garbles":
+            issuer.fail("jwks", status=200, body=b'{"keys": "\x89"}')
+        case "no JSON":
+            issuer.fail("jwks", status=200, body=b"[" * 100_000)
+        case "redirects":
+            issuer.fail("jwks", status=302, headers={"location": f"{issuer.url}/token"})
+
+
+async def test_whoever_gives_up_takes_nothing_from_the_others(issuer: Issuer, scheme: Jwt) -> None:
+    issuer.hang("jwks")
+    waiting = [asyncio.create_task(verified(scheme, token(issuer))) for _ in range(3)]
+    await until(lambda: issuer.requests["jwks"] == 1)
+    waiting[0].cancel()
+    issuer.recover()
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(done[0], asyncio.CancelledError)
+    assert not any(isinstance(each, BaseException) for each in done[1:])
+
+
+async def test_closing_ends_what_is_under_way(issuer: Issuer, scheme: Jwt) -> None:
+    issuer.hang("jwks")
+    waiting = asyncio.create_task(verified(scheme, token(issuer)))
+    await until(lambda: issuer.requests["jwks"] == 1)
+    await scheme.close()
+    with pytest.raises(OverloadedError):
+        await waiting
+
+
+async def test_a_scheme_of_two_servers_outlives_the_first(
+    issuer: Issuer, scheme: Jwt, clock: Clock
+) -> None:
+    await at(scheme, clock)
+    issuer.hang("jwks")
+    waiting = asyncio.create_task(verified(scheme, token(issuer)))
+    await until(lambda: issuer.requests["jwks"] == 1)
+    await scheme.close()
+    issuer.recover()
+    assert await waiting
+
+
+def test_a_scheme_can_be_used_in_one_event_loop_after_another(issuer_by_thread: Issuer) -> None:
+    issuer = issuer_by_thread
+    scheme = Jwt(issuer=issuer.url, audience="bank", jwks_url=f"{issuer.url}/jwks")
+
+    async def use() -> None:
+        await at(scheme, Clock(time.time()))
+        await verified(scheme, token(issuer))
+        await scheme.close()
+
+    asyncio.run(use())
+    asyncio.run(use())
+
+
+@pytest.fixture
+def issuer_by_thread() -> Any:
+    with Issuer(audience="bank") as issuer:
+        yield issuer
+
+
+# -- reading a set -------------------------------------------------------------------------------
+
+KEY = new_key("ES256").as_dict(private=False)
+
+
+def read(*keys: Any) -> list[str]:
+    return [key.kid for key in jwks.read_keys({"keys": list(keys)})]
+
+
+@pytest.mark.parametrize(
+    "unusable",
+    [
+        {"kty": "oct", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0", "kid": "secret"},
+        {**KEY, "use": "enc"},
+        {**KEY, "key_ops": ["encrypt"]},
+        {**KEY, "key_ops": "verify"},
+        {**KEY, "alg": "HS256"},
+        {**KEY, "alg": "ES384"},
+        {**KEY, "alg": ["ES256"]},
+        {**KEY, "alg": "none"},
+        {**KEY, "crv": "P-521"},
+        {**KEY, "crv": ["P-256"]},
+        {**KEY, "x": "AAAA"},
+        {**KEY, "x": "!"},
+        {**KEY, "x": None},
+        {**KEY, "kid": 7},
+        {**KEY, "kty": "AKP"},
+        {**KEY, "kty": ["EC"]},
+        {"kty": "RSA", "n": "A" * 2000, "e": "AQAB"},
+        {"kty": "RSA", "n": "z" * 100, "e": "AQAB"},
+        {"kty": "RSA", "n": "z" * 3000, "e": "AQAB"},
+        {"kty": "RSA", "n": "z" * 342, "e": "z" * 342},
+        {},
+        "key",
+        None,
+    ],
+)
+def test_a_key_that_is_not_understood_is_left_out(unusable: Any) -> None:
+    assert read(unusable, KEY) == [KEY["kid"]]
+
+
+def test_private_members_are_not_kept() -> None:
+    [key] = jwks.read_keys({"keys": [new_key("ES256").as_dict(private=True)]})
+    assert not key.key.is_private
+
+
+@pytest.mark.parametrize("content", [{}, {"keys": {}}, {"keys": None}, {"keys": [KEY] * 101}])
+def test_what_is_no_set_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(FetchFailed):
+        jwks.read_keys(content)
+
+
+async def test_two_keys_with_one_id_are_none(issuer: Issuer, scheme: Jwt) -> None:
+    own = issuer.keys.published()["keys"]
+    other = {**new_key("ES256").as_dict(private=False), "kid": own[0]["kid"]}
+    issuer.lie("jwks", keys=[other, *own])
+    with pytest.raises(CredentialsRefused):
+        await verified(scheme, token(issuer))
