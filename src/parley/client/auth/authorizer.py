@@ -59,7 +59,8 @@ class Authorizer:
     ) -> None:
         self.credentials = credentials
         self._given: tuple[Credential, ...] = tuple(given or ())
-        self._may_look_up = given is None and not credentials.names_caller
+        # An agent of this process has no login, and asking for one may ask the user for a password.
+        self._may_look_up = given is None and not credentials.names_caller and not http.is_local
         self._logins = logins
         self._environment = os.environ if environment is None else environment
         self._address = address
