@@ -69,6 +69,7 @@ class Authorizer:
         self._hinted = ""
         self._resource = ""
         self._extra: dict[str, tuple[str, ...]] = {}
+        self._asked: dict[str, tuple[str, ...]] = {}
         self._http = http
         self._issuers: Issuers | None = None
         self._chosen: tuple[object, dict[str, list[Chosen] | None]] = (None, {})
@@ -209,6 +210,9 @@ class Authorizer:
             self._issuers = Issuers(
                 IssuerHttp(self._http, trusts=self._trusts_issuer, is_local=is_local)
             )
+        asked = self._asked.get(chosen.name, ())
+        if not set(chosen.scopes) <= set(asked):
+            self._asked[chosen.name] = tuple(dict.fromkeys((*asked, *chosen.scopes)))[:MAX_SCOPES]
         return Use(
             origin=str(self._origin or self._address),
             issuers=self._issuers,
@@ -264,9 +268,11 @@ class Authorizer:
             if not isinstance(each.credential, Grant):
                 continue
             known = self._extra.get(each.name, ())
-            wider = tuple(dict.fromkeys((*known, *scopes)))[:MAX_SCOPES]
-            if set(wider) <= {*known, *each.scopes}:
+            if set(scopes) <= {*known, *each.scopes}:
                 return False
+            # With those of messages before: what follows mostly concerns their tasks.
+            asked = self._asked.get(each.name, ())
+            wider = tuple(dict.fromkeys((*known, *scopes, *asked)))[:MAX_SCOPES]
             self._extra[each.name] = wider
             try:
                 if await each.credential.renew(self._use(each), sent, widened=True):

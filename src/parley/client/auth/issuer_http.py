@@ -16,7 +16,7 @@ import msgspec
 
 from parley.client.auth.errors import TokenRefused
 from parley.client.bindings.http import HttpTransport, Reply, redacted
-from parley.client.errors import ClientError, Unreachable, Untrusted
+from parley.client.errors import AddressNotAllowed, ClientError, Unreachable, Untrusted
 from parley.client.origin import Origin
 from parley.client.retry import Retry, repeat
 from parley.security.egress import Egress
@@ -144,8 +144,15 @@ class IssuerHttp:
             raise TokenRefused(f"no token: {error}") from None
         except Unreachable as error:
             raise TokenRefused(f"no token: {error}", error="unreachable") from None
+        except AddressNotAllowed as error:
+            # The rest of its words is about files.
+            said = str(error).partition(", which is not allowed")[0]
+            raise TokenRefused(
+                f"no token: {said}, and only a card names it: name it yourself if it is right "
+                "(issuer=..., token_url=...; parley auth login --issuer)"
+            ) from None
         except ClientError as error:
-            raise TokenRefused(f"no token: {_without_option(str(error))}") from None
+            raise TokenRefused(f"no token: {error}") from None
 
     def _transport_for(self, url: str) -> HttpTransport:
         """Return what dials an address. Raises ``TokenRefused`` for one that must not be asked."""
@@ -206,12 +213,3 @@ def _object(reply: Reply) -> dict[str, Any]:
             f"{redacted(reply.url)} answered {reply.status} without a JSON object; is it an issuer?"
         )
     return value
-
-
-def _without_option(words: str) -> str:
-    """Return the words of a forbidden address, with the option that is for issuers."""
-    return words.partition("; the option allow_private_files")[0] + (
-        "; name it yourself if it is right (issuer=..., token_url=...; parley auth login --issuer)"
-        if "; the option allow_private_files" in words
-        else ""
-    )
