@@ -149,7 +149,8 @@ def test_a_password_in_the_address_is_a_credential_and_never_shown(parley, led_a
 @pytest.mark.parametrize(
     ("binding", "url", "flags", "warned"),
     [
-        ("JSONRPC", "http://agent.example/rpc", (), True),
+        ("JSONRPC", "http://agent.example/rpc", (), False),  # it is refused
+        ("JSONRPC", "http://agent.example/rpc", ("--insecure",), True),
         ("JSONRPC", "https://agent.example/rpc", (), False),
         ("JSONRPC", "http://127.0.0.1:1/rpc", (), False),
         ("GRPC", "agent.example:50051", (), False),
@@ -283,9 +284,13 @@ def test_a_file_names_no_proxy_and_no_authority(parley, agent, elsewhere, folder
     (folder.parent / ".env").write_text(
         f"HTTP_PROXY={elsewhere.url}\nhttp_proxy={elsewhere.url}\nALL_PROXY={elsewhere.url}\n"
         "SSL_CERT_FILE=/nowhere\nGRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/nowhere\n"
-        f"A2ACLI_PROXY={elsewhere.url}\nA2ACLI_HTTP_PROXY={elsewhere.url}\n"
+        f"A2ACLI_HTTP_PROXY={elsewhere.url}\n"
     )
     assert parley(*GET, "-a", agent.url, *BEARER).status == 0
+    for line in (f"A2ACLI_PROXY={elsewhere.url}", "A2ACLI_CA_FILE=/nowhere"):
+        (folder.parent / ".env").write_text(line)
+        ran = parley(*GET, "-a", agent.url, *BEARER)
+        assert (ran.status, "not from this file" in ran.stderr) == (2, True)
     assert elsewhere.asked == elsewhere.fetched == []
 
 

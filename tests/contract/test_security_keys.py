@@ -20,6 +20,7 @@ from parley.model.requests import GetTaskRequest
 from parley.model.service import Caller
 from parley.security import ApiKey, Basic, create_key
 from parley.security.api_keys import digest_of
+from parley.server.run import serving
 from parley.server.settings import Settings
 from tests.contract.conftest import SITES, SPEECHES, Serve, Speech, reach
 from tests.contract.test_errors import refused, saying
@@ -140,13 +141,18 @@ async def test_other_keys_let_nobody_in(
     assert key[-40:] not in caplog.text or kind == "empty"
 
 
-async def test_a_cookie_lets_its_caller_in(addresses: Sequence[str], speech: Speech) -> None:
+async def test_a_cookie_lets_its_caller_in(
+    addresses: Sequence[str], speech: Speech, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     # gRPC has no cookies of its own: a client sends them as metadata of that name.
     async with showing(addresses, speech, cookie="theme=dark; sid=c00kie") as remote:
         assert (await remote.send("who am I")).text == "cookie: carl"
-    async with showing(addresses, speech, cookie="sid=other") as remote:
+    async with showing(addresses, speech, cookie="sid=0ther") as remote:
         error = await refused(remote, "SendMessage", saying(Part(text="hi")))
         assert type(error) is UnauthenticatedError
+    assert "c00kie" not in caplog.text
+    assert "0ther" not in caplog.text + str(error)
 
 
 async def test_user_and_password_let_the_user_in(addresses: Sequence[str], speech: Speech) -> None:
@@ -221,3 +227,19 @@ def rpc(method: str, params: Any) -> Any:
 async def post(url: str, target: str, body: Any) -> Response:
     data = b"" if body is None else json.dumps(body).encode()
     return await ask(url, "GET" if body is None else "POST", target, data, JSON)
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+async def test_pages_of_other_origins_may_send_the_header_of_a_key(is_keyed: bool) -> None:
+    app = parley.asgi(
+        agent, auth=None if is_keyed else False, settings=Settings(cors_origins=("https://a.test",))
+    )
+    asking = {
+        "Origin": "https://a.test",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "x-api-key",
+    }
+    async with serving(app) as url:
+        response = await ask(url, "OPTIONS", "/", b"", asking)
+    allowed = response.headers.get("access-control-allow-headers", "").lower()
+    assert ("x-api-key" in allowed) is is_keyed

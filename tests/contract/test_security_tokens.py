@@ -197,3 +197,15 @@ async def test_a_token_for_one_agent_is_none_for_another(
     async with bearing(of_many, speech, token, path="/hotel") as remote:
         error = await refused(remote, "SendMessage", saying(Part(text="hi")))
         assert type(error) is UnauthenticatedError
+
+
+async def test_a_refusal_says_what_the_scheme_of_the_token_says(
+    of_several: Sequence[str], speech: Speech, issuer: Issuer, other: Issuer
+) -> None:
+    for token, words in (
+        (issuer.token(expires_in=-100), "expired"),
+        (other.token(expires_in=-100), "not active"),
+    ):
+        async with bearing(of_several, speech, token) as remote:
+            error = await refused(remote, "SendMessage", saying(Part(text="hi")))
+        assert words in error.message

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parley.wire import versions
-from tests.fuzz import answered, asked, served
+from tests.fuzz import answered, asked, secured, served, tokens
 
 REGRESSIONS = Path(__file__).parent / "regressions"
 
@@ -35,6 +35,11 @@ TARGETS: dict[str, Target] = {
     "statuses": Target(answered.statuses, answered.status_seeds, "line and protobuf"),
     "events": Target(answered.events, answered.event_seeds, "text"),
     "cards": Target(answered.cards, answered.card_seeds, "json"),
+    "certificates": Target(secured.certificates, secured.certificate_seeds, "text"),
+    "secrets": Target(secured.secrets, secured.secret_seeds, "text"),
+    "tokens": Target(tokens.tokens, tokens.token_seeds, "text"),
+    "claims": Target(tokens.claims, tokens.claims_seeds, "json"),
+    "key-sets": Target(tokens.key_sets, tokens.key_set_seeds, "json"),
     "headers": Target(answered.headers, answered.header_seeds, "line and text"),
 }
 for _version in versions.SUPPORTED_VERSIONS:

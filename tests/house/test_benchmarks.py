@@ -55,6 +55,15 @@ def test_a_quick_run_measures_requests_and_streams() -> None:
         assert case in done.stdout
 
 
+def test_tokens_are_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = loaded("tokens")
+    monkeypatch.setattr(tokens, "ROUNDS", 1)
+    assert tokens.main() == 0
+    assert "ES256: the cache saves" in capsys.readouterr().out
+
+
 def figure(per_second: float, cpu_us: float) -> dict[str, float]:
     return {"per_second": per_second, "cpu_us": cpu_us}
 

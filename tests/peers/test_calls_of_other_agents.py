@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import parley
 from parley import RemoteAgent, Task, TaskState
 from tests.faults.conftest import Served
 from tests.faults.test_calls import CALLING
-from tests.polling import let_time_pass, until
+from tests.polling import until
 
 from .conftest import case
 from .cutting_proxy import cutting_proxy
@@ -43,6 +45,15 @@ class Calling:
     def messages(self) -> int:
         """How many messages reached the peer."""
         return len(SENT.findall(self._heard))
+
+    def known(self) -> int:
+        """Return for how many messages the log has the task that the peer began."""
+        where = f"file:{self.served.store}?mode=ro"
+        with closing(sqlite3.connect(where, uri=True)) as database:
+            rows = database.execute("SELECT payload FROM log WHERE sub > 0").fetchall()
+        calls = [json.loads(payload) for (payload,) in rows]
+        values = [call["value"] for call in calls if isinstance(call.get("value"), dict)]
+        return len({value["taskId"] for value in values if value.get("taskId")})
 
     async def restart(self) -> None:
         await self.served.end()
@@ -80,7 +91,7 @@ async def test_a_message_is_sent_once_although_the_caller_is_killed(calling: Cal
     async with parley.connect(calling.served.url) as remote:
         task = await begin(remote, "report 20 0.1")
         await until(lambda: calling.messages == 2)
-        await let_time_pass(0.5)  # the tasks are known by then
+        await until(lambda: calling.known() == 2)
         await calling.restart()
         done = await remote.wait(task.id, timeout=30)
     assert done.state is TaskState.COMPLETED
@@ -108,7 +119,7 @@ async def test_a_canceled_task_cancels_those_of_the_peer(calling: Calling) -> No
     async with parley.connect(calling.served.url) as remote:
         task = await begin(remote, "slow")
         await until(lambda: calling.messages == 2)
-        await let_time_pass(0.5)
+        await until(lambda: calling.known() == 2)
         assert (await remote.cancel(task.id)).state is TaskState.CANCELED
     cancels = re.findall(rb'"method": ?"(?:CancelTask|tasks/cancel)"', bytes(calling._heard))
     assert len(cancels) == 2

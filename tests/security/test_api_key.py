@@ -105,7 +105,7 @@ async def refusal(scheme: ApiKey, shown: Evidence) -> str:
 
 def test_a_key_has_a_form_that_scanners_recognise() -> None:
     key, record = new_key(b"s" * 32, owner="ada", now=1)
-    assert re.fullmatch(r"parley_[0-9a-z]{16}_[0-9A-Za-z]{49}", key)
+    assert re.fullmatch(r"parley_(?:[0-9a-z]{16})_[0-9A-Za-z]{49}", key)
     assert id_in(key) == record.id == key.split("_")[1]
     assert record.digest == hashlib.sha256(key.encode()).hexdigest() == digest_of(key)
     assert key.split("_")[2] not in repr(record)
@@ -329,6 +329,13 @@ async def test_keys_come_in_a_header_a_query_parameter_or_a_cookie() -> None:
         assert not scheme.is_presented(evidence(None, query="x=1", cookie="SID=k1"))
     assert header.declared().api_key_security_scheme.location == "header"  # type: ignore[union-attr]
     assert query.challenge() == 'ApiKey in="query", name="api_key"'
+
+
+async def test_a_cookie_that_a_page_of_another_site_sends_counts_for_nothing() -> None:
+    scheme = ApiKey("cookie", "sid", keys={digest_of("k1"): ADA})
+    for site, counts in (("cross-site", False), ("same-origin", True), ("none", True)):
+        shown = evidence(None, cookie="sid=k1", **{"sec-fetch-site": site})
+        assert scheme.is_presented(shown) is counts
 
 
 @pytest.mark.parametrize(

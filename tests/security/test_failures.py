@@ -12,7 +12,7 @@ from parley.model.errors import TooManyRequestsError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.security.authentication import Authenticator
-from parley.security.client_address import client_address, network_of
+from parley.security.credentials.client_address import client_address, network_of
 from parley.security.failures import LINES_PER_MINUTE, MAX_TRACKED, Failures
 from parley.security.resources import SchemeResources
 from parley.security.schemes.basic import Basic

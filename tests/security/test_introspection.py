@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from parley.model.errors import OverloadedError
-from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2, fetch
+from parley.security import ClientCredentialsOAuthFlow, Introspection, OAuth2
+from parley.security.issuers import fetch
 from parley.security.schemes import introspection
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
@@ -133,6 +134,15 @@ async def test_a_token_is_asked_about_once_at_a_time(issuer: Issuer, scheme: OAu
     assert isinstance(done[0], asyncio.CancelledError)
     assert not any(isinstance(each, BaseException) for each in done[1:])
     assert issuer.requests["introspect"] == 1
+
+
+async def test_a_token_of_another_issuer_is_not_shown_to_this_one(issuer: Issuer) -> None:
+    scheme = by(issuer, issuer=issuer.url)
+    with pytest.raises(CredentialsRefused, match="another issuer"):
+        await verified(scheme, issuer.token(issuer="https://other.example"))
+    assert not issuer.requests
+    assert await verified(scheme, issuer.token())
+    await scheme.close()
 
 
 @pytest.mark.parametrize(

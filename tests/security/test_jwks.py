@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from parley.model.errors import OverloadedError
-from parley.security import Jwt, fetch, jwks
-from parley.security.fetch import FetchFailed
+from parley.security import Jwt
+from parley.security.issuers import fetch, jwks
+from parley.security.issuers.fetch import FetchFailed
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.testing import Issuer
 from parley.testing.signing_keys import new_key
@@ -154,7 +155,9 @@ async def test_old_keys_count_for_a_while_when_the_issuer_is_broken(
     await verified(scheme, token(issuer))
 
 
-@pytest.mark.parametrize("fault", ["fails", "hangs", "grows", "lies", "many", "redirects"])
+@pytest.mark.parametrize(
+    "fault", ["fails", "hangs", "grows", "lies", "many", "redirects", "garbles", "no JSON"]
+)
 async def test_without_keys_nobody_is_refused_and_nobody_let_in(
     issuer: Issuer, scheme: Jwt, clock: Clock, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +185,10 @@ def broken(issuer: Issuer, fault: str) -> None:
             issuer.grow("jwks", keys=jwks.MAX_KEYS + 1)
         case "lies":
             issuer.lie("jwks", keys="none")
+        case "garbles":
+            issuer.fail("jwks", status=200, body=b'{"keys": "\x89"}')
+        case "no JSON":
+            issuer.fail("jwks", status=200, body=b"[" * 100_000)
         case "redirects":
             issuer.fail("jwks", status=302, headers={"location": f"{issuer.url}/token"})
 
@@ -202,7 +209,20 @@ async def test_closing_ends_what_is_under_way(issuer: Issuer, scheme: Jwt) -> No
     waiting = asyncio.create_task(verified(scheme, token(issuer)))
     await until(lambda: issuer.requests["jwks"] == 1)
     await scheme.close()
-    await asyncio.wait([waiting])
+    with pytest.raises(OverloadedError):
+        await waiting
+
+
+async def test_a_scheme_of_two_servers_outlives_the_first(
+    issuer: Issuer, scheme: Jwt, clock: Clock
+) -> None:
+    await at(scheme, clock)
+    issuer.hang("jwks")
+    waiting = asyncio.create_task(verified(scheme, token(issuer)))
+    await until(lambda: issuer.requests["jwks"] == 1)
+    await scheme.close()
+    issuer.recover()
+    assert await waiting
 
 
 def test_a_scheme_can_be_used_in_one_event_loop_after_another(issuer_by_thread: Issuer) -> None:

@@ -7,6 +7,8 @@ import hashlib
 import inspect
 import json
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -14,8 +16,10 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
+from parley.model.errors import UnauthenticatedError
 from parley.security import Jwt, OpenIdConnect
-from parley.security.schemes.access_token import TokenCache
+from parley.security.authentication import Authenticator
+from parley.security.schemes.access_token import VerifiedTokens
 from parley.security.schemes.scheme import CredentialsRefused, Scheme
 from parley.testing import Issuer
 from parley.testing.signing_keys import new_key, signed
@@ -375,7 +379,7 @@ async def test_refused_tokens_are_not_cached() -> None:
 
 
 def test_the_cache_is_bounded() -> None:
-    cache = TokenCache(lambda: 0.0, size=3)
+    cache = VerifiedTokens(lambda: 0.0, size=3)
     proof: Any = type("Token", (), {"until": 1.0})()
     for number in range(5):
         cache.keep(bytes([number]), proof)
@@ -460,6 +464,29 @@ def test_a_small_rsa_key_is_refused() -> None:
     pem = weak.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     with pytest.raises(ValueError, match="2048"):
         by_keys(keys=pem)
+
+
+async def test_a_token_that_several_schemes_refuse_is_one_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    authenticator = Authenticator([(by_keys() | by_keys(issuer="https://x.example")).security])
+    noted: list[str] = []
+    monkeypatch.setattr(
+        authenticator.failures, "note", lambda *args, reason, **options: noted.append(reason)
+    )
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        await authenticator(bearing(made(exp=1)).scope)  # type: ignore[misc]
+    assert noted == ["an expired token"]
+
+
+def test_declaring_a_scheme_loads_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; from parley import Agent; from parley.security import OpenIdConnect;"
+        "Agent('Bank', security=OpenIdConnect('https://id.example', audience='bank'));"
+        "print([name for name in ('joserfc', 'cryptography', 'aiohttp') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_card_says_bearer_jwt() -> None:

@@ -383,14 +383,18 @@ async def test_a_certificate_that_is_not_pinned_is_refused(tmp_path, binding, ca
     ids=["none", "wrong authority", "self-signed", "expired"],
 )
 @pytest.mark.parametrize("binding", ["JSONRPC", "GRPC"])
-async def test_the_handshake_lets_nobody_in_without_a_valid_certificate(tmp_path, pair, binding):
+async def test_the_handshake_lets_nobody_in_without_a_valid_certificate(
+    tmp_path, pair, binding, caplog
+):
     async with served(bank, tmp_path) as url:
         card = None
         async with calling(url, tmp_path, shop) as remote:
             card = remote.card
+        caplog.set_level(logging.INFO, "parley.server")
         with pytest.raises((ClientError, UnauthenticatedError)):
             async with calling(card, tmp_path, pair, binding) as remote:
                 await remote.send("who am I?")
+        assert binding == "GRPC" or "a TLS handshake failed: " in caplog.text
 
 
 async def test_a_certificate_is_optional_where_other_credentials_do(tmp_path):

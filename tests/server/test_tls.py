@@ -22,7 +22,7 @@ from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
 from parley.server.tls.files import TlsFailure
 from parley.server.tls.options import TlsOptions, tls_options
-from parley.server.tls.reloading import ReloadingTls
+from parley.server.tls.reloading import Handshakes, ReloadingTls
 from tests.certificates import Authority, Pair, trusting
 from tests.polling import until
 from tests.server.scripted import app_of
@@ -177,6 +177,36 @@ async def test_a_handshake_that_never_ends_is_ended(tls):
             pass
         finally:
             writer.close()
+
+
+async def test_handshakes_under_way_are_bounded(tls):
+    app = app_of(settings=Settings(max_connections=8, head_timeout=30))
+    async with serving(app, tls=tls) as url, contextlib.AsyncExitStack() as stack:
+        port = int(url.rpartition(":")[2])
+        for _ in range(3):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            async with connected(url):
+                pass
+        await stack.aclose()
+    async with serving(app, tls=tls) as url:
+        for _ in range(9):
+            async with connected(url) as stream:
+                assert b"200 OK" in await ask(stream)
+
+
+def test_a_handshake_that_the_event_loop_has_ended_is_not_counted():
+    handshakes = Handshakes(1, seconds=0)
+    for _ in range(3):
+        handshakes.begin(object())
+    handshakes = Handshakes(1, seconds=60)
+    first = object()
+    handshakes.begin(first)
+    with pytest.raises(ssl.SSLError):
+        handshakes.begin(object())
+    handshakes.end(first)
+    handshakes.begin(object())
 
 
 async def test_an_app_sees_the_tls_of_its_connections(tls):

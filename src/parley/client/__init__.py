@@ -1,6 +1,7 @@
 """The client: calls any agent over any binding. It knows nothing of ``server`` or ``push``."""
 
 from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
+from parley.client.bindings.tls import Tls
 from parley.client.calls.diff import new_output
 from parley.client.calls.event_stream import EventStream
 from parley.client.connection import Connection, connect
@@ -21,6 +22,7 @@ __all__ = [
     "SkillSchema",
     "SyncEventStream",
     "SyncRemoteAgent",
+    "Tls",
     "connect",
     "connect_sync",
     "new_output",

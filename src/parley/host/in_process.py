@@ -284,6 +284,10 @@ class InProcessTransport(HttpTransport):
         finally:
             exchange.close()
 
+    def carries(self, url: str) -> bool:
+        """Return whether an address is that of a site, and not only one that ``other`` answers."""
+        return any(url == address or url.startswith(f"{address}/") for address in self._sites)
+
     def guarded(self, egress: Egress) -> HttpTransport:
         """Return this transport: no request leaves the process."""
         return self

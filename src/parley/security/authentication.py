@@ -90,17 +90,19 @@ class Authenticator:
         failures: Sequence[tuple[Scheme, CredentialsRefused | OverloadedError]],
         evidence: Evidence,
     ) -> UnauthenticatedError | OverloadedError:
-        description = ""
+        refusals: dict[object, tuple[Scheme, CredentialsRefused]] = {}
         for scheme, failure in failures:
             if isinstance(failure, OverloadedError):
                 return failure
-            self.failures.note(
-                evidence.scope,
-                _claims((scheme,), evidence),
-                scheme=scheme.name,
-                reason=failure.reason,
-            )
-            description = description or failure.description
+            # One credential is refused once, by the scheme that it is for if there is one.
+            credential = scheme.credential or scheme
+            known = refusals.get(credential)
+            if known is None or (known[1].is_foreign and not failure.is_foreign):
+                refusals[credential] = (scheme, failure)
+        for scheme, refusal in refusals.values():
+            claims = _claims((scheme,), evidence)
+            self.failures.note(evidence.scope, claims, scheme=scheme.name, reason=refusal.reason)
+        description = next((each.description for _, each in refusals.values()), "")
         challenges = self.challenges(evidence, error="invalid_token")
         return UnauthenticatedError(description or REFUSED, challenges=challenges)
 

@@ -11,9 +11,9 @@ from typing import Any
 from parley.security.loopback import is_plain_public
 
 _KINDS = (
-    ("a private key", r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----"),
-    ("a JSON Web Token", r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),
-    ("a password in a URL", r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@"),
+    ("a private key", r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY-----"),
+    ("a JSON Web Token", r"\beyJ[A-Za-z0-9_-]{8,500}\.eyJ[A-Za-z0-9_-]{8}"),
+    ("a password in a URL", r"\w://[^\s/?#@:]{0,500}:[^\s/?#@]{1,500}@"),
     (
         "a credential in the query of a URL",
         r"[?&](?:access_token|api[_-]?key|auth|client_secret|key|password|secret|sig|token)=[^&\s#]",
@@ -27,11 +27,11 @@ _KINDS = (
     ("an API key", r"\bsk-[A-Za-z0-9_-]{20,}"),
     ("a Hugging Face token", r"\bhf_[A-Za-z0-9]{30,}"),
     ("a package registry token", r"\b(?:npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{50,})"),
-    ("credentials of HTTP", r"\b(?:[Bb]earer|[Bb]asic)\s+(?=\S*\d)[A-Za-z0-9+/_.~-]{16,}=*"),
+    ("credentials of HTTP", r"\b(?:[Bb]earer|[Bb]asic)\s+(?=\S{0,200}\d)[A-Za-z0-9+/_.~-]{16}"),
     (
         "a password or key",
         r"(?i)\b(?:password|passwd|secret|api[_-]?key|access[_-]?token)\s*[:=]\s*[\"']?"
-        r"(?=[^\s\"']*\d)[^\s\"'<>{}]{8,}",
+        r"(?=[^\s\"']{0,200}\d)[^\s\"'<>{}]{8}",
     ),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
@@ -40,7 +40,7 @@ _SECRET_MEMBERS = {
     *("accesstoken", "apikey", "bearertoken", "clientsecret", "password", "passwd"),
     *("privatekey", "refreshtoken", "secret", "secretkey", "token"),
 }
-_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_URL = re.compile(r"\w://\S+")
 _RANDOM = re.compile(r"[A-Za-z0-9+/_=-]{24,}")
 _HEX = re.compile(r"[0-9a-fA-F]{32,}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

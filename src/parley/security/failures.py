@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from parley.model.errors import TooManyRequestsError
-from parley.security.client_address import client_address, network_of
+from parley.security.credentials.client_address import client_address, network_of
 
 log = logging.getLogger("parley.security")
 

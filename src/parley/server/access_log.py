@@ -6,7 +6,7 @@ import logging
 import re
 
 from parley.files.turn_files import SIGNATURE
-from parley.security.redaction import HIDDEN, hide_parameter, without_credentials
+from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
 from parley.server.endpoint import CALLBACKS
 
 _TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+")

@@ -171,7 +171,7 @@ class App:
                 self._dispatch,
                 allow_origins=settings.cors_origins,
                 allow_methods=("GET", "POST", "PATCH", "DELETE", "HEAD"),
-                allow_headers=_REQUEST_HEADERS,
+                allow_headers=(*_REQUEST_HEADERS, *_key_headers(identify, endpoints.values())),
                 expose_headers=_RESPONSE_HEADERS,
             )
         self._serve_http = wrapped(self._answer, middleware)
@@ -239,6 +239,18 @@ class App:
             await send({"type": "lifespan.shutdown.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _key_headers(identify: object, endpoints: Iterable[Endpoint]) -> list[str]:
+    """Return the headers that agents take API keys from, which pages of other origins may send."""
+    verifiers = (identify, *[endpoint.identify for endpoint in endpoints])
+    schemes = [
+        scheme.declared().api_key_security_scheme
+        for verifier in verifiers
+        if isinstance(verifier, Authenticator)
+        for scheme in verifier.schemes
+    ]
+    return sorted({each.name for each in schemes if each and each.location == "header"})
 
 
 def _is_open(rules: Authorization | None) -> bool:

@@ -31,7 +31,7 @@ from parley.server.sockets import ListenError as ListenError
 from parley.server.sockets import address_of, listen, most_connections
 from parley.server.tls.demand import asked_of_callers
 from parley.server.tls.options import TlsOptions
-from parley.server.tls.reloading import ReloadingTls
+from parley.server.tls.reloading import Handshakes, ReloadingTls
 
 # Longer than the minute that load balancers commonly keep an idle connection: the side that
 # sends requests should be the one that closes.
@@ -152,7 +152,11 @@ def _encryption(app: ASGIApp, options: TlsOptions | None) -> ReloadingTls | None
     """Return the TLS of a server. Raises ``ListenError``."""
     if options is None:
         return None
-    return ReloadingTls(options, asked_of_callers(app.rules if isinstance(app, App) else ()))
+    settings, rules = (app.settings, app.rules) if isinstance(app, App) else (Settings(), ())
+    most = min(settings.max_connections, most_connections()) // 4 + 1
+    return ReloadingTls(
+        options, asked_of_callers(rules), handshakes=Handshakes(most, settings.head_timeout)
+    )
 
 
 def _watching(tls: ReloadingTls | None) -> contextlib.AbstractAsyncContextManager[None]:

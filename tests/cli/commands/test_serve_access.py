@@ -20,15 +20,18 @@ AUTHORITY = Authority()
 AGENT = """
 from parley import Agent
 from parley.model.service import Caller
-from parley.security import Bearer
+from parley.security import Bearer, MutualTls
 
 token = Bearer({"good": Caller(id="ada")}.get)
 agent = Agent("Open")
 bank = Agent("Bank", security=token)
 
+vault = Agent("Vault", security=MutualTls(["CN=ada"]))
+
 
 @agent.skill
 @bank.skill
+@vault.skill
 async def echo(text: str) -> str:
     return text
 """
@@ -78,6 +81,30 @@ def test_agents_are_served_over_https_and_follow_the_files(folder):
         port = int(url.rpartition(":")[2])
         served = ssl.get_server_certificate(("127.0.0.1", port))
         assert served == new.pem
+        assert server.end(signal.SIGTERM) == 0
+        assert "Traceback" not in server.stderr
+
+
+@posix
+def test_callers_are_known_by_their_certificates(folder):
+    ada = AUTHORITY.caller("ada").write(folder, "ada")
+    bob = AUTHORITY.caller("bob").write(folder, "bob")
+    mallory = Authority("Another authority").caller("ada").write(folder, "mallory")
+    AUTHORITY.write(folder)
+    flags = ["--tls-cert", "tls.pem", "--tls-key", "tls.key", "--tls-client-ca", "ca.pem"]
+    with Running(begin("agents.py:vault", *flags), folder) as server:
+        url = address_in(server.until("Ctrl-C stops the server"))
+
+        def ask(own):
+            headers = {"A2A-Version": "1.0"}
+            return get(f"{url}/tasks", headers=headers, context=trusting(AUTHORITY, own))
+
+        assert ask(ada)[0] == 200
+        assert ask(bob)[0] == 401
+        for own in (mallory, None):
+            with pytest.raises((urllib.error.URLError, OSError)):
+                ask(own)
+        assert ask(ada)[0] == 200
         assert server.end(signal.SIGTERM) == 0
         assert "Traceback" not in server.stderr
 

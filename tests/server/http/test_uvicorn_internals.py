@@ -51,8 +51,8 @@ READ = {
     ),
     "cycle": "body keep_alive response_started response_complete disconnected message_event",
     "flow": "_transport read_paused write_paused pause_reading",
-    "server": "should_exit force_exit config serve on_tick",
-    "config": "get_loop_factory",
+    "server": "should_exit force_exit config serve on_tick server_state",
+    "config": "get_loop_factory http_protocol_class backlog",
     "parser": "should_upgrade get_method get_http_version feed_data set_dangerous_leniencies",
 }
 """Attributes and methods that the server reads, sets or calls."""

@@ -70,7 +70,9 @@ class Connections:
                 self.retire(found)
                 found = None
             if found is None:
-                agent = await self.connect(reference, **options)
+                # A caller may have chosen the agent: logins of whoever runs this server are for
+                # it only if the author says so.
+                agent = await self.connect(reference, **{"auth": False, **options})
                 found = SharedConnection(agent, (reference, dict(options)))
                 self._shared[key] = found
             found.users += 1

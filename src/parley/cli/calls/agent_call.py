@@ -240,7 +240,7 @@ class AgentCall:
 
     def _warn_if_plaintext(self, url: str) -> None:
         origin = self._origin(url)
-        if origin is not None and origin.is_plaintext:
+        if self.settings.insecure and origin is not None and origin.is_plaintext:
             self.output.warn(f"the credential is sent to {origin.host} without encryption")
 
     def _origin(self, url: str) -> Origin | None:

@@ -305,7 +305,7 @@ def _keep(output: Output, kept: KeptLogin) -> None:
     try:
         logins.put(kept)
         place = logins.place
-    except (StorageUnusable, ImportError) as error:
+    except StorageUnusable as error:
         raise CommandFailure(
             "A2ACLI_ERR_INTERNAL",
             f"the login succeeded, but it cannot be kept: {error}",
@@ -325,7 +325,7 @@ def _status(output: Output) -> None:
     logins = Logins()
     try:
         found, place = logins.all(), logins.place
-    except (StorageUnusable, ImportError) as error:
+    except StorageUnusable as error:
         raise CommandFailure("A2ACLI_ERR_INTERNAL", str(error)) from None
     if output.is_json:
         output.document({"logins": [_described(each) for each in found], "keptIn": place})
@@ -367,7 +367,7 @@ async def _logout(call: AgentCall, everything: bool) -> None:
                 logins.remove(Origin.parse(each.origin))
                 if await sign_out(each, http):
                     revoked.append(each.origin)
-    except (StorageUnusable, ImportError) as error:
+    except StorageUnusable as error:
         raise CommandFailure("A2ACLI_ERR_INTERNAL", str(error)) from None
     if output.is_json:
         output.document({"loggedOut": [each.origin for each in found], "revoked": revoked})

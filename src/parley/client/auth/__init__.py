@@ -7,14 +7,24 @@ async with parley.connect(url, auth=ClientCredentials("my-app", secret)) as bank
 The server's schemes of the same names are in ``parley.security``.
 """
 
-from parley.client.auth.credential import ApiKey as ApiKey
-from parley.client.auth.credential import Basic as Basic
-from parley.client.auth.credential import Bearer as Bearer
-from parley.client.auth.credential import ClientCertificate as ClientCertificate
-from parley.client.auth.credential import Credential as Credential
-from parley.client.auth.errors import TokenRefused as TokenRefused
-from parley.client.auth.grant import ClientCredentials as ClientCredentials
-from parley.client.auth.grant import TokenExchange as TokenExchange
-from parley.client.auth.login import AuthorizationCode as AuthorizationCode
-from parley.client.auth.login import DeviceCode as DeviceCode
-from parley.client.auth.login import DevicePrompt as DevicePrompt
+from parley.client.auth.credential import ApiKeyCredential as ApiKey
+from parley.client.auth.credential import BasicCredential as Basic
+from parley.client.auth.credential import BearerCredential as Bearer
+from parley.client.auth.credential import ClientCertificate, Credential
+from parley.client.auth.errors import TokenRefused
+from parley.client.auth.grant import ClientCredentials, TokenExchange
+from parley.client.auth.login import AuthorizationCode, DeviceCode, DevicePrompt
+
+__all__ = [
+    "ApiKey",
+    "AuthorizationCode",
+    "Basic",
+    "Bearer",
+    "ClientCertificate",
+    "ClientCredentials",
+    "Credential",
+    "DeviceCode",
+    "DevicePrompt",
+    "TokenExchange",
+    "TokenRefused",
+]

@@ -59,7 +59,8 @@ class Authorizer:
     ) -> None:
         self.credentials = credentials
         self._given: tuple[Credential, ...] = tuple(given or ())
-        self._may_look_up = given is None and not credentials.names_caller
+        # An agent of this process has no login, and asking for one may ask the user for a password.
+        self._may_look_up = given is None and not credentials.names_caller and not http.is_local
         self._logins = logins
         self._environment = os.environ if environment is None else environment
         self._address = address
@@ -68,6 +69,7 @@ class Authorizer:
         self._hinted = ""
         self._resource = ""
         self._extra: dict[str, tuple[str, ...]] = {}
+        self._asked: dict[str, tuple[str, ...]] = {}
         self._http = http
         self._issuers: Issuers | None = None
         self._chosen: tuple[object, dict[str, list[Chosen] | None]] = (None, {})
@@ -208,6 +210,9 @@ class Authorizer:
             self._issuers = Issuers(
                 IssuerHttp(self._http, trusts=self._trusts_issuer, is_local=is_local)
             )
+        asked = self._asked.get(chosen.name, ())
+        if not set(chosen.scopes) <= set(asked):
+            self._asked[chosen.name] = tuple(dict.fromkeys((*asked, *chosen.scopes)))[:MAX_SCOPES]
         return Use(
             origin=str(self._origin or self._address),
             issuers=self._issuers,
@@ -263,9 +268,11 @@ class Authorizer:
             if not isinstance(each.credential, Grant):
                 continue
             known = self._extra.get(each.name, ())
-            wider = tuple(dict.fromkeys((*known, *scopes)))[:MAX_SCOPES]
-            if set(wider) <= {*known, *each.scopes}:
+            if set(scopes) <= {*known, *each.scopes}:
                 return False
+            # With those of messages before: what follows mostly concerns their tasks.
+            asked = self._asked.get(each.name, ())
+            wider = tuple(dict.fromkeys((*known, *scopes, *asked)))[:MAX_SCOPES]
             self._extra[each.name] = wider
             try:
                 if await each.credential.renew(self._use(each), sent, widened=True):
@@ -374,6 +381,8 @@ class _OriginAuth:
         self._origin = origin
 
     async def parameters(self, request: A2AStruct | None) -> RequestParameters:
+        if not self._authorizer.is_explicit:
+            return NOTHING
         return await self._authorizer.parameters(self._origin, skill_of(request))
 
     async def answer(
@@ -417,4 +426,4 @@ def _lacks_scopes(parameters: Mapping[str, str]) -> bool:
 
 
 def _named(given: Given) -> str:
-    return " and ".join(type(each).__name__ for each in given)
+    return " and ".join(type(each).__name__.removesuffix("Credential") for each in given)

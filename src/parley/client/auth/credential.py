@@ -62,7 +62,7 @@ class Credential(ABC):
         return False
 
 
-class ApiKey(Credential):
+class ApiKeyCredential(Credential):
     """An API key, sent where the card says: a header, a query parameter or a cookie."""
 
     def __init__(self, key: str) -> None:
@@ -94,7 +94,7 @@ class ApiKey(Credential):
                 return RequestParameters({place.name: self._key}, {})
 
 
-class Basic(Credential):
+class BasicCredential(Credential):
     """A user and a password (RFC 7617)."""
 
     def __init__(self, user: str, password: str) -> None:
@@ -126,7 +126,7 @@ TokenFunction = Callable[[], str | Awaitable[str]]
 """Returns a token. It is called for each request, so it keeps what takes time to get."""
 
 
-class Bearer(Credential):
+class BearerCredential(Credential):
     """A bearer token (RFC 6750): a text, or a function that returns the current one.
 
     A function is asked once more when a server refuses its token.

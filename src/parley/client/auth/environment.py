@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from parley.client.auth.credential import ApiKey, Bearer, Credential
+from parley.client.auth.credential import ApiKeyCredential, BearerCredential, Credential
 from parley.client.auth.grant import ClientCredentials
 from parley.client.origin import Origin
 
@@ -45,9 +45,9 @@ def credentials_in(environment: Mapping[str, str], origin: Origin) -> list[Crede
         return []
     found: list[Credential] = []
     if environment.get("PARLEY_TOKEN"):
-        found.append(Bearer(environment["PARLEY_TOKEN"]))
+        found.append(BearerCredential(environment["PARLEY_TOKEN"]))
     if environment.get("PARLEY_API_KEY"):
-        found.append(ApiKey(environment["PARLEY_API_KEY"]))
+        found.append(ApiKeyCredential(environment["PARLEY_API_KEY"]))
     if environment.get("PARLEY_CLIENT_ID"):
         members = tuple(
             environment.get(f"PARLEY_{name}", "")

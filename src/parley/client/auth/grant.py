@@ -12,7 +12,7 @@ from typing import Any
 from parley.client.auth.credential import Credential, Use, takes_token
 from parley.client.auth.errors import TokenRefused
 from parley.client.auth.issuer_http import ClientIdentity
-from parley.client.auth.issuers import Issuer
+from parley.client.auth.issuers import TokenIssuer
 from parley.client.auth.tokens import Token, TokenCache, TokenKey, read_token
 from parley.client.bindings.http import redacted
 from parley.client.bindings.request_auth import RequestParameters
@@ -76,7 +76,7 @@ class Grant(Credential):
     # -- what a grant implements ---------------------------------------------------------------
 
     @abstractmethod
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return a new token of the issuer. Raises ``TokenRefused``."""
 
     def suits(self, flows: OAuthFlows) -> bool:
@@ -157,13 +157,13 @@ class Grant(Credential):
 
     # -- what grants share ---------------------------------------------------------------------
 
-    async def find_issuer(self, use: Use) -> Issuer:
+    async def find_issuer(self, use: Use) -> TokenIssuer:
         """Return where tokens come from."""
         return await use.issuers.find(
             use.scheme, issuer=self.issuer, token_url=self.token_url, hinted=use.hinted
         )
 
-    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+    def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
         """Return the scopes to ask for."""
         return tuple(dict.fromkeys((*use.scopes, *self.scopes)))
 
@@ -171,7 +171,7 @@ class Grant(Credential):
         """Return what tells the tokens of several users apart."""
         return ""
 
-    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+    async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
         """Return a token for a refresh token, which the issuer may replace."""
         form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
         url = issuer.refresh_url or issuer.token_url
@@ -180,7 +180,7 @@ class Grant(Credential):
     async def token_for(
         self,
         use: Use,
-        issuer: Issuer,
+        issuer: TokenIssuer,
         form: dict[str, str],
         scopes: tuple[str, ...],
         *,
@@ -224,7 +224,7 @@ class ClientCredentials(Grant):
         """Return whether a card's flow is that of client credentials."""
         return flows.client_credentials is not None
 
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return a token for the client."""
         return await self.token_for(use, issuer, {"grant_type": "client_credentials"}, scopes)
 
@@ -268,7 +268,7 @@ class TokenExchange(Grant):
         text = f"{await _current(self._subject)} {await _current(self._actor)}"
         return hashlib.sha256(text.encode()).hexdigest()
 
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return the token for which the user's is exchanged."""
         actor = await _current(self._actor)
         form = {

@@ -16,7 +16,7 @@ import msgspec
 
 from parley.client.auth.errors import TokenRefused
 from parley.client.bindings.http import HttpTransport, Reply, redacted
-from parley.client.errors import ClientError, Unreachable, Untrusted
+from parley.client.errors import AddressNotAllowed, ClientError, Unreachable, Untrusted
 from parley.client.origin import Origin
 from parley.client.retry import Retry, repeat
 from parley.security.egress import Egress
@@ -69,6 +69,7 @@ class IssuerHttp:
         self._trusts = trusts
         self._is_local = is_local or http.is_local
         self._guarded: HttpTransport | None = None
+        self._network: HttpTransport | None = None
         self._named: tuple[Origin, ...] = ()
 
     def trust(self, origins: Iterable[Origin]) -> None:
@@ -77,8 +78,9 @@ class IssuerHttp:
 
     async def aclose(self) -> None:
         """Close the connections to issuers. Idempotent."""
-        if self._guarded is not None and self._guarded is not self._http:
-            await self._guarded.close()
+        for transport in (self._guarded, self._network):
+            if transport is not None:
+                await transport.close()
 
     async def get_json(self, url: str) -> dict[str, Any]:
         """Return a JSON object. Raises ``TokenRefused``."""
@@ -142,8 +144,15 @@ class IssuerHttp:
             raise TokenRefused(f"no token: {error}") from None
         except Unreachable as error:
             raise TokenRefused(f"no token: {error}", error="unreachable") from None
+        except AddressNotAllowed as error:
+            # The rest of its words is about files.
+            said = str(error).partition(", which is not allowed")[0]
+            raise TokenRefused(
+                f"no token: {said}, and only a card names it: name it yourself if it is right "
+                "(issuer=..., token_url=...; parley auth login --issuer)"
+            ) from None
         except ClientError as error:
-            raise TokenRefused(f"no token: {_without_option(str(error))}") from None
+            raise TokenRefused(f"no token: {error}") from None
 
     def _transport_for(self, url: str) -> HttpTransport:
         """Return what dials an address. Raises ``TokenRefused`` for one that must not be asked."""
@@ -151,17 +160,26 @@ class IssuerHttp:
             origin = Origin.of(url)
         except ValueError as error:
             raise TokenRefused(f"an issuer has {error}, unlike {redacted(url)[:200]!r}") from None
-        if origin.is_plaintext and not self._http.is_local:
+        http = self._http if self._http.carries(url) else self._over_network()
+        if origin.is_plaintext and not http.is_local:
             raise TokenRefused(
                 f"no token is asked for at {redacted(url)}, which is not encrypted; an issuer has "
                 "an https address"
             )
         is_named = any(each.covers(origin) for each in self._named)
         if is_named or self._trusts(origin) or (self._is_local and is_loopback(origin.host)):
-            return self._http
+            return http
+        if http.is_local:
+            return http
         if self._guarded is None:
-            self._guarded = self._http.guarded(Egress())
+            self._guarded = http.guarded(Egress())
         return self._guarded
+
+    def _over_network(self) -> HttpTransport:
+        """Return a transport for issuers that are not in this process, though the agent is."""
+        if self._network is None:
+            self._network = HttpTransport(connect_timeout=self._http.connect_timeout)
+        return self._network
 
 
 _SECRETS = ("code", "code_verifier", "refresh_token", "device_code", "subject_token", "actor_token")
@@ -195,12 +213,3 @@ def _object(reply: Reply) -> dict[str, Any]:
             f"{redacted(reply.url)} answered {reply.status} without a JSON object; is it an issuer?"
         )
     return value
-
-
-def _without_option(words: str) -> str:
-    """Return the words of a forbidden address, with the option that is for issuers."""
-    return words.partition("; the option allow_private_files")[0] + (
-        "; name it yourself if it is right (issuer=..., token_url=...; parley auth login --issuer)"
-        if "; the option allow_private_files" in words
-        else ""
-    )

@@ -35,7 +35,7 @@ MAX_DOCUMENTS = 16
 MAX_AGE = 600.0
 
 
-class Issuer(msgspec.Struct, frozen=True, kw_only=True):
+class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """An authorization server: its endpoints, as far as they are known.
 
     ``url`` is its identifier, empty if only a card's flow names its endpoints. ``is_named`` is true
@@ -89,7 +89,7 @@ class Issuers:
         issuer: str = "",
         token_url: str = "",
         hinted: str = "",
-    ) -> Issuer:
+    ) -> TokenIssuer:
         """Return the issuer of a scheme.
 
         ``issuer`` and ``token_url`` are the user's; ``hinted`` is an issuer that a challenge led to
@@ -111,7 +111,7 @@ class Issuers:
             )
         return found
 
-    async def discover(self, issuer: str) -> Issuer:
+    async def discover(self, issuer: str) -> TokenIssuer:
         """Return the issuer with an identifier, by its metadata."""
         parts = urlsplit(issuer)
         path = parts.path.rstrip("/")
@@ -142,39 +142,39 @@ class Issuers:
         named = document.get("authorization_servers")
         return [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
 
-    async def _of_scheme(self, scheme: SecurityScheme | None) -> Issuer:
+    async def _of_scheme(self, scheme: SecurityScheme | None) -> TokenIssuer:
         if scheme is None:
-            return Issuer()
+            return TokenIssuer()
         if scheme.open_id_connect_security_scheme is not None:
             url = scheme.open_id_connect_security_scheme.open_id_connect_url
             return _of_metadata(await self._document(url), url, "")
         oauth = scheme.oauth2_security_scheme
         if oauth is None:
-            return Issuer()
+            return TokenIssuer()
         if oauth.oauth2_metadata_url:
             url = oauth.oauth2_metadata_url
             return _of_metadata(await self._document(url), url, "")
         flows = oauth.flows
         if flows.authorization_code is not None:
             code = flows.authorization_code
-            return Issuer(
+            return TokenIssuer(
                 authorization_url=code.authorization_url,
                 token_url=code.token_url,
                 refresh_url=code.refresh_url,
             )
         if flows.client_credentials is not None:
             own = flows.client_credentials
-            return Issuer(token_url=own.token_url, refresh_url=own.refresh_url)
+            return TokenIssuer(token_url=own.token_url, refresh_url=own.refresh_url)
         if flows.device_code is not None:
             device = flows.device_code
-            return Issuer(
+            return TokenIssuer(
                 device_url=device.device_authorization_url,
                 token_url=device.token_url,
                 refresh_url=device.refresh_url,
             )
         if flows.password is not None:
-            return Issuer(token_url=flows.password.token_url)
-        return Issuer()
+            return TokenIssuer(token_url=flows.password.token_url)
+        return TokenIssuer()
 
     async def _document(self, url: str) -> dict[str, Any]:
         held = self._documents.get(url)
@@ -201,7 +201,7 @@ def names_issuer(scheme: SecurityScheme, issuer: str) -> bool:
     return there is not None and any(_origin(url) == there for url in urls if url)
 
 
-def _of_metadata(document: Mapping[str, Any], url: str, expected: str) -> Issuer:
+def _of_metadata(document: Mapping[str, Any], url: str, expected: str) -> TokenIssuer:
     """Return the issuer of a metadata document. Raises ``TokenRefused`` if it is another's."""
     issuer = document.get("issuer")
     if not isinstance(issuer, str) or not issuer:
@@ -222,7 +222,7 @@ def _of_metadata(document: Mapping[str, Any], url: str, expected: str) -> Issuer
         found = value if isinstance(value, list) else []
         return tuple(each for each in found if isinstance(each, str))
 
-    return Issuer(
+    return TokenIssuer(
         url=issuer,
         authorization_url=text("authorization_endpoint"),
         token_url=text("token_endpoint"),

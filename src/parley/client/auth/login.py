@@ -21,7 +21,7 @@ from parley.client.auth.credential import Use
 from parley.client.auth.errors import TokenRefused
 from parley.client.auth.grant import Grant
 from parley.client.auth.issuer_http import ClientIdentity, refusal_of
-from parley.client.auth.issuers import Issuer, check_page
+from parley.client.auth.issuers import TokenIssuer, check_page
 from parley.client.auth.redirect import RedirectListener
 from parley.client.auth.tokens import Token, read_token
 from parley.client.bindings.http import redacted
@@ -40,7 +40,7 @@ class Login(Grant):
         super().__init__(client_id, client_secret, **options)
         self._registered: dict[str, ClientIdentity] = {}
 
-    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+    def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
         """Return the scopes to ask for, with those that make a login of OpenID Connect last."""
         openid = use.scheme is not None and use.scheme.open_id_connect_security_scheme is not None
         own = ["openid"] if openid else []
@@ -48,11 +48,11 @@ class Login(Grant):
             own.append("offline_access")
         return tuple(dict.fromkeys((*own, *super().wanted_scopes(use, issuer))))
 
-    def client_of(self, issuer: Issuer) -> ClientIdentity:
+    def client_of(self, issuer: TokenIssuer) -> ClientIdentity:
         """Return the client that an issuer knows."""
         return self._registered.get(issuer.key, self.identity)
 
-    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+    async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
         """Return a token for a refresh token, which the issuer may replace."""
         form = {"grant_type": "refresh_token", "refresh_token": held.refresh_token}
         url = issuer.refresh_url or issuer.token_url
@@ -60,7 +60,7 @@ class Login(Grant):
         return await self.token_for(use, issuer, form, (), url=url, previous=held, client=client)
 
     async def _client(
-        self, use: Use, issuer: Issuer, grant: str, redirect_uri: str = ""
+        self, use: Use, issuer: TokenIssuer, grant: str, redirect_uri: str = ""
     ) -> ClientIdentity:
         """Return the client, registered with the issuer if the user gave none."""
         if self.client_id:
@@ -123,7 +123,7 @@ class AuthorizationCode(Login):
         """Return whether a card's flow is authorization code."""
         return flows.authorization_code is not None
 
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return the token for a login."""
         page = issuer.authorization_url
         if not page:
@@ -165,7 +165,7 @@ class AuthorizationCode(Login):
         return read_token(answered, redacted(issuer.token_url), now=self._now())
 
     @staticmethod
-    def _check_answer(answer: dict[str, str], issuer: Issuer, *, needs_iss: bool) -> None:
+    def _check_answer(answer: dict[str, str], issuer: TokenIssuer, *, needs_iss: bool) -> None:
         """Refuse an answer of another issuer (RFC 9207), and an error."""
         said = answer.get("iss", "")
         if (said or needs_iss) and issuer.url and said != issuer.url:
@@ -229,7 +229,7 @@ class DeviceCode(Login):
         """Return whether a card's flow is device code."""
         return flows.device_code is not None
 
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return the token for a login."""
         if not issuer.device_url:
             raise TokenRefused(f"{issuer.key} gives no codes to log in with; use another flow")
@@ -250,8 +250,8 @@ class DeviceCode(Login):
         if status != 200 or "error" in answer:
             raise refusal_of(answer, status, issuer.device_url, (client.secret,))
         device_code, prompt, interval = _read_device_answer(answer, issuer)
-        self._prompt(prompt)
         end = self._now() + prompt.seconds
+        self._prompt(prompt)
         form = {"grant_type": DEVICE_GRANT, "device_code": device_code}
         while True:
             await self._sleep(interval)
@@ -271,7 +271,9 @@ class DeviceCode(Login):
                         raise
 
 
-def _read_device_answer(answer: dict[str, Any], issuer: Issuer) -> tuple[str, DevicePrompt, float]:
+def _read_device_answer(
+    answer: dict[str, Any], issuer: TokenIssuer
+) -> tuple[str, DevicePrompt, float]:
     device_code, user_code = answer.get("device_code"), answer.get("user_code")
     page = answer.get("verification_uri", answer.get("verification_url"))
     complete = answer.get("verification_uri_complete")

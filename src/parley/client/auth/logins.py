@@ -6,10 +6,17 @@ import asyncio
 
 import msgspec
 
-from parley.client.auth.credential import ApiKey, Basic, Bearer, Credential, Use, takes_token
+from parley.client.auth.credential import (
+    ApiKeyCredential,
+    BasicCredential,
+    BearerCredential,
+    Credential,
+    Use,
+    takes_token,
+)
 from parley.client.auth.errors import TokenRefused
 from parley.client.auth.grant import Grant
-from parley.client.auth.issuers import Issuer
+from parley.client.auth.issuers import TokenIssuer
 from parley.client.auth.storage import LoginStorage, StorageUnusable
 from parley.client.auth.tokens import Token, TokenKey
 from parley.client.bindings.request_auth import RequestParameters
@@ -121,11 +128,11 @@ def credential_of(login: KeptLogin, logins: Logins) -> Credential:
     """Return what a login sends."""
     match login.kind:
         case "api_key":
-            return ApiKey(login.secret)
+            return ApiKeyCredential(login.secret)
         case "basic":
-            return Basic(login.user, login.secret)
+            return BasicCredential(login.user, login.secret)
         case "bearer":
-            return Bearer(login.secret)
+            return BearerCredential(login.secret)
         case _:
             return KeptGrant(login, logins)
 
@@ -163,10 +170,10 @@ class KeptGrant(Grant):
         """Return whether a server asks for a token, or has not asked for anything else."""
         return not challenges or "bearer" in challenges
 
-    async def find_issuer(self, use: Use) -> Issuer:
+    async def find_issuer(self, use: Use) -> TokenIssuer:
         """Return the issuer of the login, whatever the card says now."""
         login = self._login
-        return Issuer(
+        return TokenIssuer(
             url=login.issuer,
             token_url=login.token_url,
             refresh_url=login.refresh_url,
@@ -174,7 +181,7 @@ class KeptGrant(Grant):
             is_named=True,
         )
 
-    def wanted_scopes(self, use: Use, issuer: Issuer) -> tuple[str, ...]:
+    def wanted_scopes(self, use: Use, issuer: TokenIssuer) -> tuple[str, ...]:
         """Return the scopes of the login; those of a client may grow."""
         if self._login.kind == "client":
             return super().wanted_scopes(use, issuer)
@@ -197,7 +204,7 @@ class KeptGrant(Grant):
                 self._cache.put(key, held)
         return await super()._token(use, refused=refused)
 
-    async def refresh(self, use: Use, issuer: Issuer, held: Token) -> Token:
+    async def refresh(self, use: Use, issuer: TokenIssuer, held: Token) -> Token:
         """Return a token for the refresh token, or the one that another process got meanwhile."""
         newer = await self._kept_by_others(held)
         if newer is not None and newer.is_fresh(self._now()):
@@ -213,7 +220,7 @@ class KeptGrant(Grant):
         await self._keep(token)
         return token
 
-    async def ask(self, use: Use, issuer: Issuer, scopes: tuple[str, ...]) -> Token:
+    async def ask(self, use: Use, issuer: TokenIssuer, scopes: tuple[str, ...]) -> Token:
         """Return a new token for a client. A person has to log in."""
         if self._login.kind != "client":
             raise TokenRefused(

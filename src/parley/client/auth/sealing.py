@@ -6,8 +6,6 @@ import base64
 import os
 from typing import Any
 
-from parley.model.distribution import install_command
-
 # About 100 ms and 32 MiB a guess.
 _N, _R, _P = 2**15, 8, 1
 _MAX_N = 2**20
@@ -54,12 +52,8 @@ def _key(passphrase: str, salt: bytes, n: int) -> bytes:
 
 
 def _aes(key: bytes) -> Any:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise ImportError(
-            f"a passphrase for logins needs a library: {install_command('keyring')}"
-        ) from None
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     return AESGCM(key)
 
 

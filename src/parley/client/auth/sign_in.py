@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from parley.client.auth.credential import Basic, Use
+from parley.client.auth.credential import BasicCredential, Use
 from parley.client.auth.errors import TokenRefused
 from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuer_http import ClientIdentity, IssuerHttp
@@ -211,7 +211,7 @@ def check_usable(login: KeptLogin) -> None:
     try:
         check_secret("what was entered", login.secret)
         if login.kind == "basic":
-            Basic(login.user, login.secret)
+            BasicCredential(login.user, login.secret)
     except ValueError as error:
         raise TokenRefused(str(error)) from None
 

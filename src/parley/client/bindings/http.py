@@ -200,6 +200,10 @@ class HttpTransport:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
+    def carries(self, url: str) -> bool:
+        """Return whether requests to an address go where the address says."""
+        return True
+
     def guarded(self, egress: Egress) -> HttpTransport:
         """Return a transport for addresses that others name, to be closed by the caller.
 

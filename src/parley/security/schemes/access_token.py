@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ssl
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -38,6 +37,8 @@ class AccessToken(msgspec.Struct, frozen=True):
         """Refuse a token that is bound to a certificate which its sender has not (RFC 8705 §3)."""
         if not self.thumbprint:
             return
+        import ssl
+
         chain = evidence.certificate_chain
         try:
             own = ssl.PEM_cert_to_DER_cert(chain[0]) if chain else b""
@@ -96,7 +97,9 @@ class ClaimRules(msgspec.Struct, frozen=True, kw_only=True):
             raise CredentialsRefused("a token without an audience", _NOT_HERE)
         if self.audiences.isdisjoint(named):
             raise CredentialsRefused(
-                "a token for another audience", "the token is for another audience than this agent"
+                "a token for another audience",
+                "the token is for another audience than this agent",
+                is_foreign=True,
             )
 
 
@@ -208,7 +211,7 @@ def _thumbprint(claims: Mapping[str, Any]) -> str:
     return thumbprint
 
 
-class TokenCache:
+class VerifiedTokens:
     """Valid tokens by their hashes, the last ``size`` that were used."""
 
     def __init__(self, now: Callable[[], float], size: int = 4096) -> None:

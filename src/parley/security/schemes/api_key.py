@@ -25,13 +25,13 @@ from parley.security.api_keys import (
     is_digest,
     is_issued,
 )
+from parley.security.credentials.redaction import hide_parameter
+from parley.security.credentials.slots import Slots
+from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
 from parley.security.evidence import Evidence
-from parley.security.redaction import hide_parameter
 from parley.security.resources import SchemeResources
 from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
-from parley.security.slots import Slots
-from parley.security.verdict_cache import VerdictCache, checked_seconds
 
 log = logging.getLogger("parley.security")
 
@@ -158,6 +158,8 @@ class ApiKey(Scheme):
     def _values(self, evidence: Evidence) -> list[str]:
         if self._location == "header":
             return evidence.headers(self._header)
+        if self._location == "cookie" and "cross-site" in evidence.headers(b"sec-fetch-site"):
+            return []  # a page of another site made the browser send it: nobody presents it
         pairs = evidence.query if self._location == "query" else evidence.cookies
         return [value for name, value in pairs if name == self._key_name]
 

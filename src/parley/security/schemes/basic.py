@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from parley.model.ids import may_be_name
 from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
+from parley.security.credentials.passwords import MAX_PASSWORD, PasswordHash, hash_password, normal
+from parley.security.credentials.slots import Slots
+from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
 from parley.security.evidence import Evidence
-from parley.security.passwords import MAX_PASSWORD, PasswordHash, hash_password, normal
 from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
-from parley.security.slots import Slots
-from parley.security.verdict_cache import VerdictCache, checked_seconds
 
 Users = Mapping[str, str] | Callable[[str, str], Caller | Awaitable[Caller | None] | None]
 """Password hashes by user, or a function of user and password that returns the caller."""

@@ -11,13 +11,13 @@ from urllib.parse import quote_plus
 import msgspec
 
 from parley.model.errors import OverloadedError
-from parley.security.discovery import Discovery
-from parley.security.fetch import Fetcher, FetchFailed, checked_url
+from parley.security.issuers.discovery import Discovery
+from parley.security.issuers.fetch import Fetcher, FetchFailed, checked_url
+from parley.security.issuers.single_flight import SingleFlight
 from parley.security.schemes.access_token import AccessToken, ClaimRules, token_of
-from parley.security.schemes.jwt_format import MAX_TOKEN
+from parley.security.schemes.jwt_format import MAX_TOKEN, read_jwt
 from parley.security.schemes.scheme import CredentialsRefused
 from parley.security.schemes.token_scheme import UNREACHABLE
-from parley.security.single_flight import SingleFlight
 
 log = logging.getLogger("parley.security")
 
@@ -94,6 +94,7 @@ class IntrospectionVerifier:
         """Return what a token proves. Raises ``CredentialsRefused``, ``OverloadedError``."""
         if len(token) > MAX_TOKEN:
             raise CredentialsRefused("a token that is too long", NOT_ACTIVE)
+        self._check_issuer(token)
         digest = hashlib.sha256(token.encode()).digest()
         until, reason, description = self._refused.get(digest, (0.0, "", ""))
         if self._now() < until:
@@ -116,6 +117,17 @@ class IntrospectionVerifier:
         finally:
             if self._asking.get(digest) is question:
                 del self._asking[digest]
+
+    def _check_issuer(self, token: str) -> None:
+        """Refuse a JWT of another issuer, which is none of this one's business."""
+        if not self._issuer or token.count(".") != 2:
+            return
+        try:
+            issuer = read_jwt(token).claims.get("iss", self._issuer)
+        except CredentialsRefused:
+            return  # of a form that only its issuer knows
+        if issuer != self._issuer:
+            raise CredentialsRefused("a token of another issuer", NOT_ACTIVE, is_foreign=True)
 
     async def close(self) -> None:
         """End what is under way."""
@@ -177,7 +189,9 @@ class _Question:
         if self._found is not None:
             return self._found
         if isinstance(self._error, CredentialsRefused):
-            raise CredentialsRefused(self._error.reason, self._error.description)
+            raise CredentialsRefused(
+                self._error.reason, self._error.description, is_foreign=self._error.is_foreign
+            )
         raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS)
 
     async def close(self) -> None:

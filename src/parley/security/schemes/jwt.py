@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
-from parley.security.fetch import checked_url, is_url
-from parley.security.jwks import FixedKeys, PublishedKeys, keys_of
+from parley.security.issuers.fetch import checked_url, is_url
+from parley.security.issuers.jwks import FixedKeys, PublishedKeys, keys_of
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.token_scheme import (
     JwtVerifier,

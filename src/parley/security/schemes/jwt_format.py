@@ -39,7 +39,7 @@ def read_jwt(token: str) -> SignedJwt:
         raise _refused("a token that is too long")
     parts = token.split(".")
     if len(parts) != 3 or len(parts[0]) > MAX_HEADER:
-        raise _refused("something else than a signed JWT")
+        raise CredentialsRefused("something else than a signed JWT", _MALFORMED, is_foreign=True)
     header = _object(parts[0])
     claims = _object(parts[1])
     alg, kid, typ = header.get("alg"), header.get("kid"), header.get("typ", "")

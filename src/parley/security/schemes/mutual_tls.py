@@ -8,9 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from parley.model.ids import may_be_name
 from parley.model.schemes import MutualTlsSecurityScheme, SecurityScheme
 from parley.model.service import Caller
-from parley.security.certificates import CertificateInvalid, Identity, identity_in_pem, pinned
+from parley.security.certificates.forwarded import CLIENT_CERT, XFCC, forwarded_identity
+from parley.security.certificates.identity import (
+    CertificateInvalid,
+    Identity,
+    identity_in_pem,
+    pinned,
+)
 from parley.security.evidence import Evidence
-from parley.security.forwarded_certificates import CLIENT_CERT, XFCC, forwarded_identity
 from parley.security.networks import is_among, networks
 from parley.security.schemes.challenge import challenge
 from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, SchemeResources

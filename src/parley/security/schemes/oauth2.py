@@ -13,9 +13,9 @@ from parley.model.schemes import (
     OAuthFlows,
     SecurityScheme,
 )
-from parley.security.discovery import Discovery, oauth_url, openid_url
-from parley.security.fetch import checked_url, is_url
-from parley.security.jwks import FixedKeys, PublishedKeys, keys_of
+from parley.security.issuers.discovery import Discovery, oauth_url, openid_url
+from parley.security.issuers.fetch import checked_url, is_url
+from parley.security.issuers.jwks import FixedKeys, PublishedKeys, keys_of
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.introspection import Introspection, IntrospectionVerifier
 from parley.security.schemes.token_scheme import (

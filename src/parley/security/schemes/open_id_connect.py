@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from parley.model.schemes import OpenIdConnectSecurityScheme, SecurityScheme
-from parley.security.discovery import OPENID, Discovery, openid_url
-from parley.security.fetch import checked_url
+from parley.security.issuers.discovery import OPENID, Discovery, openid_url
+from parley.security.issuers.fetch import checked_url
 from parley.security.schemes.access_token import ClaimRules, audiences_of
 from parley.security.schemes.token_scheme import (
     JwtVerifier,

@@ -17,13 +17,15 @@ class CredentialsRefused(Exception):
     """Credentials that do not prove who sends them.
 
     ``reason`` is for the server's log and counts, without any part of the credentials; callers
-    are told ``description`` only, which says how to get it right.
+    are told ``description`` only, which says how to get it right. ``is_foreign``: they may be for
+    another scheme that reads the same credential, such as a token of another issuer.
     """
 
-    def __init__(self, reason: str, description: str = "") -> None:
+    def __init__(self, reason: str, description: str = "", *, is_foreign: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.description = description
+        self.is_foreign = is_foreign
 
 
 class Proof(msgspec.Struct, frozen=True):

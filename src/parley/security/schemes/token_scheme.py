@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from parley.model.errors import OverloadedError
-from parley.security.discovery import Discovery
 from parley.security.evidence import Evidence
-from parley.security.fetch import Document, Fetcher, FetchFailed
-from parley.security.jwks import (
+from parley.security.issuers.discovery import Discovery
+from parley.security.issuers.fetch import Document, Fetcher, FetchFailed
+from parley.security.issuers.jwks import (
     ASYMMETRIC,
     SYMMETRIC,
     FixedKeys,
@@ -19,7 +21,7 @@ from parley.security.jwks import (
     PublishedKeys,
     VerificationKey,
 )
-from parley.security.schemes.access_token import AccessToken, ClaimRules, TokenCache, token_of
+from parley.security.schemes.access_token import AccessToken, ClaimRules, VerifiedTokens, token_of
 from parley.security.schemes.bearer import bearer_token
 from parley.security.schemes.challenge import bearer_challenge
 from parley.security.schemes.jwt_format import read_jwt
@@ -60,9 +62,9 @@ class TokenScheme(Scheme):
         self.name = name
         self._description = description
         self._now: Callable[[], float] = time.time
-        self._cache = TokenCache(self.now)
+        self._cache = VerifiedTokens(self.now)
         self._fetcher = Fetcher()
-        self._users = 0
+        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
         self._verifier: TokenVerifier
 
     def __repr__(self) -> str:
@@ -100,15 +102,19 @@ class TokenScheme(Scheme):
 
     async def start(self, resources: SchemeResources) -> None:
         """Take the server's clock and egress policy; the issuer is asked on the first use."""
-        self._users += 1
+        self._users[asyncio.get_running_loop()] += 1
         self._now = resources.now
         self._fetcher.egress = resources.egress
 
     async def close(self) -> None:
-        """End what is under way, and close the connections to the issuer."""
-        self._users -= 1
-        if self._users <= 0:
-            self._users = 0
+        """End what is under way, and close the connections to the issuer.
+
+        Several servers may use one scheme: the last one of an event loop does so.
+        """
+        loop = asyncio.get_running_loop()
+        self._users[loop] -= 1
+        if self._users[loop] <= 0:
+            del self._users[loop]
             await self._verifier.close()
             await self._fetcher.close()
 
@@ -142,15 +148,11 @@ class JwtVerifier:
             )
         issuer = jwt.claims.get("iss")
         if issuer not in self._issuers:
-            raise CredentialsRefused(
-                "a token of another issuer", "the token is of an issuer that is not accepted here"
-            )
+            raise _of_another_issuer()
         key = await self._find(jwt.kid, jwt.alg)
         known = self._discovery.known if self._discovery is not None else None
         if known is not None and issuer != known.issuer:
-            raise CredentialsRefused(
-                "a token of another issuer", "the token is of an issuer that is not accepted here"
-            )
+            raise _of_another_issuer()
         if key is None:
             raise CredentialsRefused("an unknown signing key", "the token is not accepted here")
         if not key.verifies(jwt.alg, jwt.signing_input, jwt.signature):
@@ -177,6 +179,14 @@ class JwtVerifier:
             return await self._keys.find(kid, alg)
         except KeysUnavailable as unavailable:
             raise OverloadedError(UNREACHABLE, retry_after=unavailable.retry_after) from None
+
+
+def _of_another_issuer() -> CredentialsRefused:
+    return CredentialsRefused(
+        "a token of another issuer",
+        "the token is of an issuer that is not accepted here",
+        is_foreign=True,
+    )
 
 
 def published_keys(

@@ -31,7 +31,7 @@ from parley.server.failures import log_unforeseen
 from parley.server.grpc.limits import GrpcLimits
 from parley.server.grpc.restricted import NO_METHOD
 from parley.server.grpc.scope import HttpServer, scope_of
-from parley.server.http.exchange import Identify, ServedEndpoint, extension_uris
+from parley.server.http.exchange import Identify, ServedEndpoint, challenges_of, extension_uris
 from parley.server.http.streams import is_input_required, shutting_down
 from parley.server.restrictions import Gate
 from parley.server.trace_headers import read_trace
@@ -71,16 +71,16 @@ class AgentRouter:
         self.first = next(iter(agents.values()))
         self.limits = limits
         self._by_name = {prefix.strip("/"): around for prefix, around in agents.items()}
-        self._alone = len(agents) == 1
+        self.is_alone = len(agents) == 1
         # The agent is known only once the body is read: its schemes are among all of them.
-        self.identify = self.first.identify if self._alone else identify
+        self.identify = self.first.identify if self.is_alone else identify
 
     def find(self, request: Any) -> tuple[ServedEndpoint, Any]:
         """Return where a request goes, and the request as it is seen there.
 
         Raises ``InvalidParamsError`` for an unknown tenant.
         """
-        if self._alone:
+        if self.is_alone:
             return self.first, request
         tenant: str = request.tenant
         name = tenant
@@ -291,16 +291,19 @@ class GrpcCall:
         path = f"/{self._codec.service}/{self._operation.name}"
         return scope_of(self._context, path, self._server)
 
+    def _challenges(self, error: A2AError) -> tuple[str, ...]:
+        """Return the challenges of an error, by the agent that is meant, once that is known."""
+        if isinstance(error, UnauthenticatedError) and not self._agents.is_alone:
+            return challenges_of(error)
+        return self._around.challenges(error, {**self._scope(), "scheme": self._server.scheme})
+
     async def _abort(self, error: A2AError, *, started: bool = False) -> NoReturn:
         """Abort the call with the status and the details of an error."""
         # Its frames, and all that they hold, would live as long as the error.
         error.__traceback__ = error.__context__ = error.__cause__ = None
         error = self._codec.with_wire_names(error)
         trailing: list[tuple[str, str | bytes]] = [(STATUS_KEY, write_status(error))]
-        challenges = error.challenges
-        if not challenges and isinstance(error, UnauthenticatedError):
-            challenges = ("Bearer",)
-        trailing += [("www-authenticate", each) for each in challenges]
+        trailing += [("www-authenticate", each) for each in self._challenges(error)]
         if not started:
             await self._context.send_initial_metadata(self._echo)
         status = getattr(grpc.StatusCode, error.grpc_status)

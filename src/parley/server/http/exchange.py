@@ -87,11 +87,21 @@ class ServedEndpoint(msgspec.Struct, frozen=True):
     resource_metadata: Callable[[Scope], str] | None = None
 
     def error_headers(self, error: A2AError, scope: Scope) -> Headers:
-        """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
-        metadata = ""
-        if error.challenges and self.resource_metadata is not None:
-            metadata = self.resource_metadata(scope)
-        return error_headers(error, metadata)
+        """Return the headers that say how to proceed; challenges name the agent's metadata."""
+        return error_headers(error, self.challenges(error, scope))
+
+    def challenges(self, error: A2AError, scope: Scope) -> tuple[str, ...]:
+        """Return the challenges of an error; those for a token name the agent's metadata."""
+        found = challenges_of(error)
+        if not error.challenges or self.resource_metadata is None:
+            return found
+        address = self.resource_metadata(scope)
+        return tuple(
+            with_parameter(each, "resource_metadata", address)
+            if address and each.partition(" ")[0] == "Bearer"
+            else each
+            for each in found
+        )
 
 
 class Exchange(ABC):
@@ -341,23 +351,18 @@ def _is_task_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def error_headers(error: A2AError, resource_metadata: str = "") -> Headers:
-    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``.
+def challenges_of(error: A2AError) -> tuple[str, ...]:
+    """Return the challenges of an error: one that credentials would help has at least one."""
+    if not error.challenges and isinstance(error, UnauthenticatedError):
+        return ("Bearer",)
+    return error.challenges
 
-    ``resource_metadata`` is an address for the challenges that ask for a token.
-    """
+
+def error_headers(error: A2AError, challenges: Iterable[str] | None = None) -> Headers:
+    """Return the headers that say how to proceed: ``Retry-After``, ``WWW-Authenticate``."""
     headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-    challenges = error.challenges
-    if not challenges and isinstance(error, UnauthenticatedError):
-        challenges = ("Bearer",)
-    if resource_metadata:
-        challenges = tuple(
-            with_parameter(each, "resource_metadata", resource_metadata)
-            if each.partition(" ")[0] == "Bearer"
-            else each
-            for each in challenges
-        )
-    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in challenges]
+    found = challenges_of(error) if challenges is None else challenges
+    headers += [(b"www-authenticate", each.encode("latin-1", "replace")) for each in found]
     return headers

@@ -5,39 +5,75 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from parley.server.tls.files import Stamp, TlsFailure, TlsFiles, new_context, read_files, stamp_of
 from parley.server.tls.options import CallerCertificates, TlsOptions
 
+MAX_HANDSHAKES = 5000
+HANDSHAKE_SECONDS = 60.0
+"""How long an event loop waits for a handshake unless it is told otherwise."""
+
 _log = logging.getLogger("parley.server")
 
 
+class Handshakes:
+    """Counts the handshakes under way, and refuses one more than ``limit``.
+
+    One that has taken ``seconds`` is over: the event loop ends it then.
+    """
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._begun: dict[object, float] = {}
+
+    def begin(self, handshake: object) -> None:
+        """Count a handshake. Raises ``ssl.SSLError`` if there are too many."""
+        now = time.monotonic()
+        while self._begun:
+            first = next(iter(self._begun))
+            if self._begun[first] > now - self._seconds:
+                break
+            del self._begun[first]
+        if len(self._begun) >= self._limit:
+            raise ssl.SSLError("too many handshakes at a time")
+        self._begun[handshake] = now
+
+    def end(self, handshake: object) -> None:
+        """Count a handshake no more."""
+        self._begun.pop(handshake, None)
+
+
 class _Connection(ssl.SSLObject):
-    """The TLS of one connection, which logs why a handshake failed."""
+    """The TLS of one connection: its handshake is counted, and its failure logged."""
+
+    handshakes: ClassVar[Handshakes]
+    _handshake: object = None
 
     def do_handshake(self) -> None:
         """Do the next step of the handshake."""
         try:
+            if self._handshake is None:
+                self._handshake = object()
+                self.handshakes.begin(self._handshake)
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
+            self.handshakes.end(self._handshake)
+            reason = getattr(error, "reason", "") or str(error)
             is_about_caller = isinstance(error, ssl.SSLCertVerificationError) or (
-                "PEER_DID_NOT_RETURN" in (error.reason or "")
+                "PEER_DID_NOT_RETURN" in reason
             )
             level = logging.INFO if is_about_caller else logging.DEBUG
-            why = getattr(error, "verify_message", "") or error.reason
+            why = getattr(error, "verify_message", "") or reason
             _log.log(level, "a TLS handshake failed: %s", why)
             raise
-
-
-def _context() -> ssl.SSLContext:
-    context = new_context()
-    context.sslobject_class = _Connection
-    return context
+        self.handshakes.end(self._handshake)
 
 
 class _CurrentContext(ssl.SSLContext):
@@ -65,15 +101,30 @@ class ReloadingTls:
     Connections that are open keep what they began with. Files that cannot be used are logged, once
     for each change, and what was read before stays in use.
 
+    ``handshakes`` bounds how many are under way over HTTP; gRPC bounds its own.
+
     Raises ``TlsFailure`` if the files cannot be used at the start.
     """
 
-    def __init__(self, options: TlsOptions, callers: CallerCertificates = "required") -> None:
+    def __init__(
+        self,
+        options: TlsOptions,
+        callers: CallerCertificates = "required",
+        *,
+        handshakes: Handshakes | None = None,
+    ) -> None:
+        handshakes = handshakes or Handshakes(MAX_HANDSHAKES, HANDSHAKE_SECONDS)
+        self._connection = type("Connection", (_Connection,), {"handshakes": handshakes})
         self.options = options
         self.callers: CallerCertificates = callers if options.client_ca is not None else "none"
         self._stamp = stamp_of(options)
-        self.files: TlsFiles = read_files(options, self.callers, _context)
+        self.files: TlsFiles = read_files(options, self.callers, self._context)
         self.context: ssl.SSLContext = _CurrentContext(self)
+
+    def _context(self) -> ssl.SSLContext:
+        context = new_context()
+        context.sslobject_class = self._connection
+        return context
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -96,7 +147,7 @@ class ReloadingTls:
         """Use the files as they are now, if they can be used and stay the same meanwhile."""
         cert = self.options.cert
         try:
-            files = await asyncio.to_thread(read_files, self.options, self.callers, _context)
+            files = await asyncio.to_thread(read_files, self.options, self.callers, self._context)
         except TlsFailure as failure:
             files = None
             reason = str(failure)

@@ -160,7 +160,7 @@ class Fetcher:
             raise FetchFailed(f"{shown} cannot be reached: {reason}") from None
         try:
             content = msgspec.json.decode(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, msgspec.DecodeError, RecursionError):
             raise FetchFailed(f"{shown} answered with something else than JSON") from None
         if not isinstance(content, dict):
             raise FetchFailed(f"{shown} answered with something else than a JSON object")

@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from parley.security.certificates import (
+from parley.security.certificates.identity import (
     MAX_NAMES,
     CertificateInvalid,
     Identity,

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from parley.security.fetch import Document, FetchFailed
-from parley.security.single_flight import SingleFlight
+from parley.security.issuers.fetch import Document, FetchFailed
+from parley.security.issuers.single_flight import SingleFlight
 
 log = logging.getLogger("parley.security")
 
@@ -215,6 +215,7 @@ def read_keys(content: Mapping[str, Any]) -> list[VerificationKey]:
 
 
 def _read_key(jwk: Mapping[str, Any]) -> VerificationKey | None:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from joserfc.errors import JoseError
     from joserfc.jwk import import_key
 
@@ -244,7 +245,7 @@ def _read_key(jwk: Mapping[str, Any]) -> VerificationKey | None:
     try:
         key = import_key(public)
         key.get_op_key("verify")
-    except (ValueError, TypeError, KeyError, JoseError):
+    except (ValueError, TypeError, KeyError, JoseError, UnsupportedAlgorithm):
         return None
     return VerificationKey(kid, algorithms, key)
 

@@ -32,8 +32,14 @@ class SingleFlight:
         return task
 
     async def join(self) -> None:
-        """Begin, or join what is under way, and return at its end."""
-        await asyncio.shield(self.begin())
+        """Begin, or join what is under way, and return at its end, also if ``close`` cancels it."""
+        task = self.begin()
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if not task.cancelled() or (own is not None and own.cancelling()):
+                raise
 
     async def close(self) -> None:
         """Cancel what is under way in this event loop."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -56,20 +57,14 @@ def identity_in_pem(certificate: str) -> Identity:
     """Return the identity of a certificate in PEM. Raises ``CertificateInvalid``."""
     from cryptography import x509
 
-    try:
-        return _identity(x509.load_pem_x509_certificate(certificate.encode()))
-    except ValueError as error:
-        raise CertificateInvalid(f"the certificate cannot be read: {error}") from None
+    return _read(x509.load_pem_x509_certificate, certificate.encode())
 
 
 def identity_in_der(certificate: bytes) -> Identity:
     """Return the identity of a certificate in DER. Raises ``CertificateInvalid``."""
     from cryptography import x509
 
-    try:
-        return _identity(x509.load_der_x509_certificate(certificate))
-    except ValueError as error:
-        raise CertificateInvalid(f"the certificate cannot be read: {error}") from None
+    return _read(x509.load_der_x509_certificate, certificate)
 
 
 def identity_named(
@@ -136,6 +131,21 @@ def canonical_subject(text: str) -> str:
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(str(error)) from None
     return parsed.rfc4514_string()
+
+
+def _read(load: Callable[[bytes], Any], certificate: bytes) -> Identity:
+    from cryptography import x509
+
+    try:
+        return _identity(load(certificate))
+    except (
+        ValueError,
+        Warning,  # where warnings are errors
+        x509.DuplicateExtension,
+        x509.InvalidVersion,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
+        raise CertificateInvalid(f"the certificate cannot be read: {error}") from None
 
 
 def _identity(certificate: Any) -> Identity:

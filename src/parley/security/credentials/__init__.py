@@ -1,0 +1,1 @@
+"""What schemes verify with: hashes of passwords, verdicts that are kept, addresses of clients."""

@@ -1,0 +1,1 @@
+"""Issuers of tokens: their metadata and keys, fetched within limits."""

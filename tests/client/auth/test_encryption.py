@@ -1,0 +1,183 @@
+"""Credentials and TLS: nothing secret in the clear, and certificates where they belong."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parley
+from parley.client import auth
+from parley.client.auth.credentials import Credentials
+from parley.client.bindings.http import HttpTransport
+from parley.client.bindings.tls import Tls
+from parley.client.errors import ClientError, NotEncrypted, Unreachable
+from parley.client.origin import Origin
+from tests.client.scripted_server import Exchange, card, scripted
+from tests.client.talk import task
+
+pytestmark = pytest.mark.anyio
+
+PLAIN = card("http://agent.example")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bearer": "t"},
+        {"api_key": "k"},
+        {"auth": auth.Bearer("t")},
+        {"auth": auth.ApiKey("k")},
+        {"headers": {"Authorization": "Basic x"}},
+        {"headers": {"X-Api-Key": "k"}},
+        {"headers": {"Cookie": "session=1"}},
+    ],
+)
+async def test_no_credentials_go_out_unencrypted(given: dict[str, Any]) -> None:
+    async with parley.connect(PLAIN, retries=0, **given) as agent:
+        with pytest.raises(NotEncrypted, match=r"http://agent\.example, which is not encrypted"):
+            await agent.get("t-1")
+
+
+async def test_loopback_and_what_the_caller_allows_are_excepted() -> None:
+    made = Credentials(bearer="t").for_any_origin()
+    made.check_encryption(Origin.of("http://127.0.0.1:80"), is_secret=True)
+    made.check_encryption(Origin.of("http://localhost"), is_secret=True)
+    Credentials(bearer="t", insecure=True).check_encryption(Origin.of("http://a"), is_secret=True)
+    made.check_encryption(Origin.of("http://a"), ["X-Request-Id"])  # not a secret, by its name
+    with pytest.raises(NotEncrypted):
+        made.check_encryption(Origin.of("http://a"), ["X-Session"])
+
+
+# -- certificates ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and the certificates of a server and a client that it issued."""
+    folder = tmp_path_factory.mktemp("authority")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl(*new, "-x509", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority",
+            "-addext", "basicConstraints=critical,CA:TRUE",
+            "-addext", "keyUsage=keyCertSign")  # fmt: skip
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    for name in ("server", "client"):
+        openssl(*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-CAcreateserial", "-out", f"{name}.pem", "-extfile", "names")  # fmt: skip
+    openssl("ec", "-in", "client.key", "-aes256", "-passout", "pass:x", "-out", "locked.key")
+    return folder
+
+
+def server_side(files: Path, *, asks: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(files / "ca.pem"))
+    context.load_cert_chain(files / "server.pem", files / "server.key")
+    context.verify_mode = ssl.CERT_OPTIONAL if asks else ssl.CERT_NONE
+    return context
+
+
+class Site:
+    """An agent that notes who called: the name on the client's certificate."""
+
+    def __init__(self) -> None:
+        self.names: list[str | None] = []
+        self.card: dict[str, Any] = {}
+
+    async def __call__(self, exchange: Exchange) -> None:
+        seen = exchange._writer.get_extra_info("ssl_object").getpeercert()
+        subject = dict(pair[0] for pair in seen["subject"]) if seen else {}
+        self.names.append(subject.get("commonName"))
+        await (exchange.json(self.card) if exchange.method == "GET" else exchange.result(task()))
+
+
+async def test_a_certificate_is_shown_to_the_agent_alone(files: Path) -> None:
+    mine, other = Site(), Site()
+    context = server_side(files, asks=True)
+    async with scripted(mine, tls=context) as here, scripted(other, tls=context) as there:
+        schemes = {"m": {"mtlsSecurityScheme": {}}}
+        needs = [{"schemes": {"m": {"list": []}}}]
+        mine.card = card(here.url, securitySchemes=schemes, securityRequirements=needs)
+        own = auth.ClientCertificate(files / "client.pem", files / "client.key")
+        tls = Tls(ca=files / "ca.pem")
+        async with parley.connect(here.url, auth=own, tls=tls) as agent:
+            await agent.get("t-1")
+            assert mine.names == ["client", "client"]
+            await agent._http.send("GET", there.url, {}, None)  # type: ignore[union-attr]
+            assert other.names == [None]
+        settings = Tls(ca=files / "ca.pem", cert=files / "client.pem", key=files / "client.key")
+        async with parley.connect(here.url, tls=settings) as agent:
+            await agent.get("t-1")
+        assert mine.names[2:] == ["client", "client"]
+
+
+async def test_certificates_are_verified_unless_the_caller_says_no(files: Path) -> None:
+    site = Site()
+    async with scripted(site, tls=server_side(files, asks=False)) as server:
+        site.card = card(server.url)
+        with pytest.raises(Unreachable, match="not trusted"):
+            await parley.connect(server.url, retries=0)
+        for options in ({"insecure": True}, {"tls": Tls(ca=files / "ca.pem")}):
+            async with parley.connect(server.url, **options) as agent:
+                await agent.get("t-1")
+
+
+def test_files_that_cannot_be_used_are_refused_at_once(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "junk.pem").write_text("junk")
+    ca = str(files / "ca.pem")
+    for settings, words in (
+        ({"ca": tmp_path / "gone.pem"}, "cannot be used"),
+        ({"ca": tmp_path / "junk.pem"}, "cannot be used"),
+        ({"cert": files / "client.pem", "key": files / "server.key"}, "belong together"),
+        ({"cert": files / "client.pem", "key": files / "locked.key"}, "the key unencrypted"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            parley.connect("https://agent.example", tls=Tls(**settings))
+    with pytest.raises(ValueError, match="goes with its certificate"):
+        Tls(key="client.key")
+    certificate = auth.ClientCertificate(files / "client.pem", files / "client.key")
+    for wrong in (
+        {"auth": certificate, "http": HttpTransport()},
+        {"proxy": "http://p:1", "http": HttpTransport()},
+        {"auth": certificate, "tls": ssl.create_default_context(cafile=ca)},
+        {"auth": [certificate, certificate]},
+        {"proxy": "socks5://p:1"},
+        {"proxy": "p:3128"},
+    ):
+        with pytest.raises(ValueError):
+            parley.connect("https://agent.example", **wrong)
+
+
+# -- a proxy --------------------------------------------------------------------------------------
+
+
+async def test_a_proxy_carries_calls_but_those_to_this_machine() -> None:
+    async def proxy(exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            await exchange.json(card("http://agent.example"))
+        else:
+            await exchange.result(task())
+
+    async with scripted(proxy) as server:
+        address = server.url.replace("://", "://me:pw@")
+        async with parley.connect("http://agent.example", proxy=address) as agent:
+            await agent.get("t-1")
+        assert [each.target for each in server.exchanges][-1] == "http://agent.example/rpc"
+        assert server.exchanges[-1].headers["proxy-authorization"].startswith("Basic ")
+        count = len(server.exchanges)
+
+        async def direct(exchange: Exchange) -> None:
+            await exchange.json(card(local.url))
+
+        async with scripted(direct) as local, parley.connect(local.url, proxy=address):
+            pass
+        assert len(server.exchanges) == count
+    with pytest.raises(ClientError) as caught:
+        await parley.connect("http://agent.example", proxy="http://me:pw@127.0.0.1:1", retries=0)
+    assert "pw" not in str(caught.value)
