@@ -21,6 +21,7 @@ from tests.client.trusting import grpc_of
 from tests.contract.conftest import Speech, reach
 from tests.contract.test_errors import refused
 from tests.contract.test_operation_security import REQUESTS
+from tests.server.raw_http import JSON, connection
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +117,13 @@ async def test_the_right_credentials_are_let_in(
     async with reach([url], speech, headers=GUARDS[name].valid(issuer)) as remote:
         assert (await remote.send("hi")).text == "ada: hi"
     assert counts.runs > before
+
+
+@pytest.mark.parametrize("path", ["/", "/message:send", "/v1/message:send", "/files"])
+async def test_the_body_of_a_stranger_is_not_read(vaults: dict[str, Vault], path: str) -> None:
+    """The answer comes although none of the announced bytes was sent."""
+    async with connection(vaults["openid"].url) as http:
+        await http.request("POST", path, headers=JSON, length=10_000)
+        answer = await http.response()
+    assert answer.status == 401
+    assert "Bearer" in answer.headers["www-authenticate"]
