@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from parley.model.errors import UnauthenticatedError
+from parley.model.errors import OverloadedError, UnauthenticatedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import MISSING, Authorization
 from parley.security.evidence import Evidence
@@ -49,21 +49,42 @@ class Authenticator:
         return self._verified(presented, evidence)
 
     async def _verified(self, presented: Sequence[Scheme], evidence: Evidence) -> Caller:
-        caller, granted = ANONYMOUS, {}
+        caller, granted, accepted = ANONYMOUS, {}, set()
+        failures: list[tuple[Scheme, CredentialsRefused | OverloadedError]] = []
         for scheme in presented:
             try:
                 proof = scheme.verify(evidence)
                 if not isinstance(proof, Proof):
                     proof = await proof
-            except CredentialsRefused as refusal:
-                log.info("credentials refused: %s (%s)", refusal.reason, scheme.name)
-                challenges = self.challenges(evidence, error="invalid_token")
-                raise UnauthenticatedError(
-                    refusal.description or REFUSED, challenges=challenges
-                ) from None
+            except (CredentialsRefused, OverloadedError) as failure:
+                failures.append((scheme, failure))
+                continue
+            accepted.add(scheme.credential)
             granted[scheme] = proof.scopes
             caller = _merged(caller, proof.caller)
+        # Several schemes may read one credential: two issuers, or two agents behind one address.
+        failures = [
+            (scheme, failure)
+            for scheme, failure in failures
+            if not scheme.credential or scheme.credential not in accepted
+        ]
+        if failures:
+            raise self._refusal(failures, evidence)
         return replace(caller, granted=granted, scopes=frozenset().union(*granted.values()))
+
+    def _refusal(
+        self,
+        failures: Sequence[tuple[Scheme, CredentialsRefused | OverloadedError]],
+        evidence: Evidence,
+    ) -> UnauthenticatedError | OverloadedError:
+        description = ""
+        for scheme, failure in failures:
+            if isinstance(failure, OverloadedError):
+                return failure
+            log.info("credentials refused: %s (%s)", failure.reason, scheme.name)
+            description = description or failure.description
+        challenges = self.challenges(evidence, error="invalid_token")
+        return UnauthenticatedError(description or REFUSED, challenges=challenges)
 
     def challenges(self, evidence: Evidence | None = None, *, error: str = "") -> tuple[str, ...]:
         """Return the values of ``WWW-Authenticate`` for a request that lacks credentials."""

@@ -21,7 +21,12 @@ class BackgroundServer:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         config = uvicorn.Config(
-            app, log_config=None, timeout_graceful_shutdown=1, ws="none", lifespan="off"
+            app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+            lifespan="off",
         )
         self._server = _Server(config, self._started)
         self._thread = threading.Thread(target=self._serve, name="parley-issuer", daemon=True)

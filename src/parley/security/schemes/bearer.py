@@ -23,6 +23,8 @@ class Bearer(Scheme):
     It runs on the event loop for every request: what takes time is an ``async def``.
     """
 
+    credential = "bearer"
+
     def __init__(
         self, judge: Judge, *, name: str = "bearer", format: str = "", description: str = ""
     ) -> None:

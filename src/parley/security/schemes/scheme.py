@@ -137,10 +137,16 @@ class SchemeResources(msgspec.Struct, frozen=True, kw_only=True):
 class Scheme(ABC):
     """One way to prove who calls. Two schemes are equal only if they are the same object.
 
-    ``name`` is its key on the card.
+    ``name`` is its key on the card. Schemes with the same ``credential`` read the same one of a
+    request, such as the bearer token, and one of them has to accept it; without, a scheme has one
+    of its own. ``authorization_servers`` are the issuers of its tokens, and ``scopes`` those that
+    a client can ask them for (RFC 9728).
     """
 
     name: str
+    credential: str = ""
+    authorization_servers: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
 
     # -- what a scheme implements ----------------------------------------------------------------
 
