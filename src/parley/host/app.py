@@ -159,6 +159,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
                 agent.extensions,
                 key=agent.key,
                 callbacks=host.callbacks[agent.key],
+                credentials=host.authorizations[agent.key],
                 authorization=agent.authorization,
             )
         # In a message, bytes are base64, and there is more in it.
@@ -174,6 +175,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
             agent.extensions,
             key=agent.key,
             callbacks=host.callbacks[agent.key],
+            credentials=host.authorizations[agent.key],
             authorization=agent.authorization,
             files=files,
         )
