@@ -292,8 +292,11 @@ async def test_only_the_caller_of_the_task_may_post() -> None:
 
 
 async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
+    another = Agent("Other")
+    another.skill(lambda: "hm", id="hm")
+
     async with (
-        serving(parley.asgi([post_office(), Agent("Other")], drain=0.0)) as url,
+        serving(parley.asgi([post_office(), another], drain=0.0)) as url,
         parley.connect(f"{url}/post-office") as remote,
     ):
         task = await asking(remote)
