@@ -468,45 +468,54 @@ async def browse(url: str) -> tuple[int, str]:
 
 
 async def test_a_user_opens_the_page_and_the_turn_goes_on() -> None:
-    async with Issuer() as issuer, office(agent=with_login(issuer)) as url:
-        async with parley.connect(url) as remote:
-            task = await asking(remote, "read")
-            request = needed(task)
-            assert request.callback == ""
-            query = parse_qs(urlsplit(request.authorization_url).query)
-            assert query["redirect_uri"] == [f"{url}/callbacks/oauth"]
-            assert query["code_challenge_method"] == ["S256"]
-            with pytest.raises(ValueError, match="authorization_url"):
-                await remote.authorize(task, TOKEN)
-            status, page = await browse(request.authorization_url)
-            assert (status, "you may close this page" in page) == (200, True)
-            assert (await ended(remote, task)).startswith("True ('mail.read',)")
-            status, _ = await browse(request.authorization_url)
-            assert status in (409, 410)
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        request = needed(task)
+        assert request.callback == ""
+        query = parse_qs(urlsplit(request.authorization_url).query)
+        assert query["redirect_uri"] == [f"{url}/callbacks/oauth"]
+        assert query["code_challenge_method"] == ["S256"]
+        with pytest.raises(ValueError, match="authorization_url"):
+            await remote.authorize(task, TOKEN)
+        status, page = await browse(request.authorization_url)
+        assert (status, "you may close this page" in page) == (200, True)
+        assert (await ended(remote, task)).startswith("True ('mail.read',)")
+        status, _ = await browse(request.authorization_url)
+        assert status in (409, 410)
 
 
 async def test_a_state_that_was_not_made_here_is_refused() -> None:
-    async with Issuer() as issuer, office(agent=with_login(issuer)) as url:
-        async with parley.connect(url) as remote:
-            task = await asking(remote, "read")
-            state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
-            redirect = f"{url}/callbacks/oauth"
-            assert (await browse(f"{redirect}?code=x&state={state[:-6]}AAAAAA"))[0] == 404
-            assert (await browse(f"{redirect}?code=x"))[0] == 404
-            assert (await browse(f"{redirect}?state={state}"))[0] == 400
-            assert await post(f"{url}/callbacks/authorize/{state}", {"access_token": "x"}) == 404
-            assert (await browse(f"{redirect}?code=stolen&state={state}"))[0] == 200
-            assert (await ended(remote, task)).startswith("refused: ")
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
+        redirect = f"{url}/callbacks/oauth"
+        assert (await browse(f"{redirect}?code=x&state={state[:-6]}AAAAAA"))[0] == 404
+        assert (await browse(f"{redirect}?code=x"))[0] == 404
+        assert (await browse(f"{redirect}?state={state}"))[0] == 400
+        assert await post(f"{url}/callbacks/authorize/{state}", {"access_token": "x"}) == 404
+        assert (await browse(f"{redirect}?code=stolen&state={state}"))[0] == 200
+        assert (await ended(remote, task)).startswith("refused: ")
 
 
 async def test_a_user_may_say_no() -> None:
-    async with Issuer() as issuer, office(agent=with_login(issuer)) as url:
-        async with parley.connect(url) as remote:
-            task = await asking(remote, "read")
-            state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
-            answer = f"{url}/callbacks/oauth?error=access_denied&state={state}"
-            assert (await browse(answer))[0] == 200
-            assert await ended(remote, task) == "refused: access_denied"
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
+        answer = f"{url}/callbacks/oauth?error=access_denied&state={state}"
+        assert (await browse(answer))[0] == 200
+        assert await ended(remote, task) == "refused: access_denied"
 
 
 # -- a chain of agents, and calls on behalf of the user -----------------------------------------

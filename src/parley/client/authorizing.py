@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import msgspec
 
@@ -118,7 +118,6 @@ async def _content(
         return dict(given)
     if isinstance(given, tuple) and len(given) == 2:
         return {"username": given[0], "password": given[1]}
-    takes_key = scheme is not None and scheme.api_key_security_scheme is not None
     if isinstance(given, Credential):
         local = is_loopback(origin.host)
         http = IssuerHttp(files.http, trusts=lambda each: False, is_local=local)
@@ -144,7 +143,18 @@ async def _content(
             "a credential is a token or an API key (text), a user and a password (two texts), a "
             f"token response (a dict), or one of parley.client.auth, not a {type(given).__name__}"
         )
-    return {"api_key" if takes_key else "access_token": given}
+    return {"api_key" if kind_of(request) == "api_key" else "access_token": given}
+
+
+def kind_of(request: AuthRequest) -> Literal["token", "basic", "api_key"]:
+    """Return what a request asks for: a token, unless its scheme says otherwise."""
+    scheme = request.scheme
+    if scheme is None:
+        return "token"
+    if scheme.api_key_security_scheme is not None:
+        return "api_key"
+    http = scheme.http_auth_security_scheme
+    return "basic" if http is not None and http.scheme.lower() == "basic" else "token"
 
 
 def _words_of(body: bytes) -> str:
