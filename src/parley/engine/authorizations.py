@@ -18,7 +18,7 @@ import msgspec
 from parley.model.encoding import decode, encode
 from parley.security.sealing import SealBroken, Sealer
 from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid
-from parley.server.endpoint import AUTHORIZE, CredentialRefused, TaskEnded
+from parley.server.endpoint import AUTHORIZE, CredentialRefused, NoLongerNeeded
 from parley.store.protocols.scope import Scope
 from parley.store.protocols.timers import EventCompleted
 from parley.store.task_store import TaskStore
@@ -147,7 +147,7 @@ class Authorizations:
         """Keep what was posted, or what a redirect brought, and wake the turn.
 
         Raises ``CredentialRefused``, ``EventCompleted`` for a request that has its answer,
-        ``TaskEnded``, ``StoreError``.
+        ``NoLongerNeeded``, ``StoreError``.
         """
         store, scope = self._store, claim.scope
         answer = redirect_in(given) if redirected else credential_in(given, claim.kind)
@@ -155,7 +155,7 @@ class Authorizations:
             raise EventCompleted(self._agent, claim.event)
         record = await store.load(claim.task_id, scope=scope, history=0, artifacts=False)
         if record is None or record.task.state.is_terminal:
-            raise TaskEnded
+            raise NoLongerNeeded
         name = secrets.token_urlsafe(16)
         arrived = Arrived(answer, store.now(), redirected)
         slot = slot_of(name)

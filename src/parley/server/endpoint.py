@@ -47,7 +47,7 @@ class CredentialRefused(ValueError):
     """What was posted is no credential. The message says what one is, and quotes nothing."""
 
 
-class TaskEnded(Exception):
+class NoLongerNeeded(Exception):
     """The task has ended, and takes no credential."""
 
 
@@ -65,7 +65,7 @@ class CredentialReceiver(Protocol):
     async def receive(self, claim: Any, given: object, *, redirected: bool = False) -> None:
         """Keep a credential, and wake its task.
 
-        Raises ``CredentialRefused``, ``EventCompleted``, ``TaskEnded``, and ``StoreError``.
+        Raises ``CredentialRefused``, ``EventCompleted``, ``NoLongerNeeded``, and ``StoreError``.
         """
         ...
 

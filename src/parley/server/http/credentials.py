@@ -20,7 +20,7 @@ from parley.model.service import Caller
 from parley.security.signed_tokens import TokenExpired, TokenInvalid
 from parley.server.address import route_path
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import CredentialReceiver, CredentialRefused, TaskEnded
+from parley.server.endpoint import CredentialReceiver, CredentialRefused, NoLongerNeeded
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.callbacks import CallbackRefused, read_content
@@ -94,7 +94,7 @@ class CredentialRoute:
             refused, challenges = CallbackRefused(401, error.message), error.challenges
         except (A2AError, CallbackRefused, StoreError) as error:
             refused = _refusal(error)
-        except (TokenInvalid, CredentialRefused, TaskEnded) as error:
+        except (TokenInvalid, CredentialRefused, NoLongerNeeded) as error:
             refused = _refusal(error)
         except Exception:
             refused = CallbackRefused(500, log_unforeseen("a credential for a task").message)
@@ -204,7 +204,7 @@ def _refusal(error: Exception) -> CallbackRefused:
             )
         case CredentialRefused():
             return CallbackRefused(400, str(error))
-        case TaskEnded():
+        case NoLongerNeeded():
             return CallbackRefused(410, "the task has ended, and needs no credential")
         case EventCompleted():
             return CallbackRefused(
