@@ -414,6 +414,24 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
     assert TOKEN not in caplog.text
 
 
+async def test_with_another_key_the_turn_asks_again(tmp_path: Path) -> None:
+    store, agent = f"sqlite:///{tmp_path / 'tasks.db'}", post_office()
+
+    def app(key: str) -> Any:
+        return parley.asgi(agent, store=store, drain=0.0, secret_key=key * 32)
+
+    async with serving(app("a")) as url, parley.connect(url) as remote:
+        task = await asking(remote)
+    async with serving(app("b")) as url, parley.connect(url) as remote:
+        path = urlsplit(needed(task).callback).path
+        assert await post(url + path, {"access_token": TOKEN}) == 404
+    async with serving(app("a")) as url, parley.connect(url) as remote:
+        assert await post(url + path, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, task)).startswith("True")
+    with pytest.raises(ValueError, match="32 characters"):
+        parley.asgi(agent, secret_key="short")
+
+
 # -- misuse -------------------------------------------------------------------------------------
 
 

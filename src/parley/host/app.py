@@ -53,6 +53,7 @@ def asgi(
     migrate: bool = True,
     middleware: Iterable[AnyMiddleware] = (),
     files: str | Path | ObjectStore | None = None,
+    secret_key: str | None = None,
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -72,6 +73,8 @@ def asgi(
     ``files`` is where files by reference are kept: a directory, ``s3://bucket/prefix``, or
     ``"none"``. By default they are beside the file of a SQLite store, and with ``memory:`` in a
     temporary directory; replicas that share a store have no default.
+    ``secret_key`` encrypts the credentials that tasks wait for, by default that of the environment
+    variable ``PARLEY_SECRET_KEY``, else one that the store keeps; the same for all replicas.
 
     ``middleware`` is a list of Starlette's ``Middleware(cls, ...)``, or of functions that take an
     ASGI app and return one, the first outermost. It is around every HTTP request, and not around
@@ -106,6 +109,7 @@ def asgi(
         files=open_files(files, store),
         **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
+        secret_key=secret_key,
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
