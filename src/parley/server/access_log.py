@@ -6,9 +6,11 @@ import logging
 import re
 
 from parley.files.turn_files import SIGNATURE
-from parley.server.endpoint import CALLBACKS
+from parley.server.endpoint import CALLBACKS, REDIRECT
 
-_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+|(?<=[?&]{SIGNATURE}=)[^&#\s]+")
+_TOKEN = re.compile(
+    rf"(?<={REDIRECT}\?)[^#\s]+|(?<={CALLBACKS}/)(?!oauth\?)[^?#]+|(?<=[?&]{SIGNATURE}=)[^&#\s]+"
+)
 
 
 class HideTokens(logging.Filter):
