@@ -21,8 +21,8 @@ class AuthorizationRefused(Exception):
 class TaskCredential(Credential):
     """A credential for one operation of one task: a token, an API key, or a user and a password.
 
-    ``headers`` are those of a request with it; an API key of another place than a header is in
-    ``query`` or ``cookies``. It can be given to a connection: ``turn.connect(agent, auth=it)``.
+    ``headers`` are those of a request with it, and ``query`` its query parameters: an API key is
+    where its scheme says. It can be given to a connection: ``turn.connect(agent, auth=it)``.
     ``scopes`` are those granted, and ``expires_at`` its end in seconds since the epoch, where they
     are known. It has no form that could be logged or stored.
     """
