@@ -72,6 +72,7 @@ JS_0_3 = Peer(
 )
 GO_2_4 = Peer("a2a-go-2.4", "PARLEY_OFFICIAL_GO", ("github.com/a2aproject/a2a-go/v2@2.4.0",), "go")
 RUST = Peer("a2a-rs-0.4", "PARLEY_OFFICIAL_RUST", ("a2a-cli@0.4.5",), "cargo")
+OIDC_PROVIDER = Peer("oidc-provider-9", "PARLEY_OIDC_PROVIDER", ("oidc-provider@9.13.3",), "node")
 JDK = Peer("jdk", "PARLEY_JAVA", ("a JDK of version 17 or later",), "jdk")
 
 

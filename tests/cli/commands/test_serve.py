@@ -61,6 +61,21 @@ def test_a_file_is_served_with_a_banner_that_can_be_followed(file, parley, tmp_p
     assert (tmp_path / "parley.db").is_file()
 
 
+@posix
+def test_the_banner_says_how_to_log_in_where_that_is_required(file, parley, tmp_path):
+    file.write_text(
+        AGENT.replace(
+            'version="1.0.0"', 'version="1.0.0", security=Bearer(lambda token: None)'
+        ).replace(
+            "from parley import Agent, Turn",
+            "from parley import Agent, Turn\nfrom parley.security import Bearer",
+        )
+    )
+    with Running(["serve", "echo.py", "--port", "0"], tmp_path) as server:
+        said = server.until("Ctrl-C stops the server")
+        assert f"parley auth login {address_in(said)}\n" in said
+
+
 AT_ANY_PATH = (
     ("GET", "/.well-known/agent-card.json"),
     ("GET", "/.well-known/agent.json"),

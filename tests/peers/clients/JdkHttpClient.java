@@ -57,12 +57,14 @@ public class JdkHttpClient {
     final String agent;
     final boolean jsonRpc;
     final boolean older;
+    final Map<String, Object> headers;
     String address;
 
     JdkHttpClient(Map<String, Object> command) {
         agent = (String) command.get("url");
         jsonRpc = command.get("binding").equals("JSONRPC");
         older = command.get("version").equals("0.3");
+        headers = command.containsKey("headers") ? map(command.get("headers")) : Map.of();
     }
 
     void perform(Map<String, Object> command, Consumer<Object> give) throws Exception {
@@ -167,6 +169,7 @@ public class JdkHttpClient {
                 .header("Content-Type", "application/json")
                 .header("Accept", accept)
                 .POST(BodyPublishers.ofString(Json.written(body)));
+        headers.forEach((name, value) -> request.header(name, (String) value));
         return (older ? request : request.header("A2A-Version", "1.0")).build();
     }
 

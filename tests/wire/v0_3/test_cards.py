@@ -283,3 +283,28 @@ def test_a_flow_that_0_3_does_not_have_is_kept_for_those_who_know_it():
     card = replace(CARD, security_schemes={"tv": scheme})
     again = versions.read_card(json.loads(versions.write_card(card, "0.3")))
     assert again.security_schemes == {"tv": scheme}
+
+
+def test_scopes_of_a_card_may_be_a_plain_list():
+    """Servers of the Go SDK (2.4) write one; read without it, a card would require nothing."""
+    needs = [{"schemes": {"login": ["read"], "key": {"list": []}}}]
+    skill = {"id": "pay", "name": "Pay", "description": "Pays.", "tags": []}
+    merged = {
+        "name": "Bank",
+        "description": "Pays.",
+        "version": "1",
+        "supportedInterfaces": [
+            {"url": "https://a.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        ],
+        "capabilities": {},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [{**skill, "securityRequirements": needs}],
+        "securityRequirements": needs,
+    }
+    card = versions.read_card(merged)
+    for [need] in (card.security_requirements, card.skills[0].security_requirements):
+        assert {name: scopes.list for name, scopes in need.schemes.items()} == {
+            "login": ("read",),
+            "key": (),
+        }

@@ -459,6 +459,7 @@ def banner(
             title,
             f"  address  {base}",
             f"  card     {base}/.well-known/agent-card.json",
+            *_login_line(agent, base),
             f"  try      {try_command(agent, base)}",
             "",
         ]
@@ -467,6 +468,13 @@ def banner(
     if role == "api":
         lines += ["Turns are run by other processes, with --role worker or both.", ""]
     return "\n".join([*lines, last])
+
+
+def _login_line(agent: Agent, base: str) -> list[str]:
+    """Return the line for an agent that requires credentials: how a caller logs in."""
+    if agent.security is None or agent.security.is_open:
+        return []
+    return [f"  login    {shell_words(invocation())} auth login {base}"]
 
 
 def try_command(agent: Agent, base: str) -> str:
