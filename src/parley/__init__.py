@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parley.agent.agent import Agent
     from parley.agent.blocking_turn import BlockingTurn
     from parley.agent.files import BlockingFile, TurnFile
+    from parley.agent.task_credential import AuthorizationRefused, TaskCredential
     from parley.agent.turn import Turn
     from parley.client.artifact_versions import ArtifactVersion, ArtifactVersions
     from parley.client.errors import ClientError, RemoteTaskFailed
@@ -75,7 +76,9 @@ _HOMES = {
     "ArtifactVersion": "parley.client.artifact_versions",
     "ArtifactVersions": "parley.client.artifact_versions",
     "BlockingFile": "parley.agent.files",
+    "AuthorizationRefused": "parley.agent.task_credential",
     "BlockingTurn": "parley.agent.blocking_turn",
+    "TaskCredential": "parley.agent.task_credential",
     "CallContext": "parley.model.service",
     "Caller": "parley.model.service",
     "ClientError": "parley.client.errors",
@@ -121,6 +124,7 @@ __all__ = [
     "Artifact",
     "ArtifactVersion",
     "ArtifactVersions",
+    "AuthorizationRefused",
     "BlockingFile",
     "BlockingTurn",
     "CallContext",
@@ -139,6 +143,7 @@ __all__ = [
     "StoreError",
     "Task",
     "TaskArtifactUpdateEvent",
+    "TaskCredential",
     "TaskPushNotificationConfig",
     "TaskState",
     "TaskStatus",

@@ -209,6 +209,7 @@ class RemoteOnly:
         from parley.agent.context import AgentContexts
         from parley.agent.files import FileAccess
         from parley.agent.services import TurnServices
+        from parley.engine.authorizations import Authorizations
         from parley.engine.callbacks import Callbacks
         from parley.store.memory import MemoryTaskStore
         from parley.store.protocols.scope import Scope
@@ -216,6 +217,7 @@ class RemoteOnly:
         services = TurnServices(
             AgentContexts(keep_history=False),
             Callbacks(MemoryTaskStore(), "a"),
+            Authorizations(MemoryTaskStore(), "a"),
             remote_files=self.files,
         )
         return FileAccess(services, Scope(agent="a", owner="ann")).open(part, limit)

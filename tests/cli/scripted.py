@@ -141,6 +141,10 @@ class ScriptedAgent:
     def post(self, request: Any) -> None:
         body = json.loads(request.rfile.read(int(request.headers["content-length"])))
         headers = {name.lower(): value for name, value in request.headers.items()}
+        if "jsonrpc" not in body:  # posted to a callback address
+            self.asked.append(Asked("callback", body, headers, request.path))
+            self._reply(request, 200, b"")
+            return
         method = body["method"]
         self.asked.append(Asked(method, body.get("params") or {}, headers, request.path))
         script = self.answers.get(method)

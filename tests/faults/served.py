@@ -31,6 +31,20 @@ async def report(turn: Turn) -> AsyncIterator[str]:
 
 
 @agent.skill(replies="task")
+async def authorized(turn: Turn) -> str:
+    """Needs a credential, and then takes its time."""
+    credential = await turn.require_auth("May I?", scopes="mail.read")
+    await turn.step("arrived", arrived)
+    if turn.attempt < 2 and turn.text == "slow":
+        await asyncio.sleep(3600)
+    return f"{len(credential.token)} in attempt {turn.attempt}"
+
+
+def arrived() -> bool:
+    return True
+
+
+@agent.skill(replies="task")
 async def steps(turn: Turn) -> str:
     """Does several things once each, and says how often each was begun."""
     done = []

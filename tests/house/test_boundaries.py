@@ -45,6 +45,7 @@ BOUNDARIES = {
     ("server/cards/docs.py", "__call__"): BINDING,
     ("server/http/exchange.py", "run"): BINDING,
     ("server/http/callbacks.py", "__call__"): BINDING,
+    ("server/http/credentials.py", "__call__"): BINDING,
     ("server/http/files.py", "run"): BINDING,
     ("server/http/restricted.py", "__call__"): BINDING,
     ("server/grpc/restricted.py", "admit"): BINDING,

@@ -6,11 +6,11 @@ import parley
 
 NAMES = """
 A2AError A2AService Agent AgentCapabilities AgentCard AgentExtension AgentInterface AgentProvider
-AgentSkill Answer Artifact ArtifactVersion ArtifactVersions BlockingFile BlockingTurn CallContext
-Caller ClientError EventCompleted FileStream Message NotAuthorized Part RemoteAgent RemoteTaskFailed
-Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent TaskPushNotificationConfig
-TaskState TaskStatus TaskStatusUpdateEvent TraceContext Turn TurnFile asgi complete complete_sync
-connect connect_sync serve
+AgentSkill Answer Artifact ArtifactVersion ArtifactVersions AuthorizationRefused BlockingFile
+BlockingTurn CallContext Caller ClientError EventCompleted FileStream Message NotAuthorized Part
+RemoteAgent RemoteTaskFailed Role RoutedMessage Settings StoreError Task TaskArtifactUpdateEvent
+TaskCredential TaskPushNotificationConfig TaskState TaskStatus TaskStatusUpdateEvent TraceContext
+Turn TurnFile asgi complete complete_sync connect connect_sync serve
 """
 
 

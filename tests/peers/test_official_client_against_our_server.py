@@ -106,6 +106,7 @@ async def test_the_card_is_resolved(official: Official) -> None:
         "urn:parley:typed-questions:v1",
         "urn:parley:skill-schemas:v1",
         "urn:parley:call-chain:v1",
+        "urn:parley:in-task-authorization:v1",
         "urn:parley:file-transfer:v1",
     }
     assert [skill["id"] for skill in card["skills"]] == list(agent.skills)

@@ -97,6 +97,7 @@ def test_nothing_is_presented_without_a_certificate():
         f"sha256:{shop.fingerprint.upper()}",
         ":".join(shop.fingerprint[at : at + 2] for at in range(0, 64, 2)),
     ],
+    ids=["uri", "dns", "DNS", "subject", "spaced", "hex", "sha256", "colons"],  # keys are new ones
 )
 def test_an_identity_is_pinned_by_any_of_its_names(identity):
     scheme = MutualTls([identity])

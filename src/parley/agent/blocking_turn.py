@@ -12,19 +12,25 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.files import BlockingFile
 from parley.agent.remote.blocking import BlockingAgent
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
+from parley.agent.task_credential import TaskCredential
 from parley.agent.turn import Turn
 from parley.agent.turn_facts import TurnFacts
 from parley.client.card.resolver import Reference
 from parley.client.message import Sendable
 from parley.engine.answer import Answer
 from parley.model.parts import Artifact, Message, Part
+from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task
+from parley.security.schemes.scheme import Scheme
+
+if TYPE_CHECKING:
+    from parley.client.auth import AuthorizationCode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -177,10 +183,25 @@ class BlockingTurn(TurnFacts):
         """Ask the caller, and return the message that answers, or a value of a type."""
         return self._wait(self._turn.ask(question, answer=answer, key=key))
 
-    def require_auth(self, content: object, *, key: str | None = None) -> Answer:
-        """Ask the caller to authorise something, and return the message that answers."""
-        answer: Answer = self._wait(self._turn.require_auth(content, key=key))
-        return answer
+    @overload
+    def require_auth(self, content: object, *, key: str | None = None) -> Answer: ...
+
+    @overload
+    def require_auth(
+        self,
+        content: object,
+        *,
+        key: str | None = None,
+        scheme: Scheme | SecurityScheme | None = None,
+        scopes: Sequence[str] | str = (),
+        oauth: AuthorizationCode | None = None,
+        expires: timedelta | None = None,
+        from_anyone: bool = False,
+    ) -> TaskCredential: ...
+
+    def require_auth(self, content: object, **options: Any) -> Any:
+        """Ask for authorisation, and return the credential, or the message that answers."""
+        return self._wait(self._turn.require_auth(content, **options))
 
     def authorize(self, action: str, resource: str = "", *, key: str | None = None) -> None:
         """Ask the agent's policy whether this turn's caller may do something."""

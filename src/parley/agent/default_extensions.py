@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.in_task_authorization import InTaskAuthorization
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SKILL_SCHEMAS
 from parley.extensions.typed_questions import TypedQuestions
@@ -16,6 +17,7 @@ BUILT_IN: tuple[Extension, ...] = (
     IdempotentSend(),
     TypedQuestions(),
     CallChain(),
+    InTaskAuthorization(),
 )
 """The extensions of every agent that leaves none out."""
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parley.agent.context import AgentContexts
+from parley.agent.issuers import TurnIssuers
 from parley.agent.lifespan import Lifespan
 from parley.agent.remote.connections import Connections
 from parley.agent.remote_files import RemoteFiles
 from parley.client.connection import Connection, connect
 from parley.client.remote_agent import RemoteAgent
+from parley.engine.authorizations import Authorizations
 from parley.engine.callbacks import Callbacks
 from parley.files.turn_files import TurnFiles
 from parley.security.authorization import Authorization
@@ -27,7 +29,8 @@ INLINE_BYTES = 1024 * 1024
 class TurnServices:
     """The services that the turns of one agent use, besides their task: one per agent and host.
 
-    ``callbacks`` makes addresses at which others complete events. ``address`` returns the agent's
+    ``callbacks`` makes addresses at which others complete events, ``authorizations`` those for
+    credentials. ``address`` returns the agent's
     public address for a tenant, if one is configured. ``connect`` makes the connections to other
     agents: that of the client, unless a test replaces it. ``connections`` shares them.
     ``files`` keeps files by reference, ``None`` on a server without a place for them. A file
@@ -37,6 +40,7 @@ class TurnServices:
 
     contexts: AgentContexts
     callbacks: Callbacks
+    authorizations: Authorizations
     address: Callable[[str], str] | None = None
     lifespan: Lifespan | None = None
     files: TurnFiles | None = None
@@ -45,6 +49,7 @@ class TurnServices:
     authorization: Authorization | None = None
     connect: Callable[..., Connection] = connect
     connections: Connections = field(init=False)
+    issuers: TurnIssuers = field(default_factory=TurnIssuers)
 
     def __post_init__(self) -> None:
         self.connections = Connections(self._open)

@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -16,11 +16,13 @@ from parley.agent.artifact_stream import ArtifactStream
 from parley.agent.authorize import authorize
 from parley.agent.context import AgentContext
 from parley.agent.files import FileAccess, TurnFile
+from parley.agent.in_task_auth import EXPIRES, CredentialRequests, need_of
 from parley.agent.large_files import base_url, referred
 from parley.agent.remote.bound_agent import BoundAgent, MessageOptions
 from parley.agent.remote.connection import TurnConnection, delegate
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.agent.services import TurnServices
+from parley.agent.task_credential import TaskCredential
 from parley.agent.turn_facts import TurnFacts
 from parley.agent.typed_questions import ask_typed
 from parley.client.card.resolver import Reference
@@ -33,7 +35,12 @@ from parley.engine.turn.output_filter import active
 from parley.engine.turn.waits import seconds_of
 from parley.model.parts import Artifact, Message, Part
 from parley.model.references import tasks_named
+from parley.model.schemes import SecurityScheme
 from parley.model.tasks import Task, TaskState
+from parley.security.schemes.scheme import Scheme
+
+if TYPE_CHECKING:
+    from parley.client.auth import AuthorizationCode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -252,14 +259,97 @@ class Turn(TurnFacts):
             return await ask_typed(self._attempt, question, answer, key)
         return await self._attempt.ask(TaskState.INPUT_REQUIRED, question, key)
 
-    async def require_auth(
-        self, content: object, *, key: str | None = None, until: Awaitable[R] | None = None
-    ) -> Answer | R:
-        """Ask the caller to authorise something, and return the message that answers.
+    @overload
+    async def require_auth(self, content: object, *, key: str | None = None) -> Answer: ...
 
-        The task waits as AUTH_REQUIRED. With ``until`` the turn keeps running and returns its
-        result, for authorisation that arrives out of band (specification §7.6).
+    @overload
+    async def require_auth(
+        self, content: object, *, key: str | None = None, until: Awaitable[R]
+    ) -> R: ...
+
+    @overload
+    async def require_auth(
+        self,
+        content: object,
+        *,
+        key: str | None = None,
+        scheme: Scheme | SecurityScheme,
+        scopes: Sequence[str] | str = (),
+        expires: timedelta = EXPIRES,
+        from_anyone: bool = False,
+    ) -> TaskCredential: ...
+
+    @overload
+    async def require_auth(
+        self,
+        content: object,
+        *,
+        key: str | None = None,
+        oauth: AuthorizationCode,
+        scopes: Sequence[str] | str = (),
+        expires: timedelta = EXPIRES,
+    ) -> TaskCredential: ...
+
+    @overload
+    async def require_auth(
+        self,
+        content: object,
+        *,
+        key: str | None = None,
+        scopes: Sequence[str] | str,
+        expires: timedelta = EXPIRES,
+        from_anyone: bool = False,
+    ) -> TaskCredential: ...
+
+    async def require_auth(
+        self,
+        content: object,
+        *,
+        key: str | None = None,
+        until: Awaitable[Any] | None = None,
+        scheme: Scheme | SecurityScheme | None = None,
+        scopes: Sequence[str] | str = (),
+        oauth: AuthorizationCode | None = None,
+        expires: timedelta | None = None,
+        from_anyone: bool = False,
+    ) -> Any:
+        """Ask for authorisation: for a credential, for a message, or until something has happened.
+
+        With ``scheme``, ``scopes`` or ``oauth`` it returns a ``TaskCredential``, which arrives out
+        of band (specification §7.6). The task says what it needs as AUTH_REQUIRED, costs a row, and
+        goes on by itself: the function runs again from the top when the credential is there.
+
+        ``scheme`` is one of ``parley.security`` or of a card, by default a bearer token. Whoever
+        calls the agent posts the credential to an address that the task names
+        (``RemoteAgent.authorize``), as the caller of this turn; ``from_anyone`` lets anybody post
+        who has the address. With ``oauth`` (``parley.client.auth.AuthorizationCode``) the task
+        names a page to log in at, and the server exchanges the code; the issuer must know
+        ``base_url`` with ``/callbacks/oauth`` as a redirect URI.
+
+        The credential is for the operation ``key`` of this task and the caller of this turn: it is
+        taken once, kept sealed outside the log, and deleted when the turn ends. A later message
+        asks again. Raises ``TimeoutError`` after ``expires``, and ``AuthorizationRefused``.
+
+        Without these, the message that answers is returned; it grants nothing by itself. With
+        ``until`` the turn keeps running and returns its result.
         """
+        if scheme is not None or scopes or oauth is not None:
+            if until is not None:
+                raise ValueError("a credential is waited for by itself: leave out until=")
+            need = need_of(
+                content,
+                scheme,
+                scopes,
+                oauth,
+                EXPIRES if expires is None else expires,
+                from_anyone=from_anyone,
+            )
+            return await CredentialRequests(self._attempt, self._services).require(need, key)
+        if expires is not None or from_anyone:
+            raise ValueError(
+                "expires= and from_anyone= are for a credential: say which one is needed with "
+                "scheme=, scopes= or oauth="
+            )
         if until is None:
             return await self._attempt.ask(TaskState.AUTH_REQUIRED, content, key)
         writer = self._attempt.writer()

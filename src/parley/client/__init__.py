@@ -8,12 +8,14 @@ from parley.client.connection import Connection, connect
 from parley.client.errors import ClientError
 from parley.client.remote_agent import RemoteAgent
 from parley.client.sync import SyncEventStream, SyncRemoteAgent, connect_sync
+from parley.extensions.in_task_authorization import AuthRequest, auth_request
 from parley.extensions.skill_schemas import SkillSchema, schemas_on
 from parley.extensions.typed_questions import Question, question
 
 __all__ = [
     "ArtifactVersion",
     "ArtifactVersions",
+    "AuthRequest",
     "ClientError",
     "Connection",
     "EventStream",
@@ -23,6 +25,7 @@ __all__ = [
     "SyncEventStream",
     "SyncRemoteAgent",
     "Tls",
+    "auth_request",
     "connect",
     "connect_sync",
     "new_output",

@@ -9,6 +9,7 @@ import msgspec
 from parley.client.calls.service import RemoteService
 from parley.extensions.call_chain import CallChain
 from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.in_task_authorization import InTaskAuthorization
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.profile import Profile, active_uris, with_dependencies
 from parley.extensions.resumable_streams import ResumableStreams
@@ -35,6 +36,7 @@ SUPPORTED: tuple[Extension, ...] = (
     MessageTimestamps(),
     SkillSchemas(),
     TypedQuestions(),
+    InTaskAuthorization(),
 )
 """The extensions that the client supports by itself: it requests those that an agent requires."""
 

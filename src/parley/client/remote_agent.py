@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.client.auth.authorizer import Authorizer
+from parley.client.authorizing import Given, authorize
 from parley.client.bindings.http import HttpTransport
 from parley.client.calls.event_stream import EventStream
 from parley.client.calls.failover import FailoverBinding
@@ -476,6 +477,22 @@ class RemoteAgent:
         except (UnsupportedOperationError, ClientError):
             return False, last_message
         return False, last_message
+
+    async def authorize(
+        self, task: Task | Message, credential: Given, *, trust: Sequence[str] = ()
+    ) -> None:
+        """Give a task that is AUTH_REQUIRED the credential that it asks for; it goes on by itself.
+
+        ``credential`` is a token or an API key, a user and a password, a token response as a dict,
+        or one of ``parley.client.auth``; ``{"error": "access_denied"}`` refuses. It goes to the
+        callback that the task names (``parley.client.auth_request``), once: not as a message, so it
+        is in no history. The callback is at the agent's own origin, or at one of ``trust``, where
+        an agent that works for this one asks; without encryption only on this machine.
+
+        Raises ``ValueError`` for a task that asks for nothing of the kind, ``OriginNotTrusted`` and
+        ``NotEncrypted`` before anything is sent, and ``ClientError`` if it is not taken.
+        """
+        await authorize(self._files, task, credential, trust)
 
     async def upload(
         self,

@@ -292,6 +292,7 @@ class SyncRemoteAgent(_SyncProxy[RemoteAgent]):
     cancel = _call(RemoteAgent.cancel)
     subscribe = _stream(RemoteAgent.subscribe)
     wait = _call(RemoteAgent.wait)
+    authorize = _call(RemoteAgent.authorize)
     upload = _call(RemoteAgent.upload)
     read = _call(RemoteAgent.read)
     call = _call(RemoteAgent.call)

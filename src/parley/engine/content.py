@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from parley.engine.serialization import check_metadata
+from parley.extensions.in_task_authorization import AUTH_MEDIA_TYPE
 from parley.extensions.typed_questions import SCHEMA_MEDIA_TYPE
 from parley.model.encoding import decode, encode
 from parley.model.parts import Artifact, Message, Part
@@ -18,6 +19,8 @@ from parley.model.parts import Artifact, Message, Part
 V = TypeVar("V", Part, Message, Artifact)
 
 USABLE = "a str, a dict, list, dataclass, msgspec or pydantic value, bytes, a Path, or a Part"
+
+_OF_QUESTIONS = (SCHEMA_MEDIA_TYPE, AUTH_MEDIA_TYPE)
 
 
 class UnusableValue(TypeError):
@@ -187,12 +190,12 @@ def fitted(parts: tuple[Part, ...], accepted: Sequence[str]) -> tuple[tuple[Part
     """Return parts in an accepted form, and the media type of a part that has none.
 
     Data becomes JSON text for callers who accept text but not JSON. Other parts are unchanged, and
-    so is the schema of a question.
+    so is what programs need of a question.
     """
     converted: list[Part] = []
     unaccepted = ""
     for part in parts:
-        if part.media_type == SCHEMA_MEDIA_TYPE and part.data is not msgspec.UNSET:
+        if part.media_type in _OF_QUESTIONS and part.data is not msgspec.UNSET:
             pass  # it belongs to a question, and its text is another part
         elif not takes(accepted, part):
             if part.data is not msgspec.UNSET and takes(accepted, _PLAIN_TEXT):

@@ -6,6 +6,7 @@ from parley.extensions import Extension, TaskSearch, method
 from parley.extensions.call_chain import CallChain, Chain
 from parley.extensions.file_transfer import FileTransfer
 from parley.extensions.idempotent_send import IdempotentSend
+from parley.extensions.in_task_authorization import AuthRequest, InTaskAuthorization, auth_request
 from parley.extensions.message_timestamps import MessageTimestamps
 from parley.extensions.resumable_streams import ResumableStreams
 from parley.extensions.skill_schemas import SkillSchema, SkillSchemas, schemas_on
@@ -22,12 +23,14 @@ from parley.model.struct import A2AStruct
 __all__ = [
     "SEARCH",
     "A2AStruct",
+    "AuthRequest",
     "CallChain",
     "Chain",
     "Extension",
     "ExtensionMethod",
     "FileTransfer",
     "IdempotentSend",
+    "InTaskAuthorization",
     "MessageTimestamps",
     "Question",
     "ResumableStreams",
@@ -37,6 +40,7 @@ __all__ = [
     "SkillSchemas",
     "TaskSearch",
     "TypedQuestions",
+    "auth_request",
     "method",
     "question",
     "schemas_on",

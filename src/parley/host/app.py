@@ -56,6 +56,7 @@ def asgi(
     migrate: bool = True,
     middleware: Iterable[AnyMiddleware] = (),
     files: str | Path | ObjectStore | None = None,
+    secret_key: str | None = None,
 ) -> App:
     """Return one or more agents as an ASGI app. It serves them as they are now.
 
@@ -76,6 +77,8 @@ def asgi(
     ``files`` is where files by reference are kept: a directory, ``s3://bucket/prefix``, or
     ``"none"``. By default they are beside the file of a SQLite store, and with ``memory:`` in a
     temporary directory; replicas that share a store have no default.
+    ``secret_key`` encrypts the credentials that tasks wait for, by default that of the environment
+    variable ``PARLEY_SECRET_KEY``, else one that the store keeps; the same for all replicas.
 
     ``middleware`` is a list of Starlette's ``Middleware(cls, ...)``, or of functions that take an
     ASGI app and return one, the first outermost. It is around every HTTP request, and not around
@@ -112,6 +115,7 @@ def asgi(
         **file_options(settings),
         file_egress=Egress.allowing(allow_private_files),
         failures=Failures(settings.auth_failures_per_minute, trust_proxy=settings.trust_proxy),
+        secret_key=secret_key,
     )
     return app_of(host, settings=settings, url=url, caller=caller, role=role, middleware=middleware)
 
@@ -165,6 +169,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
                 agent.extensions,
                 key=agent.key,
                 callbacks=host.callbacks[agent.key],
+                credentials=host.authorizations[agent.key],
                 authorization=agent.authorization,
             )
         # In a message, bytes are base64, and there is more in it.
@@ -180,6 +185,7 @@ def _endpoints(host: Host, settings: Settings) -> dict[str, Endpoint]:
             agent.extensions,
             key=agent.key,
             callbacks=host.callbacks[agent.key],
+            credentials=host.authorizations[agent.key],
             authorization=agent.authorization,
             files=files,
         )

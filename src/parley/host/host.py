@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -23,6 +24,7 @@ from parley.agent.remote.cancel import cancel_calls
 from parley.agent.remote_files import RemoteFiles
 from parley.agent.services import INLINE_BYTES, TurnServices
 from parley.client.connection import Connection, connect
+from parley.engine.authorizations import Authorizations
 from parley.engine.callbacks import Callbacks
 from parley.engine.description import AgentDescription
 from parley.engine.executor import AgentExecutor
@@ -48,6 +50,7 @@ from parley.security.failures import Failures
 from parley.security.owner import PER_TENANT
 from parley.security.resources import SchemeResources
 from parley.security.schemes.scheme import Security, card_schemes
+from parley.security.sealing import operator_key
 from parley.server.sockets import most_webhook_calls
 from parley.store.bus.poller import BusPoller
 from parley.store.bus.subscriptions import Bus, LocalHints
@@ -64,6 +67,9 @@ Role = Literal["both", "api", "worker"]
 
 DRAIN_SECONDS = 10.0
 PUSH_GRACE = 2.0
+
+SECRET_KEY_VARIABLE = "PARLEY_SECRET_KEY"
+"""The environment variable that has the key to seal credentials with, which tasks wait for."""
 
 CALLER_THREADS = 40
 """The number of threads that identify callers, if ``caller`` is a plain function."""
@@ -136,6 +142,8 @@ class Host:
     ``inline_file_bytes``. ``file_egress`` restricts the addresses of files that callers name.
 
     ``failures`` counts refused credentials.
+    ``secret_key`` seals the credentials that arrive for tasks; by default that of the environment,
+    else one that the store keeps.
 
     ``connect`` makes the connections of turns to other agents; ``webhooks`` carries notifications
     in place of HTTP. Both are for tests.
@@ -164,6 +172,7 @@ class Host:
         inline_file_bytes: int = INLINE_BYTES,
         file_egress: Egress | None = None,
         failures: Failures | None = None,
+        secret_key: str | None = None,
     ) -> None:
         if role not in ("both", "api", "worker"):
             raise ValueError(f"role is 'both', 'api' or 'worker', not {role!r}")
@@ -214,6 +223,11 @@ class Host:
         )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
+        given = secret_key or os.environ.get(SECRET_KEY_VARIABLE, "")
+        seals = operator_key(given) if given else None
+        self.authorizations = {
+            agent.key: Authorizations(store, agent.key, seals) for agent in self._agents
+        }
         self.executors = {agent.key: self._executor(agent) for agent in self._agents}
         self._sweeps = None if self.files is None else FileSweeps(self.files, store, self._agents)
         self._maintenance = Maintenance(store, self._agents, self.executors, self.push)
@@ -256,6 +270,7 @@ class Host:
         return TurnServices(
             contexts=AgentContexts(keep_history=agent.options.keep_history),
             callbacks=self.callbacks[agent.key],
+            authorizations=self.authorizations[agent.key],
             address=None if addresses is None else partial(addresses, agent.key),
             files=self._turn_files(agent),
             lifespan=self._lifespans.get(agent.key),
@@ -449,6 +464,7 @@ class Host:
     async def _disconnect(self) -> None:
         for services in self._services:
             await services.connections.aclose()
+            await services.issuers.aclose()
 
     async def _stop_push(self) -> None:
         await self.push.stop(0 if self._hurries else min(self._grace, PUSH_GRACE))

@@ -7,9 +7,9 @@ import re
 
 from parley.files.turn_files import SIGNATURE
 from parley.security.credentials.redaction import HIDDEN, hide_parameter, without_credentials
-from parley.server.endpoint import CALLBACKS
+from parley.server.endpoint import CALLBACKS, REDIRECT
 
-_TOKEN = re.compile(rf"(?<={CALLBACKS}/)[^?#]+")
+_TOKEN = re.compile(rf"(?<={REDIRECT}\?)[^#\s]+|(?<={CALLBACKS}/)(?!oauth\?)[^?#]+")
 
 
 class HideTokens(logging.Filter):

@@ -16,6 +16,12 @@ from parley.server.file_service import FileService
 CALLBACKS = "/callbacks"
 """Where callbacks arrive, below the address of an agent."""
 
+AUTHORIZE = f"{CALLBACKS}/authorize"
+"""Where credentials for tasks are posted, below the address of an agent."""
+
+REDIRECT = f"{CALLBACKS}/oauth"
+"""Where authorization servers send browsers back to."""
+
 Interfaces = tuple[AgentInterface, ...]
 
 
@@ -37,6 +43,33 @@ class CallbackReceiver(Protocol):
         ...
 
 
+class CredentialRefused(ValueError):
+    """What was posted is no credential. The message says what one is, and quotes nothing."""
+
+
+class NoLongerNeeded(Exception):
+    """The task has ended, and takes no credential."""
+
+
+class CredentialReceiver(Protocol):
+    """Takes the credentials that the tasks of one agent ask for (specification §7.6)."""
+
+    async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Any:
+        """Return what a callback address, or the state of a redirect, is good for.
+
+        Its ``caller`` is the ``Caller.owner`` of who may use it, empty for anybody who has it.
+        Raises ``TokenInvalid``, ``TokenExpired``.
+        """
+        ...
+
+    async def receive(self, claim: Any, given: object, *, redirected: bool = False) -> None:
+        """Keep a credential, and wake its task.
+
+        Raises ``CredentialRefused``, ``EventCompleted``, ``NoLongerNeeded``, and ``StoreError``.
+        """
+        ...
+
+
 class Endpoint(msgspec.Struct, frozen=True):
     """One agent on a server, or several behind one address.
 
@@ -46,9 +79,9 @@ class Endpoint(msgspec.Struct, frozen=True):
     agents behind the same address, by the tenant that requests name; any other tenant is passed to
     ``service``. Without ``service`` and ``card`` there are only tenants. ``key`` is an id of the
     agent for paths. ``callbacks`` receives what is posted to the agent's callback addresses, below
-    ``CALLBACKS``. ``files`` are those of the agent, if the server keeps any. ``identify`` finds the
-    caller by the schemes of the agent and its tenants, in place of the server's; ``authorization``
-    decides what a caller may do.
+    ``CALLBACKS``, and ``credentials`` what its tasks ask for, below ``AUTHORIZE``. ``files`` are
+    those of the agent, if the server keeps any. ``identify`` finds the caller by the schemes of the
+    agent and its tenants, in place of the server's; ``authorization`` decides what a caller may do.
     """
 
     service: A2AService | None = None
@@ -57,6 +90,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     tenants: Mapping[str, Endpoint] = {}
     key: str = ""
     callbacks: CallbackReceiver | None = None
+    credentials: CredentialReceiver | None = None
     files: FileService | None = None
     identify: Callable[[Any], Any] | None = None
     authorization: Authorization | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Scope
@@ -18,9 +19,10 @@ from parley.server.cards.protected_resource import (
     resource_metadata,
 )
 from parley.server.dispatch import Dispatcher
-from parley.server.endpoint import CALLBACKS, Endpoint
+from parley.server.endpoint import AUTHORIZE, CALLBACKS, REDIRECT, Endpoint
 from parley.server.hosts import AllowedHosts
 from parley.server.http.callbacks import CallbackRoute
+from parley.server.http.credentials import CredentialRoute, RedirectRoute
 from parley.server.http.exchange import Identify, ServedEndpoint
 from parley.server.http.files import FilesBinding
 from parley.server.http.http_json import HttpJsonBinding
@@ -219,7 +221,9 @@ class Routes:
             self._add_binding(f"{prefix}/{name}", jsonrpc, page_or_not)
             self._add_docs(f"{prefix}/{name}", endpoint.tenants[name], advertised, tenant=name)
             tenant = endpoint.tenants[name]
-            self._add_callbacks(f"{prefix}/{name}", tenant, dispatcher, tenant=name)
+            self._add_callbacks(
+                f"{prefix}/{name}", tenant, dispatcher, tenant=name, identify=endpoint.identify
+            )
 
     def _add_assistant(
         self, id: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
@@ -304,20 +308,33 @@ class Routes:
         return add(path, [endpoint, *endpoint.tenants.values()], "")
 
     def _add_callbacks(
-        self, address: str, endpoint: Endpoint, dispatcher: Dispatcher, *, tenant: str = ""
+        self,
+        address: str,
+        endpoint: Endpoint,
+        dispatcher: Dispatcher,
+        *,
+        tenant: str = "",
+        identify: Identify | None = None,
     ) -> None:
+        shared: dict[str, Any] = {
+            "tenant": tenant,
+            "settings": self._settings,
+            "dispatcher": dispatcher,
+            "lifecycle": self._lifecycle,
+            "request_bytes": self._request_bytes,
+        }
         if endpoint.callbacks is not None:
-            address += CALLBACKS
-            route = CallbackRoute(
-                endpoint.callbacks,
-                address,
-                tenant=tenant,
-                settings=self._settings,
-                dispatcher=dispatcher,
-                lifecycle=self._lifecycle,
-                request_bytes=self._request_bytes,
+            callbacks = address + CALLBACKS
+            route = CallbackRoute(endpoint.callbacks, callbacks, **shared)
+            self._add_below(callbacks, self.restricted("callbacks", route))
+        if endpoint.credentials is not None:
+            identify = endpoint.identify or identify or self._identify
+            credentials = CredentialRoute(
+                endpoint.credentials, address + AUTHORIZE, identify=identify, **shared
             )
-            self._add_below(address, self.restricted("callbacks", route))
+            self._add_below(address + AUTHORIZE, self.restricted("callbacks", credentials))
+            redirect = RedirectRoute(endpoint.credentials, "", **shared)
+            self.add(address + REDIRECT, self.restricted("callbacks", redirect))
 
     def _advertise(
         self,

@@ -323,6 +323,12 @@ def test_the_access_log_has_no_tokens(caplog: pytest.LogCaptureFixture) -> None:
     line = '%s - "%s %s HTTP/%s" %d'
     logger.info(line, "127.0.0.1:5", "POST", "/a2a/shop/callbacks/tok3n.sig?x=1", "1.1", 204)
     logger.info(line, "127.0.0.1:5", "GET", "/tasks/t-1", "1.1", 200)
+    logger.info(
+        line, "127.0.0.1:5", "GET", "/shop/callbacks/oauth?code=c0de&state=st4te", "1.1", 200
+    )
+    logger.info(line, "127.0.0.1:5", "POST", "/shop/callbacks/authorize/t0ken", "1.1", 204)
+    assert "/shop/callbacks/oauth?..." in caplog.text
+    assert not [text for text in ("c0de", "st4te", "t0ken") if text in caplog.text]
     assert "/a2a/shop/callbacks/...?x=1" in caplog.text
     assert "tok3n" not in caplog.text
     assert "/tasks/t-1" in caplog.text

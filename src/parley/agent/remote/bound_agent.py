@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from parley.agent.remote.addresses import address_of, card_of
 from parley.agent.remote.connections import SharedConnection
-from parley.agent.remote.message_exchange import MessageExchange, RemoteLink
+from parley.agent.remote.message_exchange import POLL_SECONDS, MessageExchange, RemoteLink
 from parley.agent.remote.passing import Passing
 from parley.agent.remote.turn_calls import TurnCalls
 from parley.client.calls.event_stream import EventStream
@@ -23,6 +23,7 @@ from parley.client.errors import Timeout
 from parley.client.message import Push, Sendable, to_config
 from parley.client.remote_agent import RemoteAgent
 from parley.extensions.call_chain import CallChain
+from parley.extensions.in_task_authorization import auth_request
 from parley.model.extensions import CALL_CHAIN
 from parley.model.parts import Message, Part
 from parley.model.push import TaskPushNotificationConfig
@@ -196,13 +197,14 @@ class BoundAgent(RemoteAgent):
                     questions += 1
                     turn = f"{name}/{questions}"
                     self._calls.attempt.begin_call(turn)
-                    said = await self._calls.ask(answer, turn)
-                    left = await self._has_gone_on(answer, turn)
+                    if auth_request(answer) is not None:  # it takes a credential, and no message
+                        await self._wait_for_authorization(answer, turn)
+                        left, said = True, []
+                    else:
+                        said = list((await self._calls.ask(answer, turn)).parts)
+                        left = await self._has_gone_on(answer, turn)
                     answer = await exchange(
-                        turn,
-                        list(said.parts),
-                        _joining(answer, options),
-                        follows=answer if left else None,
+                        turn, said, _joining(answer, options), follows=answer if left else None
                     ).run()
                 return answer
         except TimeoutError:
@@ -251,6 +253,23 @@ class BoundAgent(RemoteAgent):
         with self._calls.attempt.waits.busy():
             task = await self.get(task.id, history_length=0)
         return task.state is not TaskState.AUTH_REQUIRED
+
+    async def _wait_for_authorization(self, task: Task, turn: str) -> None:
+        """Pass a request for a credential on, unchanged, and wait until the task goes on.
+
+        The credential goes to the agent that asks for it, not through this one.
+        """
+        calls = self._calls
+        if calls.logged(turn, self._address) is not None:
+            return
+        with calls.attempt.waits.busy():
+            waited = 0
+            while (await self.get(task.id, history_length=0)).state is TaskState.AUTH_REQUIRED:
+                if not waited:
+                    await calls.show(task)
+                waited += 1
+                await asyncio.sleep(min(POLL_SECONDS, 0.1 * waited))
+            calls.shown()
 
     async def _request_for(
         self, message: Sendable | None, context_key: str, options: MessageOptions

@@ -20,7 +20,7 @@ from parley.extensions.call_chain import MAX_PATH, Chain
 from parley.model.parts import Message, Part, Role
 from parley.model.service import TraceContext
 from parley.model.struct import Timestamp
-from parley.model.tasks import Task
+from parley.model.tasks import Task, TaskState
 from parley.model.uuid7 import new_id
 
 IDENTIFY_SECONDS = 2.0
@@ -164,15 +164,30 @@ class TurnCalls:
 
         The parts are passed on unchanged.
         """
+        return await self.attempt.ask(task.state, self._passed_on(task), f"call:{name}")
+
+    async def show(self, task: Task) -> None:
+        """Show the caller what a remote task needs, and reply; the turn goes on."""
+        writer = self.attempt.working()
+        writer.status(task.state, self.attempt.message(self._passed_on(task)))
+        await writer.flush()
+        self.attempt.runner.reply()
+
+    def shown(self) -> None:
+        """The remote task has what it needs: this one works again, if it said otherwise."""
+        writer = self.attempt.working()
+        if writer.fold.state is TaskState.AUTH_REQUIRED:
+            writer.status(TaskState.WORKING)
+
+    def _passed_on(self, task: Task) -> Message:
         question = task.status.message
         active = self.attempt.request.extensions
-        content = Message(
+        return Message(
             message_id=new_id(),
             role=Role.AGENT,
             parts=question.parts if question is not None else (Part(text="What do you want?"),),
             extensions=tuple(u for u in question.extensions if u in active) if question else (),
         )
-        return await self.attempt.ask(task.state, content, f"call:{name}")
 
 
 def _context_key(address: str, key: str) -> str:

@@ -15,6 +15,7 @@ from parley.cli.output.rendering import (
     write_task,
 )
 from parley.client.calls.diff import new_output
+from parley.extensions.in_task_authorization import auth_request
 from parley.extensions.typed_questions import Question, question
 from parley.model.parts import Message
 from parley.model.requests import ListTasksResponse, SendMessageResponse, StreamResponse
@@ -111,6 +112,12 @@ class Report:
         if isinstance(answer, Task):
             self._call.task_id = answer.id
             self._warn(answer.id, answer.status)
+            if (request := auth_request(answer)) is not None:
+                if request.authorization_url:
+                    self._output.warn(f"log in at {request.authorization_url}")
+                else:
+                    self._write_next(command("task authorize"))
+                return
             if answer.state.is_interrupted:
                 asked = question(answer)
                 reply = "<reply>" if asked is None else _data_reply(asked)

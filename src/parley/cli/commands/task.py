@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
 
 EPILOG = f"{EXIT_HELP}\n\n{SOURCES_HELP}"
 TASK = typer.Argument(metavar="TASK_ID", help="The task's id.", show_default=False)
+TRUST = typer.Option(
+    [],
+    "--trust",
+    metavar="ORIGIN",
+    help="Where else the credential may go: the agent that asks, if another one passes that on.",
+    show_default=False,
+    rich_help_panel="Interaction",
+)
+REFUSE = typer.Option(
+    False,
+    "--refuse",
+    help="Say no, and send no credential.",
+    show_default=False,
+    rich_help_panel="Interaction",
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -108,6 +124,23 @@ def register(app: typer.Typer) -> None:
         call = push_config.call_for_task(settings, output, task_id)
         return call.run(lambda: _subscribe(call, task_id))
 
+    @settings_command(group, "authorize", *CLIENT_OPTIONS, epilog=EPILOG)
+    def authorize(
+        settings: CommandSettings,
+        output: Output,
+        task_id: str = TASK,
+        trust: list[str] = TRUST,
+        refuse: bool = REFUSE,
+    ) -> int:
+        """Give a task that is AUTH_REQUIRED the credential that it asks for.
+
+        The token, the API key, or the user and the password as USER:PASSWORD, are read
+        from standard input, or asked for. They go to the callback of the task, once, and
+        into no message. Where the user is to log in, the page to open is shown.
+        """
+        call = push_config.call_for_task(settings, output, task_id)
+        return call.run(lambda: _authorize(call, task_id, trust, refuse=refuse))
+
 
 def parse_state(text: str) -> TaskState:
     """Return the state named ``working``, ``INPUT_REQUIRED`` or ``TASK_STATE_FAILED``.
@@ -168,6 +201,26 @@ async def _cancel(call: AgentCall, task_id: str) -> None:
     async with call.agent() as agent:
         task = await agent.cancel(task_id, metadata=call.settings.metadata)
         Report(call).task(task)
+
+
+async def _authorize(call: AgentCall, task_id: str, trust: Sequence[str], *, refuse: bool) -> None:
+    from parley.cli.calls.authorization import credential_for, describe
+    from parley.extensions.in_task_authorization import auth_request
+
+    async with call.agent() as agent:
+        task = await agent.get(task_id, history_length=0)
+        request = auth_request(task)
+        if request is None:
+            raise UsageFailure(
+                f"task {task_id} asks for no credential: it is {task.state.value}",
+                hint=f"look at it with: {call.command('task get')}",
+            )
+        describe(call, request)
+        if not request.callback:
+            return
+        given = {"error": "access_denied"} if refuse else await credential_for(request)
+        await agent.authorize(task, given, trust=trust)
+        call.output.note(f"taken; wait for the task with: {call.command('task get --wait')}")
 
 
 async def _subscribe(call: AgentCall, task_id: str) -> None:

@@ -80,6 +80,26 @@ class AgentFiles:
         if self._guarded is not None and self._guarded is not self._http:
             await self._guarded.close()
 
+    @property
+    def http(self) -> HttpTransport:
+        """The connections to the agent's own origins."""
+        return self._http
+
+    @property
+    def auth(self) -> Authorizer:
+        """The caller's credentials."""
+        return self._auth
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """The agent's own origins."""
+        return self._origins
+
+    @property
+    def card(self) -> AgentCard:
+        """The agent's card."""
+        return self._card()
+
     # -- what the card says --------------------------------------------------------------------
 
     @property

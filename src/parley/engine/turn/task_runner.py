@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from msgspec import Raw
 from msgspec.structs import replace
 
 from parley.engine.answer import Answer
+from parley.engine.authorizations import forget
 from parley.engine.replies.waiters import Waiters, shutting_down
 from parley.engine.shared_timer import SharedTimer, SharedTimerHandle
 from parley.engine.turn.attempt import Attempt, Failed, Request, agent_message
@@ -464,8 +464,7 @@ class TaskRunner:
         """Write the task's last status, wait until it is durable, and reply to every waiter."""
         writer, attempt = self.writer, self.attempt
         assert writer is not None
-        if state is not TaskState.COMPLETED:
-            await self._cancel_calls(attempt)
+        await self._settle_elsewhere(attempt, state)
         if isinstance(message, str):
             message = agent_message(message, self)
         try:
@@ -487,21 +486,17 @@ class TaskRunner:
         self.waiters.resolve(writer.fold.task)
         self.waiters.delegate_pending(self.executor.remote_replies)
 
-    async def _cancel_calls(self, attempt: Attempt | None) -> None:
-        """Cancel what the task started at other agents, before it ends without success.
-
-        Only an end without a running function reads the log for it.
-        """
-        results: Mapping[str, Raw] | None
-        if attempt is not None:
-            results = attempt.results
-        else:
-            if self._records is None:
-                self._records = PrivateRecords()
+    async def _settle_elsewhere(self, attempt: Attempt | None, state: TaskState) -> None:
+        """Delete the task's credentials, and cancel what it started if it did not succeed."""
+        results = None if attempt is None else attempt.results
+        if attempt is None:
+            self._records = self._records or PrivateRecords()
             await self._records.update(self.store, self.task_id)
             results = results_in(self._records)
-        if results and (calls := calls_to_cancel(results)):
+        if results and state is not TaskState.COMPLETED and (calls := calls_to_cancel(results)):
             await self.executor.cancel_calls(self.task_id, calls)
+        if results:
+            await forget(self.store, self.scope, self.context_id, results)
 
     def _exchange(self, attempt: Attempt | None, closing: Message | None) -> Sequence[Message]:
         if attempt is None or not self.executor.options.keep_history:
@@ -702,6 +697,8 @@ class TaskRunner:
         attempt, writer = self.attempt, self.writer
         assert attempt is not None
         assert writer is not None
+        if attempt.results:
+            await forget(self.store, self.scope, self.context_id, attempt.results)
         writer.close_turn(exchange=self._exchange(attempt, question))
         attempt.finished = attempt.parked = True
         await self._reply_when_durable()

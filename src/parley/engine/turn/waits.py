@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -184,6 +184,14 @@ class Waits:
         if outcome.timed_out:
             raise TimeoutError(f"the event {name!r} was not completed within the time given")
         return msgspec.json.decode(outcome.value)
+
+    async def park_until(self, event: str, wakes_at: int) -> NoReturn:
+        """Wait until an event is complete, or a time (ms): the function ends here, and runs again.
+
+        What the event is does not come into the log.
+        """
+        await self._park(_Wait(wakes_at, event))
+        raise AssertionError("a turn that was parked runs again")
 
     def _begin(self, key: str, seconds: float | None, message: object) -> int:
         """Return when a wait ends (ms). Logs that, if it begins now."""

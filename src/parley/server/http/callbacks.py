@@ -135,12 +135,17 @@ def read_value(media_type: bytes, body: bytes, *, max_depth: int) -> bytes:
     Raises ``CallbackRefused``.
     """
     try:
-        return event_value(_read(base(media_type), body, max_depth))
+        return event_value(read_content(media_type, body, max_depth=max_depth))
     except ValueError as error:
         raise CallbackRefused(413, str(error)) from None
 
 
-def _read(media_type: bytes, body: bytes, max_depth: int) -> object:
+def read_content(media_type: bytes, body: bytes, *, max_depth: int) -> object:
+    """Return what a body is: a JSON value, the fields of a form, or ``None``.
+
+    Raises ``CallbackRefused``.
+    """
+    media_type = base(media_type)
     if not body:
         return None
     if media_type == FORM:

@@ -1,0 +1,360 @@
+"""``turn.require_auth`` with structured data: a credential that arrives out of band (§7.6).
+
+The credential is good for one operation (``key``) of one task, in the turn that asks, for the
+caller of that turn. A later message asks again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from parley.agent.large_files import base_url
+from parley.agent.services import TurnServices
+from parley.agent.task_credential import AuthorizationRefused, TaskCredential
+from parley.engine.authorizations import CLOSED, PREFIX, Arrived, AuthRecord, Claim, Kind, event_of
+from parley.engine.content import to_parts
+from parley.engine.turn.attempt import Attempt
+from parley.extensions.in_task_authorization import AuthRequest, request_part
+from parley.model.encoding import decode, encode
+from parley.model.parts import Message, Role
+from parley.model.schemes import (
+    AuthorizationCodeOAuthFlow,
+    HTTPAuthSecurityScheme,
+    OAuth2SecurityScheme,
+    OAuthFlows,
+    SecurityScheme,
+)
+from parley.model.struct import Timestamp
+from parley.model.tasks import TaskState
+from parley.model.uuid7 import new_id
+from parley.security.schemes.scheme import Scheme
+from parley.server.endpoint import REDIRECT
+from parley.store.events import StepResult
+from parley.store.protocols.timers import EventCompleted
+
+if TYPE_CHECKING:
+    from parley.client.auth import AuthorizationCode
+    from parley.client.auth.issuers import TokenIssuer
+
+log = logging.getLogger("parley.agent")
+
+EXPIRES = timedelta(hours=1)
+LONGEST = timedelta(days=30)
+
+BEARER = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What an author needs: ``turn.require_auth``."""
+
+    content: object
+    scheme: SecurityScheme
+    scopes: tuple[str, ...]
+    oauth: AuthorizationCode | None
+    expires: timedelta
+    from_anyone: bool
+
+    @property
+    def kind(self) -> Kind:
+        """What is to be posted."""
+        http = self.scheme.http_auth_security_scheme
+        if http is not None and http.scheme.lower() == "basic":
+            return "basic"
+        return "api_key" if self.scheme.api_key_security_scheme is not None else "token"
+
+
+def need_of(
+    content: object,
+    scheme: Scheme | SecurityScheme | None,
+    scopes: Sequence[str] | str,
+    oauth: AuthorizationCode | None,
+    expires: timedelta,
+    *,
+    from_anyone: bool,
+) -> Need:
+    """Return what an author asks for. Raises ``TypeError``, ``ValueError``."""
+    if oauth is not None:
+        from parley.client.auth import AuthorizationCode
+
+        if not isinstance(oauth, AuthorizationCode):
+            raise TypeError(
+                "oauth is an AuthorizationCode of parley.client.auth, as in "
+                "oauth=AuthorizationCode('my-app', secret, issuer='https://id.example.com'), "
+                f"not a {type(oauth).__qualname__}"
+            )
+        if scheme is not None:
+            raise ValueError("give oauth=, whose flow is the scheme, or scheme=, but not both")
+        if not oauth.client_id:
+            raise ValueError("oauth needs the id of a client that the issuer knows (client_id)")
+        if not oauth.issuer:
+            raise ValueError("oauth needs the issuer whose page the user opens (issuer=...)")
+    declared = scheme.declared() if isinstance(scheme, Scheme) else scheme or BEARER
+    if not isinstance(declared, SecurityScheme):
+        raise TypeError(
+            "scheme is one of parley.security, or a SecurityScheme of parley.model.schemes, not a "
+            f"{type(scheme).__qualname__}"
+        )
+    http = declared.http_auth_security_scheme
+    if declared.mtls_security_scheme is not None or (
+        http is not None and http.scheme.lower() not in ("bearer", "basic")
+    ):
+        raise ValueError(
+            "only a token, an API key, or a user and a password can be posted to a callback"
+        )
+    if not isinstance(expires, timedelta) or not timedelta(0) < expires <= LONGEST:
+        raise ValueError(f"expires is a positive timedelta of up to {LONGEST.days} days")
+    named = tuple(scopes.split() if isinstance(scopes, str) else scopes)
+    if oauth is not None:
+        named = tuple(dict.fromkeys((*oauth.scopes, *named)))
+    return Need(content, declared, named, oauth, expires, from_anyone)
+
+
+class CredentialRequests:
+    """The requests for credentials of one attempt at a turn."""
+
+    def __init__(self, attempt: Attempt, services: TurnServices) -> None:
+        self._attempt = attempt
+        self._authorizations = services.authorizations
+        self._services = services
+
+    async def require(self, need: Need, key: str | None) -> TaskCredential:
+        """Return the credential for an operation, once it has arrived.
+
+        Raises ``TimeoutError`` when its time is over, and ``AuthorizationRefused``.
+        """
+        attempt = self._attempt
+        key = key or attempt.next_question_key()
+        attempt.use(f"{PREFIX}{key}", "authorization")
+        with attempt.waits.busy():
+            claim = await self._find(need, key)
+            if isinstance(claim, TaskCredential):
+                return claim
+        await attempt.waits.park_until(claim.event, claim.expires_at)
+
+    async def _find(self, need: Need, key: str) -> TaskCredential | Claim:
+        """Return the credential, or the claim to wait for."""
+        store, number = self._attempt.runner.store, 0
+        while True:
+            number += 1
+            name = f"{PREFIX}{key}/{number}"
+            logged = self._attempt.journal.results.get(name)
+            record = None if logged is None else decode(logged, AuthRecord)
+            if record is None:
+                record = self._begin(need, key, number, name)
+            elif record.turn != self._attempt.turn:
+                continue  # an earlier message's: not for this one
+            claim = self._claim(need, record)
+            value = await store.event(claim.agent, claim.event)
+            if value is None and store.now() < claim.expires_at:
+                await self._ask(need, key, claim)
+                return claim
+            if value is None:
+                value = await self._close(claim)
+            if value == CLOSED:
+                raise TimeoutError("nobody gave the credential within its time")
+            arrived = await self._authorizations.arrived(claim, value)
+            if arrived is None:
+                continue
+            credential = await self._credential(need, claim, value, arrived)
+            if credential is not None:
+                self._attempt.working()
+                writer = self._attempt.writer()
+                if writer.fold.state is TaskState.AUTH_REQUIRED:
+                    writer.status(TaskState.WORKING)
+                return credential
+
+    def _begin(self, need: Need, key: str, number: int, name: str) -> AuthRecord:
+        runner = self._attempt.runner
+        if not base_url(self._services, self._attempt):
+            raise ValueError(
+                "a credential arrives at the public address of the server, which is not known "
+                "here: messages over gRPC and in process do not show it; say it with url=, as in "
+                "parley.asgi(agent, url='https://agents.example.com') or parley serve --url"
+            )
+        record = AuthRecord(
+            turn=self._attempt.turn,
+            event=event_of(runner.task_id, key, number),
+            expires_at=runner.store.now() + need.expires // timedelta(milliseconds=1),
+        )
+        value = msgspec.Raw(encode(record))
+        self._attempt.working().write(StepResult(key=name, value=value))
+        self._attempt.journal.results[name] = value
+        return record
+
+    def _claim(self, need: Need, record: AuthRecord) -> Claim:
+        runner, caller = self._attempt.runner, self._attempt.request.caller.owner
+        return Claim(
+            agent=runner.scope.agent,
+            tenant=runner.scope.tenant,
+            owner=runner.scope.owner,
+            context_id=runner.context_id,
+            task_id=runner.task_id,
+            event=record.event,
+            sealed_for=caller,
+            caller="" if need.from_anyone else caller,
+            kind=need.kind,
+            expires_at=record.expires_at,
+        )
+
+    async def _close(self, claim: Claim) -> bytes:
+        """Take nothing any more. Returns the value of the event, if something was faster."""
+        store = self._attempt.runner.store
+        try:
+            await store.complete_event(claim.agent, claim.event, CLOSED)
+        except EventCompleted:
+            value = await store.event(claim.agent, claim.event)
+            assert value is not None
+            return value
+        return CLOSED
+
+    # -- the request ---------------------------------------------------------------------------
+
+    async def _ask(self, need: Need, key: str, claim: Claim) -> None:
+        """Say what is needed, and reply; unless an earlier attempt has said it."""
+        attempt = self._attempt
+        request = await self._request(need, key, claim)
+        writer = attempt.writer()
+        content = need.content
+        parts = (*to_parts(content), request_part(request))
+        message = (
+            replace(content, message_id=new_id(), parts=parts)
+            if isinstance(content, Message)
+            else Message(message_id=new_id(), role=Role.AGENT, parts=parts)
+        )
+        writer.status(TaskState.AUTH_REQUIRED, attempt.message(message))
+        await writer.flush()
+        attempt.runner.reply()
+
+    async def _request(self, need: Need, key: str, claim: Claim) -> AuthRequest:
+        base = base_url(self._services, self._attempt)
+        said = AuthRequest(
+            id=key,
+            scheme=need.scheme,
+            scopes=need.scopes,
+            expires_at=Timestamp.from_milliseconds(claim.expires_at),
+        )
+        if need.oauth is None:
+            return replace(said, callback=await self._authorizations.address(base, claim))
+        issuer = await self._issuer(need.oauth)
+        verifier = await self._authorizations.verifier(claim)
+        digest = hashlib.sha256(verifier.encode()).digest()
+        asked = {
+            "response_type": "code",
+            "client_id": need.oauth.client_id,
+            "redirect_uri": base + REDIRECT,
+            "state": await self._authorizations.state(claim),
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii"),
+            "code_challenge_method": "S256",
+            "scope": " ".join(need.scopes),
+            "audience": need.oauth.audience,
+            "resource": need.oauth.resource,
+        }
+        parts = urlsplit(issuer.authorization_url)
+        query = urlencode({name: value for name, value in asked.items() if value})
+        page = urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, query)))))
+        flow = AuthorizationCodeOAuthFlow(
+            authorization_url=issuer.authorization_url,
+            token_url=issuer.token_url,
+            scopes=dict.fromkeys(need.scopes, ""),
+            pkce_required=True,
+        )
+        scheme = OAuth2SecurityScheme(flows=OAuthFlows(authorization_code=flow))
+        return replace(
+            said, scheme=SecurityScheme(oauth2_security_scheme=scheme), authorization_url=page
+        )
+
+    # -- the answer ----------------------------------------------------------------------------
+
+    async def _credential(
+        self, need: Need, claim: Claim, value: bytes, arrived: Arrived
+    ) -> TaskCredential | None:
+        """Return the credential that arrived, ``None`` if it is over. Raises
+        ``AuthorizationRefused``.
+        """
+        if arrived.redirected and need.oauth is not None:
+            exchanged = await self._exchange(need.oauth, claim, value, arrived)
+            if exchanged is None:
+                return None
+            arrived = exchanged
+        answer = arrived.answer
+        if "error" in answer:
+            raise AuthorizationRefused(answer["error"], answer.get("error_description", ""))
+        life = answer.get("expires_in")
+        expires_at = None if life is None else arrived.at / 1000 + life
+        if expires_at is not None and self._attempt.runner.store.now() / 1000 >= expires_at:
+            await self._authorizations.keep(claim, value, None)
+            return None
+        scopes = answer.get("scope")
+        return TaskCredential(
+            need.scheme,
+            token=answer.get("access_token") or answer.get("api_key") or "",
+            username=answer.get("username", ""),
+            password=answer.get("password", ""),
+            scopes=need.scopes if scopes is None else tuple(scopes.split()),
+            expires_at=expires_at,
+        )
+
+    async def _exchange(
+        self, oauth: AuthorizationCode, claim: Claim, value: bytes, arrived: Arrived
+    ) -> Arrived | None:
+        """Return the token for a code; ``None`` if an attempt that crashed has used it."""
+        from parley.client.auth.errors import TokenRefused
+        from parley.client.auth.tokens import read_token
+
+        answer = arrived.answer
+        if "code" not in answer:
+            return replace(arrived, answer={"error": "access_denied", **answer})
+        try:
+            issuer = await self._issuer(oauth)
+            said = answer.get("iss", "")
+            if (said or issuer.sends_iss) and said != issuer.url:
+                raise TokenRefused("the answer is not from the issuer that was asked")
+            form = {
+                "grant_type": "authorization_code",
+                "code": answer["code"],
+                "redirect_uri": base_url(self._services, self._attempt) + REDIRECT,
+                "code_verifier": await self._authorizations.verifier(claim),
+                "resource": oauth.resource,
+            }
+            await self._authorizations.keep(claim, value, replace(arrived, exchanging=True))
+            issuers = await self._services.issuers.of(oauth)
+            given = await issuers.http.ask_for_token(
+                issuer.token_url, form, oauth.identity, methods=issuer.auth_methods
+            )
+            now = self._attempt.runner.store.now()
+            token = read_token(given, issuer.key, now=now / 1000)
+        except TokenRefused as refusal:
+            if arrived.exchanging:
+                await self._authorizations.keep(claim, value, None)
+                return None
+            log.info("the code of a redirect was refused: %s", refusal)
+            await self._authorizations.keep(claim, value, None)
+            raise AuthorizationRefused(refusal.error or "invalid_grant", str(refusal)) from None
+        made: dict[str, Any] = {"access_token": token.access_token}
+        if token.expires_at is not None:
+            made["expires_in"] = token.expires_at - token.obtained_at
+        if token.scopes:
+            made["scope"] = " ".join(token.scopes)
+        kept = Arrived(made, now)
+        await self._authorizations.keep(claim, value, kept)
+        return kept
+
+    async def _issuer(self, oauth: AuthorizationCode) -> TokenIssuer:
+        issuers = await self._services.issuers.of(oauth)
+        issuer = await issuers.find(None, issuer=oauth.issuer, token_url=oauth.token_url)
+        if not issuer.authorization_url:
+            from parley.client.auth.errors import TokenRefused
+
+            raise TokenRefused(f"{issuer.key} has no page to log in at")
+        return issuer

@@ -1,0 +1,305 @@
+"""Credentials that arrive for a task, out of band: addresses, sealed storage, deletion.
+
+A callback address is its own sealed claim: it names the task, the operation and the caller, and any
+replica reads it. What arrives is sealed for exactly these, and kept as a value of the task's
+context, never in the log; an event, whose value is the name of that value, wakes the turn.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from parley.model.encoding import decode, encode
+from parley.security.sealing import SealBroken, Sealer
+from parley.security.signed_tokens import MAX_TOKEN_LENGTH, TokenExpired, TokenInvalid
+from parley.server.endpoint import AUTHORIZE, CredentialRefused, NoLongerNeeded
+from parley.store.protocols.scope import Scope
+from parley.store.protocols.timers import EventCompleted
+from parley.store.task_store import TaskStore
+
+MAX_CREDENTIAL = 64 * 1024
+"""The most characters of a credential."""
+
+PREFIX = "auth:"
+"""Begins the keys of the requests for credentials in the log."""
+
+CLOSED = b'"closed"'
+"""The value of the event of a request that takes nothing any more."""
+
+Kind = Literal["token", "basic", "api_key"]
+
+_SECRET = "sealing"
+_CALLBACK, _REDIRECT, _SLOT, _VERIFIER = "callback", "redirect", "credential", "verifier"
+
+
+class AuthRecord(msgspec.Struct, frozen=True):
+    """What the log has of a request: the turn that asks, and its event. Nothing of the answer."""
+
+    turn: int
+    event: str
+    expires_at: int
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """What a callback address is good for: one operation of one task, for its caller.
+
+    ``owner`` is that of the task, ``caller`` the ``Caller.owner`` of the turn's caller, empty if
+    anybody with the address may use it. ``expires_at`` is in ms.
+    """
+
+    agent: str
+    tenant: str
+    owner: str
+    context_id: str
+    task_id: str
+    event: str
+    sealed_for: str
+    caller: str
+    kind: Kind
+    expires_at: int
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the task."""
+        return Scope(self.agent, self.tenant, self.owner)
+
+    @property
+    def binding(self) -> str:
+        """What a credential is sealed for."""
+        return "\n".join((self.agent, self.task_id, self.event, self.sealed_for))
+
+
+class Arrived(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What arrived: the members of a token response, or of a redirect.
+
+    ``exchanging`` is true once its code may have been used. ``at`` is in ms.
+    """
+
+    answer: dict[str, Any]
+    at: int
+    redirected: bool = False
+    exchanging: bool = False
+
+    def __repr__(self) -> str:
+        return "Arrived(...)"
+
+
+class Authorizations:
+    """The requests for credentials of one agent. ``key`` is the operator's, else the store's."""
+
+    def __init__(self, store: TaskStore, agent: str, key: bytes | None = None) -> None:
+        self._store = store
+        self._agent = agent
+        self._sealer = None if key is None else Sealer(key)
+
+    # -- addresses -----------------------------------------------------------------------------
+
+    async def address(self, base_url: str, claim: Claim) -> str:
+        """Return the address to which the credential is posted."""
+        return f"{base_url}{AUTHORIZE}/{await self._token(_CALLBACK, claim)}"
+
+    async def state(self, claim: Claim) -> str:
+        """Return the ``state`` of an authorization URL."""
+        return await self._token(_REDIRECT, claim)
+
+    async def verifier(self, claim: Claim) -> str:
+        """Return the PKCE verifier of a request: it is derived, and stored nowhere."""
+        sealer = await self._seal()
+        return (
+            base64.urlsafe_b64encode(sealer.derive(_VERIFIER, claim.binding))
+            .rstrip(b"=")
+            .decode("ascii")
+        )
+
+    async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Claim:
+        """Return what an address, or a state, is good for at the address of a tenant.
+
+        Raises ``TokenInvalid``, ``TokenExpired``.
+        """
+        try:
+            content = (await self._seal()).open(
+                _REDIRECT if redirected else _CALLBACK, token, self._agent
+            )
+            claim = decode(content, Claim)
+        except (SealBroken, msgspec.DecodeError):
+            raise TokenInvalid from None
+        if tenant and claim.tenant != tenant:
+            raise TokenInvalid
+        if self._store.now() >= claim.expires_at:
+            raise TokenExpired
+        return claim
+
+    async def _token(self, purpose: str, claim: Claim) -> str:
+        token = (await self._seal()).seal(purpose, encode(claim), self._agent)
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise ValueError("the ids of this task are too long for a callback address")
+        return token
+
+    # -- what arrives --------------------------------------------------------------------------
+
+    async def receive(self, claim: Claim, given: object, *, redirected: bool = False) -> None:
+        """Keep what was posted, or what a redirect brought, and wake the turn.
+
+        Raises ``CredentialRefused``, ``EventCompleted`` for a request that has its answer,
+        ``NoLongerNeeded``, ``StoreError``.
+        """
+        store, scope = self._store, claim.scope
+        answer = redirect_in(given) if redirected else credential_in(given, claim.kind)
+        if await store.event(self._agent, claim.event) is not None:
+            raise EventCompleted(self._agent, claim.event)
+        record = await store.load(claim.task_id, scope=scope, history=0, artifacts=False)
+        if record is None or record.task.state.is_terminal:
+            raise NoLongerNeeded
+        name = secrets.token_urlsafe(16)
+        arrived = Arrived(answer, store.now(), redirected)
+        slot = slot_of(name)
+        await self._write(claim, slot, arrived)
+        try:
+            await store.complete_event(self._agent, claim.event, encode(name))
+        except EventCompleted:  # another was faster
+            await store.set_value(scope, claim.context_id, slot, None)
+            raise
+
+    async def arrived(self, claim: Claim, value: bytes) -> Arrived | None:
+        """Return what arrived, by the value of its event; ``None`` if it is deleted."""
+        slot = slot_of(msgspec.json.decode(value, type=str))
+        found = await self._store.get_value(claim.scope, claim.context_id, slot)
+        if found is None:
+            return None
+        try:
+            sealed = msgspec.json.decode(found, type=str)
+            content = (await self._seal()).open(_SLOT, sealed, claim.binding)
+            return decode(content, Arrived)
+        except (SealBroken, msgspec.DecodeError):  # another key, or another caller's
+            await self._store.set_value(claim.scope, claim.context_id, slot, None)
+            return None
+
+    async def keep(self, claim: Claim, value: bytes, arrived: Arrived | None) -> None:
+        """Replace what arrived; ``None`` deletes it."""
+        slot = slot_of(msgspec.json.decode(value, type=str))
+        if arrived is None:
+            await self._store.set_value(claim.scope, claim.context_id, slot, None)
+        else:
+            await self._write(claim, slot, arrived)
+
+    async def _write(self, claim: Claim, slot: str, arrived: Arrived) -> None:
+        sealed = (await self._seal()).seal(_SLOT, encode(arrived), claim.binding)
+        await self._store.set_value(claim.scope, claim.context_id, slot, encode(sealed))
+
+    async def _seal(self) -> Sealer:
+        if self._sealer is None:
+            self._sealer = Sealer(await self._store.secret(_SECRET))
+        return self._sealer
+
+
+def slot_of(name: str) -> str:
+    """Return the key under which a context keeps what arrived."""
+    return f"urn:parley:credential:{name}"
+
+
+def event_of(task_id: str, key: str, number: int) -> str:
+    """Return the event of a request of a task."""
+    digest = hashlib.sha256(f"{task_id}\n{key}\n{number}".encode()).hexdigest()
+    return f"urn:parley:authorization:{digest}"
+
+
+async def forget(
+    store: TaskStore, scope: Scope, context_id: str, results: Mapping[str, msgspec.Raw]
+) -> None:
+    """Delete the credentials of a task, and close its requests that have no answer.
+
+    Raises ``StoreError``.
+    """
+    for key, result in results.items():
+        if not key.startswith(PREFIX):
+            continue
+        event = decode(result, AuthRecord).event
+        value = await store.event(scope.agent, event)
+        if value is None:
+            try:
+                await store.complete_event(scope.agent, event, CLOSED)
+                continue
+            except EventCompleted:
+                value = await store.event(scope.agent, event)
+        if value is not None and value != CLOSED:
+            name = msgspec.json.decode(value, type=str)
+            await store.set_value(scope, context_id, slot_of(name), None)
+
+
+_MEMBERS: Mapping[str, tuple[str, ...]] = {
+    "token": ("access_token",),
+    "basic": ("username", "password"),
+    "api_key": ("api_key",),
+}
+_OPTIONAL = ("token_type", "scope")
+_FORMS = {
+    "token": "a token response (RFC 6749): access_token, and token_type, expires_in and scope",
+    "basic": "username and password",
+    "api_key": "api_key",
+}
+
+
+def credential_in(given: object, kind: Kind) -> dict[str, Any]:
+    """Return the members of a posted credential that count, or those of a refusal.
+
+    Raises ``CredentialRefused``.
+    """
+    if isinstance(given, dict) and isinstance(given.get("error"), str) and given["error"]:
+        return _texts(given, ("error", "error_description"), kind, required=("error",))
+    if not isinstance(given, dict):
+        raise CredentialRefused(f"a credential is an object: {_FORMS[kind]}")
+    found = _texts(given, (*_MEMBERS[kind], *_OPTIONAL), kind, required=_MEMBERS[kind])
+    if kind == "token" and found.get("token_type", "Bearer").lower() != "bearer":
+        raise CredentialRefused("token_type is Bearer: no other kind of token can be used")
+    if kind == "basic" and ":" in found["username"]:
+        raise CredentialRefused("a username of HTTP Basic has no colon")
+    life = given.get("expires_in")
+    if isinstance(life, str) and life.isdigit():  # of a form
+        life = int(life[:12])
+    if life is not None:
+        if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10**10:
+            raise CredentialRefused("expires_in is a number of seconds above 0")
+        found["expires_in"] = life
+    return found
+
+
+def redirect_in(given: object) -> dict[str, Any]:
+    """Return the members of an authorization response (RFC 6749 §4.1.2, RFC 9207).
+
+    Raises ``CredentialRefused``.
+    """
+    assert isinstance(given, dict)
+    names = ("code", "iss", "error", "error_description")
+    found = _texts(given, names, "token", required=())
+    if not (found.get("code") or found.get("error")):
+        raise CredentialRefused("an authorization server comes back with a code, or an error")
+    return found
+
+
+def _texts(
+    given: Mapping[str, Any], names: tuple[str, ...], kind: Kind, *, required: tuple[str, ...]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        value = given.get(name)
+        if value is None or (value == "" and name not in required):
+            if name in required:
+                raise CredentialRefused(f"a credential is {_FORMS[kind]}; {name} is missing")
+            continue
+        if not isinstance(value, str) or len(value) > MAX_CREDENTIAL or not value.isprintable():
+            raise CredentialRefused(
+                f"{name} is text of up to {MAX_CREDENTIAL:,} printable characters"
+            )
+        found[name] = value
+    if any(not found[name] for name in required if name != "password"):
+        raise CredentialRefused(f"a credential is {_FORMS[kind]}, and none of them is empty")
+    token = found.get("access_token") or found.get("api_key") or ""
+    if " " in token or not token.isascii():
+        raise CredentialRefused("a token and a key are ASCII without spaces: a header carries them")
+    return found

@@ -1,0 +1,612 @@
+"""Credentials that arrive for a task, out of band: who may give them, how often, where they go."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import io
+import logging
+import pickle
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import aiohttp
+import pytest
+
+import parley
+from parley import Agent, BlockingTurn, Task, TaskState, Turn
+from parley.agent.task_credential import AuthorizationRefused, TaskCredential
+from parley.client import AuthRequest, auth_request
+from parley.client import auth as client_auth
+from parley.client.errors import (
+    AuthenticationRequired,
+    ClientError,
+    OriginNotTrusted,
+    UnexpectedStatus,
+)
+from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
+from parley.model.service import Caller
+from parley.security import Bearer
+from parley.server.run import serving
+from parley.testing import Issuer
+from tests.polling import let_time_pass
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "hush-0a1b2c3d4e5f-hush"
+MAIL = "I need to read your mail."
+KEYS = SecurityScheme(
+    api_key_security_scheme=APIKeySecurityScheme(location="header", name="X-Mail-Key")
+)
+BASIC = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Basic"))
+CALLERS = {"t-ada": Caller(id="ada"), "t-bob": Caller(id="bob")}
+
+
+def post_office(**options: Any) -> Agent:
+    agent = Agent("Post office", **options)
+
+    @agent.skill(replies="task")
+    async def read(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scopes="mail.read", key="mail")
+        assert isinstance(credential, TaskCredential)
+        return f"{credential.headers['Authorization'] == f'Bearer {TOKEN}'} {credential!r}"
+
+    @agent.skill(replies="task")
+    def read_in_thread(turn: BlockingTurn) -> str:
+        credential = turn.require_auth(MAIL, scopes=["mail.read"])
+        return str(credential.token == TOKEN)
+
+    @agent.skill(replies="task")
+    async def key(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scheme=KEYS)
+        return str(credential.headers == {"X-Mail-Key": TOKEN})
+
+    @agent.skill(replies="task")
+    async def login(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scheme=BASIC)
+        return str((credential.username, credential.password) == ("ada", TOKEN))
+
+    @agent.skill(replies="task")
+    async def open_to_all(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scopes="mail.read", from_anyone=True)
+        return str(credential.token == TOKEN)
+
+    @agent.skill(replies="task")
+    async def briefly(turn: Turn) -> str:
+        try:
+            await turn.require_auth(MAIL, scopes="x", expires=timedelta(milliseconds=200))
+        except TimeoutError:
+            return "too late"
+        return "in time"
+
+    @agent.skill(replies="task")
+    async def refusable(turn: Turn) -> str:
+        try:
+            await turn.require_auth(MAIL, scopes="mail.read")
+        except AuthorizationRefused as refused:
+            return f"refused: {refused.error}"
+        return "given"
+
+    @agent.skill(replies="task")
+    async def twice(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scopes="mail.read", key="mail")
+        answer = await turn.ask("Which folder?")
+        return f"{answer.text} {credential.token == TOKEN}"
+
+    @agent.skill(replies="task")
+    async def sleepy(turn: Turn) -> str:
+        await turn.require_auth(MAIL, scopes="mail.read", key="mail")
+        await turn.sleep(1.2)
+        again = await turn.require_auth(MAIL, scopes="mail.read", key="other")
+        return str(again.token == TOKEN)
+
+    return agent
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.service)])
+def replicas(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """Serves what is given on each store, on PostgreSQL by two replicas."""
+
+    @asynccontextmanager
+    async def served(*args: Any, **options: Any) -> AsyncIterator[list[str]]:
+        store, count = "memory:", 1
+        if request.param == "sqlite":
+            store = f"sqlite:///{tmp_path / 'tasks.db'}"
+        elif request.param == "postgres":
+            store, count = request.getfixturevalue("postgres_url"), 2
+        async with AsyncExitStack() as stack:
+            urls = []
+            for _ in range(count):
+                app = parley.asgi(*args, store=store, drain=0.0, **options)
+                urls.append(await stack.enter_async_context(serving(app)))
+            yield urls
+
+    return served
+
+
+@asynccontextmanager
+async def office(**options: Any) -> AsyncIterator[str]:
+    agent = options.pop("agent", None) or post_office(**options)
+    async with serving(parley.asgi(agent, drain=0.0)) as url:
+        yield url
+
+
+async def asking(remote: Any, skill: str = "read") -> Task:
+    """Return a task that waits for a credential."""
+    task = await remote.send("hi", metadata={"skill": skill})
+    assert isinstance(task, Task)
+    assert task.state is TaskState.AUTH_REQUIRED, task
+    return task
+
+
+def needed(task: Task) -> AuthRequest:
+    found = auth_request(task)
+    assert found is not None
+    return found
+
+
+async def post(url: str, value: Any, **options: Any) -> int:
+    async with aiohttp.ClientSession() as session, session.post(url, json=value, **options) as got:
+        return got.status
+
+
+async def ended(remote: Any, task: Task) -> str:
+    async with asyncio.timeout(15):
+        while not (found := await remote.get(task.id)).state.is_terminal:
+            await let_time_pass(0.02)
+    return str(found.text)
+
+
+# -- what is asked, and that the turn goes on by itself -----------------------------------------
+
+
+async def test_the_turn_goes_on_by_itself(replicas: Callable[..., Any]) -> None:
+    async with replicas(post_office()) as urls, parley.connect(urls[0]) as remote:
+        task = await asking(remote)
+        request = needed(task)
+        assert (request.text, request.id, request.scopes) == (MAIL, "mail", ("mail.read",))
+        assert request.scheme is not None
+        assert request.scheme.http_auth_security_scheme is not None
+        assert request.expires_at is not None
+        callback = request.callback.replace(urls[0], urls[-1])  # any replica takes it
+        assert await post(callback, {"access_token": TOKEN}) == 204
+        said = await ended(remote, task)
+        assert said.startswith("True TaskCredential(")
+        assert TOKEN not in said
+        assert await post(callback, {"access_token": TOKEN}) in (409, 410)
+
+
+@pytest.mark.parametrize(
+    ("skill", "given"),
+    [
+        ("read_in_thread", TOKEN),
+        ("key", TOKEN),
+        ("key", client_auth.ApiKey(TOKEN)),
+        ("login", ("ada", TOKEN)),
+        ("login", client_auth.Basic("ada", TOKEN)),
+        ("read_in_thread", client_auth.Bearer(TOKEN)),
+        ("read_in_thread", {"access_token": TOKEN, "token_type": "bearer", "expires_in": 60}),
+    ],
+)
+async def test_a_client_gives_what_is_asked(skill: str, given: Any) -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote, skill)
+        await remote.authorize(task, given)
+        assert await ended(remote, task) == "True"
+
+
+async def test_the_stream_stays_open_until_the_end() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        states = []
+        async with remote.stream("hi", metadata={"skill": "read"}) as events:
+            async for event in events:
+                status = getattr(event, "status", None)
+                if status is not None:
+                    states.append(status.state)
+                if status is not None and status.state is TaskState.AUTH_REQUIRED:
+                    task = await remote.get(event.task_id)
+                    await remote.authorize(task, TOKEN)
+        assert TaskState.AUTH_REQUIRED in states
+        assert states[-1] is TaskState.COMPLETED
+
+
+async def test_whoever_is_asked_may_refuse() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote, "refusable")
+        await remote.authorize(task, {"error": "access_denied"})
+        assert await ended(remote, task) == "refused: access_denied"
+
+
+async def test_nothing_comes_in_time() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote, "briefly")
+        callback = needed(task).callback
+        assert await ended(remote, task) == "too late"
+        assert await post(callback, {"access_token": TOKEN}) == 410
+
+
+# -- binding ------------------------------------------------------------------------------------
+
+
+async def test_a_later_message_asks_again() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote, "twice")
+        first = needed(task).callback
+        await remote.authorize(task, TOKEN)
+        async with asyncio.timeout(10):
+            while (await remote.get(task.id)).state is not TaskState.INPUT_REQUIRED:
+                await let_time_pass(0.02)
+        again = await remote.send("inbox", task=task)
+        assert isinstance(again, Task)
+        assert again.state is TaskState.AUTH_REQUIRED
+        assert needed(again).callback != first
+        assert await post(first, {"access_token": TOKEN}) == 409
+        await remote.authorize(again, TOKEN)
+        assert await ended(remote, task) == "inbox True"
+
+
+async def test_each_operation_asks_for_its_own() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote, "sleepy")
+        await remote.authorize(task, TOKEN)
+        async with asyncio.timeout(15):
+            while True:
+                task = await remote.get(task.id)
+                if task.state is TaskState.AUTH_REQUIRED and needed(task).id == "other":
+                    break
+                await let_time_pass(0.05)
+        await remote.authorize(task, TOKEN)
+        assert await ended(remote, task) == "True"
+
+
+async def test_only_the_caller_of_the_task_may_post() -> None:
+    def find(token: str) -> Caller | None:
+        return CALLERS.get(token)
+
+    async with (
+        office(security=Bearer(find)) as url,
+        parley.connect(url, bearer="t-ada") as ada,
+        parley.connect(url, bearer="t-bob") as bob,
+    ):
+        task = await asking(ada)
+        callback = needed(task).callback
+        given = {"access_token": TOKEN}
+        assert await post(callback, given) == 401
+        bobs = {"Authorization": "Bearer t-bob"}
+        assert await post(callback, given, headers=bobs) == 404
+        with pytest.raises(UnexpectedStatus):
+            await bob.authorize(task, TOKEN)
+        with pytest.raises(AuthenticationRequired):
+            async with parley.connect(url, bearer="t-eve") as eve:
+                await eve.authorize(task, TOKEN)
+        assert (await ada.get(task.id)).state is TaskState.AUTH_REQUIRED
+        await ada.authorize(task, TOKEN)
+        assert (await ended(ada, task)).startswith("True")
+        open_task = await asking(ada, "open_to_all")
+        assert await post(needed(open_task).callback, given) == 204
+
+
+async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
+    another = Agent("Other")
+    another.skill(lambda: "hm", id="hm")
+
+    async with (
+        serving(parley.asgi([post_office(), another], drain=0.0)) as url,
+        parley.connect(f"{url}/post-office") as remote,
+    ):
+        task = await asking(remote)
+        callback = needed(task).callback
+        given = {"access_token": TOKEN}
+        end = "A" if callback[-5] != "A" else "B"
+        assert await post(callback[:-5] + end + callback[-4:], given) == 404
+        assert await post(callback.replace("/post-office/", "/other/"), given) == 404
+        assert await post(callback[:-1], given) == 404
+        assert await post(callback, {"access_token": "two words"}) == 400
+        assert await post(callback, {"api_key": TOKEN}) == 400
+        assert await post(callback, TOKEN) == 400
+        assert await post(callback, {"access_token": "x" * 300_000}) == 413
+        assert await post(callback, given) == 204
+
+
+async def test_of_many_posts_at_once_one_counts(replicas: Callable[..., Any]) -> None:
+    async with replicas(post_office()) as urls, parley.connect(urls[0]) as remote:
+        task = await asking(remote)
+        addresses = [needed(task).callback.replace(urls[0], url) for url in urls] * 6
+        got = await asyncio.gather(*(post(each, {"access_token": TOKEN}) for each in addresses))
+        assert got.count(204) == 1
+        assert set(got) <= {204, 409, 410}
+        assert (await ended(remote, task)).startswith("True")
+
+
+async def test_a_canceled_task_takes_none() -> None:
+    async with office() as url, parley.connect(url) as remote:
+        task = await asking(remote)
+        await remote.cancel(task.id)
+        assert await post(needed(task).callback, {"access_token": TOKEN}) in (409, 410)
+
+
+async def test_a_client_sends_a_credential_only_where_it_belongs() -> None:
+    async with office() as url, parley.connect(url) as remote, office() as other:
+        task = await asking(remote)
+        message = task.status.message
+        assert message is not None
+
+        def elsewhere(host: str) -> Any:
+            raw = parley.Part(data={"authorizationRequest": {"id": "1", "callback": f"{host}/x"}})
+            return parley.Message(message_id="m", role=parley.Role.AGENT, parts=(raw,))
+
+        with pytest.raises(OriginNotTrusted, match="nothing was"):
+            await remote.authorize(elsewhere("https://evil.example"), TOKEN)
+        with pytest.raises(ClientError, match="not encrypted"):
+            await remote.authorize(elsewhere("http://evil.example"), TOKEN)
+        with pytest.raises(OriginNotTrusted):
+            await remote.authorize(elsewhere(other), TOKEN)
+        with pytest.raises(UnexpectedStatus):
+            await remote.authorize(elsewhere(other), TOKEN, trust=[other])
+        with pytest.raises(ValueError, match="asks for no credential"):
+            await remote.authorize(
+                parley.Message(
+                    message_id="m", role=parley.Role.AGENT, parts=(parley.Part(text="hm"),)
+                ),
+                TOKEN,
+            )
+
+
+# -- secrets ------------------------------------------------------------------------------------
+
+
+def test_a_credential_shows_nothing_of_itself() -> None:
+    credential = TaskCredential(KEYS, token=TOKEN)
+    assert TOKEN not in repr(credential)
+    assert TOKEN not in str(credential)
+    assert TOKEN not in f"{credential}"
+    for leak in (lambda: pickle.dumps(credential), lambda: copy.copy(credential)):
+        with pytest.raises(TypeError, match="stays in memory"):
+            leak()
+
+
+async def test_the_credential_is_in_no_file_no_export_and_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    agent, entered, leave = Agent("Holder"), asyncio.Event(), asyncio.Event()
+
+    @agent.skill(replies="task")
+    async def hold(turn: Turn) -> str:
+        await turn.require_auth(MAIL, scopes="mail.read")
+        entered.set()
+        await leave.wait()
+        return "done"
+
+    def found() -> list[str]:
+        return [
+            path.name
+            for path in tmp_path.rglob("*")
+            if path.is_file() and TOKEN.encode() in path.read_bytes()
+        ]
+
+    async with (
+        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "hold")
+        await remote.authorize(task, TOKEN)
+        await entered.wait()
+        assert found() == []  # while it is kept
+        assert b"urn:parley:credential:" in b"".join(
+            path.read_bytes() for path in tmp_path.glob("tasks.db*") if path.is_file()
+        )
+        leave.set()
+        assert await ended(remote, task) == "done"
+        assert TOKEN not in str(await remote.get(task.id))
+    assert found() == []
+
+    with sqlite3.connect(tmp_path / "tasks.db") as connection:
+        script = "\n".join(connection.iterdump())
+    assert TOKEN not in script
+    assert "urn:parley:credential:" not in script  # deleted when the turn ended
+    assert TOKEN not in caplog.text
+
+
+async def test_with_another_key_the_turn_asks_again(tmp_path: Path) -> None:
+    store, agent = f"sqlite:///{tmp_path / 'tasks.db'}", post_office()
+
+    def app(key: str) -> Any:
+        return parley.asgi(agent, store=store, drain=0.0, secret_key=key * 32)
+
+    async with serving(app("a")) as url, parley.connect(url) as remote:
+        task = await asking(remote)
+    async with serving(app("b")) as url, parley.connect(url) as remote:
+        path = urlsplit(needed(task).callback).path
+        assert await post(url + path, {"access_token": TOKEN}) == 404
+    async with serving(app("a")) as url, parley.connect(url) as remote:
+        assert await post(url + path, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, task)).startswith("True")
+    with pytest.raises(ValueError, match="32 characters"):
+        parley.asgi(agent, secret_key="short")
+
+
+# -- misuse -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scopes": "x", "until": asyncio.sleep(0)}, "leave out until="),
+        ({"expires": timedelta(1)}, "scheme=, scopes= or oauth="),
+        ({"scopes": "x", "expires": timedelta(0)}, "positive timedelta"),
+        ({"scheme": "bearer"}, "SecurityScheme"),
+        ({"oauth": "x"}, "AuthorizationCode"),
+        ({"oauth": client_auth.AuthorizationCode("app")}, "issuer"),
+    ],
+)
+async def test_misuse_says_what_would_be_right(options: dict[str, Any], words: str) -> None:
+    agent, said = Agent("Misuser"), io.StringIO()
+
+    @agent.skill(replies="task")
+    async def misuse(turn: Turn) -> str:
+        try:
+            await turn.require_auth("x", **options)
+        except (TypeError, ValueError) as error:
+            said.write(str(error))
+        return "done"
+
+    async with office(agent=agent) as url, parley.connect(url) as remote:
+        await remote.send("x")
+    assert words in said.getvalue()
+
+
+# -- OAuth: the callback is the redirect URI ----------------------------------------------------
+
+
+def with_login(issuer: Issuer) -> Agent:
+    agent = Agent("Reader")
+    oauth = client_auth.AuthorizationCode("service", "secret", issuer=issuer.url)
+
+    @agent.skill(replies="task")
+    async def read(turn: Turn) -> str:
+        try:
+            credential = await turn.require_auth(MAIL, oauth=oauth, scopes="mail.read")
+        except AuthorizationRefused as refused:
+            return f"refused: {refused.error}"
+        return f"{credential.token.count('.') == 2} {credential.scopes}"
+
+    return agent
+
+
+async def browse(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_user_opens_the_page_and_the_turn_goes_on() -> None:
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        request = needed(task)
+        assert request.callback == ""
+        query = parse_qs(urlsplit(request.authorization_url).query)
+        assert query["redirect_uri"] == [f"{url}/callbacks/oauth"]
+        assert query["code_challenge_method"] == ["S256"]
+        with pytest.raises(ValueError, match="authorization_url"):
+            await remote.authorize(task, TOKEN)
+        status, page = await browse(request.authorization_url)
+        assert (status, "you may close this page" in page) == (200, True)
+        assert (await ended(remote, task)).startswith("True ('mail.read',)")
+        status, _ = await browse(request.authorization_url)
+        assert status in (409, 410)
+
+
+async def test_a_state_that_was_not_made_here_is_refused() -> None:
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
+        redirect = f"{url}/callbacks/oauth"
+        assert (await browse(f"{redirect}?code=x&state={state[:-6]}AAAAAA"))[0] == 404
+        assert (await browse(f"{redirect}?code=x"))[0] == 404
+        assert (await browse(f"{redirect}?state={state}"))[0] == 400
+        assert await post(f"{url}/callbacks/authorize/{state}", {"access_token": "x"}) == 404
+        assert (await browse(f"{redirect}?code=stolen&state={state}"))[0] == 200
+        assert (await ended(remote, task)).startswith("refused: ")
+
+
+async def test_a_user_may_say_no() -> None:
+    async with (
+        Issuer() as issuer,
+        office(agent=with_login(issuer)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "read")
+        state = parse_qs(urlsplit(needed(task).authorization_url).query)["state"][0]
+        answer = f"{url}/callbacks/oauth?error=access_denied&state={state}"
+        assert (await browse(answer))[0] == 200
+        assert await ended(remote, task) == "refused: access_denied"
+
+
+# -- a chain of agents, and calls on behalf of the user -----------------------------------------
+
+
+async def test_the_end_client_posts_to_the_innermost_agent() -> None:
+    single, middle, outer = Agent("Inner"), Agent("Middle"), Agent("Outer")
+    where: dict[str, str] = {}
+
+    @single.skill(replies="task")
+    async def read(turn: Turn) -> str:
+        return str((await turn.require_auth(MAIL, scopes="mail.read")).token == TOKEN)
+
+    @middle.skill(replies="task")
+    async def pass_in(turn: Turn) -> str:
+        return (await turn.delegate(where["inner"], "hi", key="inner")).text
+
+    @outer.skill(replies="task")
+    async def pass_on(turn: Turn) -> str:
+        return (await turn.delegate(where["middle"], "hi", key="middle")).text
+
+    async with (
+        serving(parley.asgi(single, drain=0.0)) as inner,
+        serving(parley.asgi(middle, drain=0.0)) as between,
+        serving(parley.asgi(outer, drain=0.0)) as outside,
+        parley.connect(outside) as remote,
+    ):
+        where |= {"inner": inner, "middle": between}
+        task = await asking(remote, "pass_on")
+        request = needed(task)
+        assert request.callback.startswith(f"{inner}/callbacks/authorize/")
+        assert (request.scopes, request.text) == (("mail.read",), MAIL)
+        with pytest.raises(OriginNotTrusted):
+            await remote.authorize(task, TOKEN)
+        await remote.authorize(task, TOKEN, trust=[inner])
+        assert await ended(remote, task) == "True"
+
+
+async def test_a_turn_calls_on_behalf_of_the_user() -> None:
+    async with Issuer(audience="bank") as issuer:
+        bank, agent = (
+            Agent("Bank", security=Bearer(lambda token: _subject(issuer, token))),
+            Agent("A"),
+        )
+        where: dict[str, str] = {}
+
+        @bank.skill
+        async def whoami(turn: Turn) -> str:
+            return turn.caller.id
+
+        @agent.skill(replies="task")
+        async def ask(turn: Turn) -> str:
+            user = await turn.require_auth("Who are you?", scopes="openid")
+            exchange = client_auth.TokenExchange(
+                user.token, client_id="service", client_secret="secret", issuer=issuer.url
+            )
+            async with turn.connect(where["bank"], auth=exchange) as remote:
+                return (await remote.send("who am I?")).text
+
+        async with (
+            serving(parley.asgi(bank, drain=0.0)) as where["bank"],
+            office(agent=agent) as url,
+            parley.connect(url) as remote,
+        ):
+            task = await asking(remote, "ask")
+            await remote.authorize(task, issuer.token(sub="grace"))
+            assert await ended(remote, task) == "grace"
+
+
+def _subject(issuer: Issuer, token: str) -> Caller | None:
+    import base64
+    import json
+
+    payload = token.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return Caller(id=claims["sub"])
