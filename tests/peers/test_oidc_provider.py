@@ -24,7 +24,7 @@ from parley.server.run import serving
 from tests.attacks.guards import basic
 from tests.peers.environments import OIDC_PROVIDER, NotMade, command
 
-pytestmark = [pytest.mark.anyio, pytest.mark.may_be_missing]
+pytestmark = pytest.mark.anyio
 
 SERVICE = ("service", "secret-of-the-service")
 BROWSER = """
