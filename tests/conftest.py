@@ -63,6 +63,11 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": _TestLoop}
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one more test at a time than there are processors: many wait for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

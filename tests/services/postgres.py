@@ -151,7 +151,7 @@ class PostgresServer:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": str(self._folder),
-            "max_connections": "200",
+            "max_connections": "600",
             "shared_buffers": "64MB",
         } | self._options
         with (self._folder / "log").open("ab") as log:

@@ -21,7 +21,15 @@ from msgspec.structs import replace
 from parley.agent.large_files import base_url
 from parley.agent.services import TurnServices
 from parley.agent.task_credential import AuthorizationRefused, TaskCredential
-from parley.engine.authorizations import CLOSED, PREFIX, Arrived, AuthRecord, Claim, Kind, event_of
+from parley.engine.authorizations import (
+    CLOSED,
+    PREFIX,
+    Arrived,
+    AuthRecord,
+    CallbackClaim,
+    Kind,
+    event_of,
+)
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
 from parley.extensions.in_task_authorization import AuthRequest, request_part
@@ -142,7 +150,7 @@ class CredentialRequests:
                 return claim
         await attempt.waits.park_until(claim.event, claim.expires_at)
 
-    async def _find(self, need: Need, key: str) -> TaskCredential | Claim:
+    async def _find(self, need: Need, key: str) -> TaskCredential | CallbackClaim:
         """Return the credential, or the claim to wait for."""
         store, number = self._attempt.runner.store, 0
         while True:
@@ -192,9 +200,9 @@ class CredentialRequests:
         self._attempt.journal.results[name] = value
         return record
 
-    def _claim(self, need: Need, record: AuthRecord) -> Claim:
+    def _claim(self, need: Need, record: AuthRecord) -> CallbackClaim:
         runner, caller = self._attempt.runner, self._attempt.request.caller.owner
-        return Claim(
+        return CallbackClaim(
             agent=runner.scope.agent,
             tenant=runner.scope.tenant,
             owner=runner.scope.owner,
@@ -207,7 +215,7 @@ class CredentialRequests:
             expires_at=record.expires_at,
         )
 
-    async def _close(self, claim: Claim) -> bytes:
+    async def _close(self, claim: CallbackClaim) -> bytes:
         """Take nothing any more. Returns the value of the event, if something was faster."""
         store = self._attempt.runner.store
         try:
@@ -220,7 +228,7 @@ class CredentialRequests:
 
     # -- the request ---------------------------------------------------------------------------
 
-    async def _ask(self, need: Need, key: str, claim: Claim) -> None:
+    async def _ask(self, need: Need, key: str, claim: CallbackClaim) -> None:
         """Say what is needed, and reply; unless an earlier attempt has said it."""
         attempt = self._attempt
         request = await self._request(need, key, claim)
@@ -236,7 +244,7 @@ class CredentialRequests:
         await writer.flush()
         attempt.runner.reply()
 
-    async def _request(self, need: Need, key: str, claim: Claim) -> AuthRequest:
+    async def _request(self, need: Need, key: str, claim: CallbackClaim) -> AuthRequest:
         base = base_url(self._services, self._attempt)
         said = AuthRequest(
             id=key,
@@ -277,7 +285,7 @@ class CredentialRequests:
     # -- the answer ----------------------------------------------------------------------------
 
     async def _credential(
-        self, need: Need, claim: Claim, value: bytes, arrived: Arrived
+        self, need: Need, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> TaskCredential | None:
         """Return the credential that arrived, ``None`` if it is over. Raises
         ``AuthorizationRefused``.
@@ -306,7 +314,7 @@ class CredentialRequests:
         )
 
     async def _exchange(
-        self, oauth: AuthorizationCode, claim: Claim, value: bytes, arrived: Arrived
+        self, oauth: AuthorizationCode, claim: CallbackClaim, value: bytes, arrived: Arrived
     ) -> Arrived | None:
         """Return the token for a code; ``None`` if an attempt that crashed has used it."""
         from parley.client.auth.errors import TokenRefused

@@ -46,7 +46,7 @@ class AuthRecord(msgspec.Struct, frozen=True):
     expires_at: int
 
 
-class Claim(msgspec.Struct, frozen=True, array_like=True):
+class CallbackClaim(msgspec.Struct, frozen=True, array_like=True):
     """What a callback address is good for: one operation of one task, for its caller.
 
     ``owner`` is that of the task, ``caller`` the ``Caller.owner`` of the turn's caller, empty if
@@ -100,15 +100,15 @@ class Authorizations:
 
     # -- addresses -----------------------------------------------------------------------------
 
-    async def address(self, base_url: str, claim: Claim) -> str:
+    async def address(self, base_url: str, claim: CallbackClaim) -> str:
         """Return the address to which the credential is posted."""
         return f"{base_url}{AUTHORIZE}/{await self._token(_CALLBACK, claim)}"
 
-    async def state(self, claim: Claim) -> str:
+    async def state(self, claim: CallbackClaim) -> str:
         """Return the ``state`` of an authorization URL."""
         return await self._token(_REDIRECT, claim)
 
-    async def verifier(self, claim: Claim) -> str:
+    async def verifier(self, claim: CallbackClaim) -> str:
         """Return the PKCE verifier of a request: it is derived, and stored nowhere."""
         sealer = await self._seal()
         return (
@@ -117,7 +117,7 @@ class Authorizations:
             .decode("ascii")
         )
 
-    async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> Claim:
+    async def claim_of(self, token: str, tenant: str, *, redirected: bool = False) -> CallbackClaim:
         """Return what an address, or a state, is good for at the address of a tenant.
 
         Raises ``TokenInvalid``, ``TokenExpired``.
@@ -126,7 +126,7 @@ class Authorizations:
             content = (await self._seal()).open(
                 _REDIRECT if redirected else _CALLBACK, token, self._agent
             )
-            claim = decode(content, Claim)
+            claim = decode(content, CallbackClaim)
         except (SealBroken, msgspec.DecodeError):
             raise TokenInvalid from None
         if tenant and claim.tenant != tenant:
@@ -135,7 +135,7 @@ class Authorizations:
             raise TokenExpired
         return claim
 
-    async def _token(self, purpose: str, claim: Claim) -> str:
+    async def _token(self, purpose: str, claim: CallbackClaim) -> str:
         token = (await self._seal()).seal(purpose, encode(claim), self._agent)
         if len(token) > MAX_TOKEN_LENGTH:
             raise ValueError("the ids of this task are too long for a callback address")
@@ -143,7 +143,9 @@ class Authorizations:
 
     # -- what arrives --------------------------------------------------------------------------
 
-    async def receive(self, claim: Claim, given: object, *, redirected: bool = False) -> None:
+    async def receive(
+        self, claim: CallbackClaim, given: object, *, redirected: bool = False
+    ) -> None:
         """Keep what was posted, or what a redirect brought, and wake the turn.
 
         Raises ``CredentialRefused``, ``EventCompleted`` for a request that has its answer,
@@ -166,7 +168,7 @@ class Authorizations:
             await store.set_value(scope, claim.context_id, slot, None)
             raise
 
-    async def arrived(self, claim: Claim, value: bytes) -> Arrived | None:
+    async def arrived(self, claim: CallbackClaim, value: bytes) -> Arrived | None:
         """Return what arrived, by the value of its event; ``None`` if it is deleted."""
         slot = slot_of(msgspec.json.decode(value, type=str))
         found = await self._store.get_value(claim.scope, claim.context_id, slot)
@@ -180,7 +182,7 @@ class Authorizations:
             await self._store.set_value(claim.scope, claim.context_id, slot, None)
             return None
 
-    async def keep(self, claim: Claim, value: bytes, arrived: Arrived | None) -> None:
+    async def keep(self, claim: CallbackClaim, value: bytes, arrived: Arrived | None) -> None:
         """Replace what arrived; ``None`` deletes it."""
         slot = slot_of(msgspec.json.decode(value, type=str))
         if arrived is None:
@@ -188,7 +190,7 @@ class Authorizations:
         else:
             await self._write(claim, slot, arrived)
 
-    async def _write(self, claim: Claim, slot: str, arrived: Arrived) -> None:
+    async def _write(self, claim: CallbackClaim, slot: str, arrived: Arrived) -> None:
         sealed = (await self._seal()).seal(_SLOT, encode(arrived), claim.binding)
         await self._store.set_value(claim.scope, claim.context_id, slot, encode(sealed))
 
