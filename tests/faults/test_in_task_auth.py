@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import pytest
 
 import parley
 from parley import Task, TaskState
 from tests.faults.conftest import Served
-from tests.polling import let_time_pass
+from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,6 +25,12 @@ async def asking(remote: parley.RemoteAgent, text: str) -> Task:
     return task
 
 
+def is_asleep(served: Served, task: Task) -> bool:
+    with closing(sqlite3.connect(f"file:{served.store}?mode=ro", uri=True)) as database:
+        query = "SELECT wakes_at FROM tasks WHERE task_id = ?"
+        return bool(database.execute(query, [task.id]).fetchone()[0])
+
+
 async def ended(served: Served, task: Task) -> str:
     async with parley.connect(served.url) as remote, asyncio.timeout(40):
         while not (found := await remote.get(task.id)).state.is_terminal:
@@ -34,6 +41,7 @@ async def ended(served: Served, task: Task) -> str:
 async def test_a_server_dies_while_the_task_waits(served: Served) -> None:
     async with parley.connect(served.url) as remote:
         task = await asking(remote, "quick")
+        await until(lambda: is_asleep(served, task))
     await served.end()
     await served.start()
     async with parley.connect(served.url) as remote:

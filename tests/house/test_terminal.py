@@ -17,6 +17,7 @@ PLACE = "cli/output/streams.py"
 MAY_NAME_A_STREAM = {
     "cli/boundary.py": "flushes, and closes what nobody reads any more",
     "cli/calls/report.py": "flushes",
+    "cli/commands/auth.py": "asks, in words of its own, for what it is not to read from arguments",
     "cli/commands/demo.py": "asks whether it is a terminal",
     "cli/store/transfer.py": "writes the lines of an export, which it refuses to a terminal",
     "cli/messages.py": "reads",

@@ -99,15 +99,19 @@ class GroupWriter:
             self._pending = []
 
     def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            group, submissions, is_last = self._next_group(self.batch_writer.maintain())
-            if group:
-                results = self.batch_writer.write(group)
-                publish = partial(self._publish, results, submissions)
-                is_last = not self._call_on_loop(publish, context=self._context) or is_last
+        while not self._write_group():
+            pass
         self.batch_writer.close()
         self._call_on_loop(partial(self._ended.set_result, None))
+
+    def _write_group(self) -> bool:
+        """Write the next group, and return whether it is the last. Nothing of it is kept."""
+        group, submissions, is_last = self._next_group(self.batch_writer.maintain())
+        if not group:
+            return is_last
+        results = self.batch_writer.write(group)
+        publish = partial(self._publish, results, submissions)
+        return not self._call_on_loop(publish, context=self._context) or is_last
 
     def _next_group(self, timeout: float | None) -> tuple[list[Job], int, bool]:
         """Wait for jobs. Return a group, its number of submissions, and whether it is the last."""
