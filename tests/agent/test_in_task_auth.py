@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 import parley
 from parley import Agent, BlockingTurn, Task, TaskState, Turn
@@ -29,10 +30,19 @@ from parley.client.errors import (
     OriginNotTrusted,
     UnexpectedStatus,
 )
+from parley.engine.authorizations import Arrived, Authorizations, CallbackClaim
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    OverloadedError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+)
 from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security import Bearer
 from parley.server.run import serving
+from parley.store.memory import MemoryTaskStore
 from parley.testing import Issuer
 from tests.polling import let_time_pass
 
@@ -309,8 +319,82 @@ async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
         assert await post(callback, {"access_token": "two words"}) == 400
         assert await post(callback, {"api_key": TOKEN}) == 400
         assert await post(callback, TOKEN) == 400
+        assert await post(callback, {"access_token": TOKEN, "expires_in": "\u00b2"}) == 400
         assert await post(callback, {"access_token": "x" * 300_000}) == 413
         assert await post(callback, given) == 204
+
+
+async def test_an_address_gives_nothing_to_another_task_of_the_same_caller(tmp_path: Path) -> None:
+    agent, store = post_office(), f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with (
+        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
+        parley.connect(url) as remote,
+    ):
+        first, second = await asking(remote), await asking(remote)
+        addresses = {needed(each).callback for each in (first, second)}
+        assert len(addresses) == 2
+        assert await post(needed(first).callback, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, first)).startswith("True")
+        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
+        assert await post(needed(first).callback, {"access_token": TOKEN}) in (409, 410)
+        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
+        assert await post(needed(second).callback, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, second)).startswith("True")
+
+
+async def test_what_is_kept_for_one_task_opens_for_no_other() -> None:
+    store = MemoryTaskStore()
+    await store.open(lambda _: None)
+    kept = Authorizations(store, "mail")
+    mine = CallbackClaim(
+        agent="mail",
+        tenant="",
+        owner="ada",
+        context_id="c",
+        task_id="1",
+        event="e",
+        sealed_for="ada",
+        caller="ada",
+        kind="token",
+        expires_at=store.now() + 60_000,
+    )
+    name = b'"slot"'
+    others = (replace(mine, task_id="2"), replace(mine, event="f"), replace(mine, sealed_for="bob"))
+    for other in others:
+        await kept.keep(mine, name, Arrived({"access_token": TOKEN}, store.now()))
+        assert await kept.arrived(mine, name) is not None
+        assert await kept.arrived(other, name) is None
+        assert await kept.arrived(mine, name) is None  # and it is deleted
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        (TooManyRequestsError("slow down", retry_after=7), 429, "7"),
+        (OverloadedError("the issuer does not answer", retry_after=3), 503, "3"),
+        (PermissionDeniedError("not you"), 403, None),
+        (InternalError("see the log"), 500, None),
+    ],
+)
+async def test_who_cannot_be_identified_is_told_why(
+    error: A2AError, status: int, retry_after: str | None
+) -> None:
+    async def who(scope: Any) -> Caller:
+        if dict(scope["headers"]).get(b"x-user") != b"ada":
+            raise error
+        return Caller(id="ada", authenticated=True)
+
+    async with (
+        serving(parley.asgi(post_office(), caller=who, drain=0.0)) as url,
+        parley.connect(url, headers={"x-user": "ada"}) as remote,
+    ):
+        address = needed(await asking(remote)).callback
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(address, json={"access_token": TOKEN}) as got,
+        ):
+            assert (got.status, got.headers.get("retry-after")) == (status, retry_after)
+            assert error.message in await got.text()
 
 
 async def test_of_many_posts_at_once_one_counts(replicas: Callable[..., Any]) -> None:

@@ -262,7 +262,7 @@ def credential_in(given: object, kind: Kind) -> dict[str, Any]:
     if kind == "basic" and ":" in found["username"]:
         raise CredentialRefused("a username of HTTP Basic has no colon")
     life = given.get("expires_in")
-    if isinstance(life, str) and life.isdigit():  # of a form
+    if isinstance(life, str) and life.isascii() and life.isdigit():  # of a form
         life = int(life[:12])
     if life is not None:
         if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10**10:
