@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import io
 import logging
 import pickle
 import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -40,11 +42,11 @@ from parley.model.errors import (
 )
 from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
-from parley.security import Bearer
+from parley.security import Bearer, anonymous
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.testing import Issuer
-from tests.polling import let_time_pass
+from tests.polling import let_time_pass, until
 
 pytestmark = pytest.mark.anyio
 
@@ -685,6 +687,49 @@ async def test_a_turn_calls_on_behalf_of_the_user() -> None:
             task = await asking(remote, "ask")
             await remote.authorize(task, issuer.token(sub="grace"))
             assert await ended(remote, task) == "grace"
+
+
+async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -> None:
+    bank, agent = (
+        Agent("Bank", security=Bearer(lambda token: Caller(id=token)) | anonymous),
+        Agent("A"),
+    )
+    where: dict[str, str] = {}
+    given: list[weakref.ref[TaskCredential]] = []
+
+    @bank.skill
+    async def whoami(turn: Turn) -> str:
+        return turn.caller.id or "nobody"
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        auth: Any = False
+        if turn.text == "for me":
+            auth = await turn.require_auth("Who are you?", scopes="openid")
+            given.append(weakref.ref(auth))
+        async with turn.connect(where["bank"], auth=auth) as one:
+            first = await one.send("who am I?")
+        async with turn.connect(where["bank"], auth=[auth] if auth else auth) as two:
+            return f"{first.text} {(await two.send('who am I?')).text}"
+
+    async with (
+        serving(parley.asgi(bank, drain=0.0)) as where["bank"],
+        office(agent=agent) as url,
+        parley.connect(url) as remote,
+    ):
+        assert (await remote.send("for nobody")).text == "nobody nobody"
+        tasks = [await remote.send("for me") for _ in range(2)]
+        for task, user in zip(tasks, ("ada", "bob"), strict=True):
+            assert isinstance(task, Task)
+            await remote.authorize(task, user)
+            assert await ended(remote, task) == f"{user} {user}"
+            assert (await remote.send("for nobody")).text == "nobody nobody"
+
+        def forgotten() -> bool:
+            gc.collect()
+            return [each() for each in given] == [None, None]
+
+        await until(forgotten)
 
 
 def _subject(issuer: Issuer, token: str) -> Caller | None:

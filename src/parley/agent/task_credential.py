@@ -27,6 +27,8 @@ class TaskCredential(Credential):
     are known. It has no form that could be logged or stored.
     """
 
+    is_personal = True
+
     def __init__(
         self,
         scheme: SecurityScheme,
