@@ -47,6 +47,7 @@ from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
 from parley.testing import Issuer
 from tests.polling import let_time_pass, until
+from tests.services.proxy import FaultyProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -620,6 +621,33 @@ async def test_a_user_may_say_no() -> None:
         answer = f"{url}/callbacks/oauth?error=access_denied&state={state}"
         assert (await browse(answer))[0] == 200
         assert await ended(remote, task) == "refused: access_denied"
+
+
+async def test_an_issuer_that_cannot_be_reached_is_called_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    issuer = Issuer()
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(serving(issuer.app))
+        proxy = FaultyProxy("127.0.0.1", urlsplit(backend).port or 0)
+        stack.push_async_callback(proxy.close)
+        await proxy.accept()
+        issuer.url = f"http://127.0.0.1:{proxy.port}"
+        url = await stack.enter_async_context(office(agent=with_login(issuer)))
+        remote = await stack.enter_async_context(parley.connect(url))
+        task = await asking(remote, "read")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(needed(task).authorization_url, allow_redirects=False) as answer,
+        ):
+            back = answer.headers["location"]
+        proxy.refuse()
+        proxy.cut()
+        assert (await browse(back))[0] == 200
+        await until(lambda: "cannot be reached" in caplog.text)
+        assert (await remote.get(task.id)).state is not TaskState.COMPLETED
+        await proxy.accept()
+        assert (await ended(remote, task)).startswith("True ('mail.read',)")
 
 
 # -- a chain of agents, and calls on behalf of the user -----------------------------------------
