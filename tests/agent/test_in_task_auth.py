@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import gc
 import io
 import logging
 import pickle
 import sqlite3
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -45,6 +47,7 @@ from parley.model.service import Caller
 from parley.security import Bearer, anonymous
 from parley.server.run import serving
 from parley.store.memory import MemoryTaskStore
+from parley.store.sqlite.store import SqliteTaskStore
 from parley.testing import Issuer
 from tests.polling import let_time_pass, until
 from tests.services.proxy import FaultyProxy
@@ -471,6 +474,11 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
         await leave.wait()
         return "done"
 
+    @agent.skill(replies="task")
+    async def break_down(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scopes="mail.read")
+        raise RuntimeError(f"no mail for {credential}")
+
     def found() -> list[str]:
         return [
             path.name
@@ -489,9 +497,22 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
         assert b"urn:parley:credential:" in b"".join(
             path.read_bytes() for path in tmp_path.glob("tasks.db*") if path.is_file()
         )
+        kept = await exported(store, tmp_path / "kept.jsonl")
+        assert b"urn:parley:credential:" in kept
+        with sqlite3.connect(tmp_path / "tasks.db") as connection:
+            keys = [key for (key,) in connection.execute("SELECT value FROM secrets")]
+        assert keys
+        for key in keys:
+            for form in (key, base64.b64encode(key).rstrip(b"="), key.hex().encode()):
+                assert form not in kept
         leave.set()
         assert await ended(remote, task) == "done"
         assert TOKEN not in str(await remote.get(task.id))
+        broken = await asking(remote, "break_down")
+        await remote.authorize(broken, TOKEN)
+        assert TOKEN not in await ended(remote, broken)
+        assert "Traceback" in caplog.text
+        await exported(store, tmp_path / "ended.jsonl")
     assert found() == []
 
     with sqlite3.connect(tmp_path / "tasks.db") as connection:
@@ -499,6 +520,39 @@ async def test_the_credential_is_in_no_file_no_export_and_no_log(
     assert TOKEN not in script
     assert "urn:parley:credential:" not in script  # deleted when the turn ended
     assert TOKEN not in caplog.text
+
+
+async def test_a_turn_that_sleeps_for_long_keeps_its_credential(tmp_path: Path) -> None:
+    store, agent = SqliteTaskStore(tmp_path / "tasks.db"), Agent("Sleeper")
+
+    @agent.skill(replies="task")
+    async def sleepy(turn: Turn) -> str:
+        credential = await turn.require_auth(MAIL, scopes="mail.read")
+        await turn.wait_event("morning")
+        return str(credential.token == TOKEN)
+
+    async with (
+        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
+        parley.connect(url) as remote,
+    ):
+        task = await asking(remote, "sleepy")
+        await remote.authorize(task, TOKEN)
+        async with asyncio.timeout(10):
+            while (await remote.get(task.id)).state is TaskState.AUTH_REQUIRED:
+                await let_time_pass(0.02)
+        await store.prune(agent.key, store.now() + 60_000, 100)  # as after the retention
+        await store.complete_event(agent.key, "morning", b"1")
+        assert await ended(remote, task) == "True"
+    with sqlite3.connect(tmp_path / "tasks.db") as connection:
+        assert "urn:parley:credential:" not in "\n".join(connection.iterdump())
+
+
+async def exported(store: str, path: Path) -> bytes:
+    """Return what ``parley store export`` writes."""
+    words = ("-m", "parley.cli", "store", "export", str(path), "--store", store)
+    done = await asyncio.create_subprocess_exec(sys.executable, *words)
+    assert await done.wait() == 0
+    return path.read_bytes()
 
 
 async def test_with_another_key_the_turn_asks_again(tmp_path: Path) -> None:
@@ -761,7 +815,6 @@ async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -
 
 
 def _subject(issuer: Issuer, token: str) -> Caller | None:
-    import base64
     import json
 
     payload = token.split(".")[1]

@@ -31,6 +31,7 @@ from parley.engine.authorizations import (
     CallbackClaim,
     Kind,
     event_of,
+    taken_by,
 )
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
@@ -174,7 +175,7 @@ class CredentialRequests:
             elif record.turn != self._attempt.turn:
                 continue  # an earlier message's: not for this one
             claim = self._claim(need, record)
-            value = await store.event(claim.agent, claim.event)
+            value = self._taken(name) or await store.event(claim.agent, claim.event)
             if value is None and store.now() < claim.expires_at:
                 await self._ask(need, key, claim)
                 return claim
@@ -182,6 +183,7 @@ class CredentialRequests:
                 value = await self._close(claim)
             if value == CLOSED:
                 raise TimeoutError("nobody gave the credential within its time")
+            self._take(name, value)
             arrived = await self._authorizations.arrived(claim, value)
             if arrived is None:
                 continue
@@ -206,10 +208,23 @@ class CredentialRequests:
             event=event_of(runner.task_id, key, number),
             expires_at=runner.store.now() + need.expires // timedelta(milliseconds=1),
         )
-        value = msgspec.Raw(encode(record))
-        self._attempt.working().write(StepResult(key=name, value=value))
-        self._attempt.journal.results[name] = value
+        self._log(name, encode(record))
         return record
+
+    def _taken(self, name: str) -> bytes | None:
+        """Return the value of the event of a request, if an earlier attempt has seen it."""
+        logged = self._attempt.journal.results.get(taken_by(name))
+        return None if logged is None else bytes(logged)
+
+    def _take(self, name: str, value: bytes) -> None:
+        """Log the value of the event: the store removes old events, also those of long turns."""
+        if self._taken(name) is None:
+            self._log(taken_by(name), value)
+
+    def _log(self, name: str, value: bytes) -> None:
+        raw = msgspec.Raw(value)
+        self._attempt.working().write(StepResult(key=name, value=raw))
+        self._attempt.journal.results[name] = raw
 
     def _claim(self, need: Need, record: AuthRecord) -> CallbackClaim:
         runner, caller = self._attempt.runner, self._attempt.request.caller.owner
