@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
+import gc
 import io
-import logging
 import pickle
-import sqlite3
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -29,12 +30,20 @@ from parley.client.errors import (
     OriginNotTrusted,
     UnexpectedStatus,
 )
+from parley.model.errors import (
+    A2AError,
+    InternalError,
+    OverloadedError,
+    PermissionDeniedError,
+    TooManyRequestsError,
+)
 from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
-from parley.security import Bearer
+from parley.security import Bearer, anonymous
 from parley.server.run import serving
 from parley.testing import Issuer
-from tests.polling import let_time_pass
+from tests.polling import let_time_pass, until
+from tests.services.proxy import FaultyProxy
 
 pytestmark = pytest.mark.anyio
 
@@ -309,8 +318,57 @@ async def test_a_changed_address_or_that_of_another_agent_is_unknown() -> None:
         assert await post(callback, {"access_token": "two words"}) == 400
         assert await post(callback, {"api_key": TOKEN}) == 400
         assert await post(callback, TOKEN) == 400
+        assert await post(callback, {"access_token": TOKEN, "expires_in": "\u00b2"}) == 400
         assert await post(callback, {"access_token": "x" * 300_000}) == 413
         assert await post(callback, given) == 204
+
+
+async def test_an_address_gives_nothing_to_another_task_of_the_same_caller(tmp_path: Path) -> None:
+    agent, store = post_office(), f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with (
+        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
+        parley.connect(url) as remote,
+    ):
+        first, second = await asking(remote), await asking(remote)
+        addresses = {needed(each).callback for each in (first, second)}
+        assert len(addresses) == 2
+        assert await post(needed(first).callback, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, first)).startswith("True")
+        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
+        assert await post(needed(first).callback, {"access_token": TOKEN}) in (409, 410)
+        assert (await remote.get(second.id)).state is TaskState.AUTH_REQUIRED
+        assert await post(needed(second).callback, {"access_token": TOKEN}) == 204
+        assert (await ended(remote, second)).startswith("True")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "retry_after"),
+    [
+        (TooManyRequestsError("slow down", retry_after=7), 429, "7"),
+        (OverloadedError("the issuer does not answer", retry_after=3), 503, "3"),
+        (PermissionDeniedError("not you"), 403, None),
+        (InternalError("see the log"), 500, None),
+    ],
+)
+async def test_who_cannot_be_identified_is_told_why(
+    error: A2AError, status: int, retry_after: str | None
+) -> None:
+    async def who(scope: Any) -> Caller:
+        if dict(scope["headers"]).get(b"x-user") != b"ada":
+            raise error
+        return Caller(id="ada", authenticated=True)
+
+    async with (
+        serving(parley.asgi(post_office(), caller=who, drain=0.0)) as url,
+        parley.connect(url, headers={"x-user": "ada"}) as remote,
+    ):
+        address = needed(await asking(remote)).callback
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(address, json={"access_token": TOKEN}) as got,
+        ):
+            assert (got.status, got.headers.get("retry-after")) == (status, retry_after)
+            assert error.message in await got.text()
 
 
 async def test_of_many_posts_at_once_one_counts(replicas: Callable[..., Any]) -> None:
@@ -368,68 +426,6 @@ def test_a_credential_shows_nothing_of_itself() -> None:
     for leak in (lambda: pickle.dumps(credential), lambda: copy.copy(credential)):
         with pytest.raises(TypeError, match="stays in memory"):
             leak()
-
-
-async def test_the_credential_is_in_no_file_no_export_and_no_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    store = f"sqlite:///{tmp_path / 'tasks.db'}"
-    agent, entered, leave = Agent("Holder"), asyncio.Event(), asyncio.Event()
-
-    @agent.skill(replies="task")
-    async def hold(turn: Turn) -> str:
-        await turn.require_auth(MAIL, scopes="mail.read")
-        entered.set()
-        await leave.wait()
-        return "done"
-
-    def found() -> list[str]:
-        return [
-            path.name
-            for path in tmp_path.rglob("*")
-            if path.is_file() and TOKEN.encode() in path.read_bytes()
-        ]
-
-    async with (
-        serving(parley.asgi(agent, store=store, drain=0.0)) as url,
-        parley.connect(url) as remote,
-    ):
-        task = await asking(remote, "hold")
-        await remote.authorize(task, TOKEN)
-        await entered.wait()
-        assert found() == []  # while it is kept
-        assert b"urn:parley:credential:" in b"".join(
-            path.read_bytes() for path in tmp_path.glob("tasks.db*") if path.is_file()
-        )
-        leave.set()
-        assert await ended(remote, task) == "done"
-        assert TOKEN not in str(await remote.get(task.id))
-    assert found() == []
-
-    with sqlite3.connect(tmp_path / "tasks.db") as connection:
-        script = "\n".join(connection.iterdump())
-    assert TOKEN not in script
-    assert "urn:parley:credential:" not in script  # deleted when the turn ended
-    assert TOKEN not in caplog.text
-
-
-async def test_with_another_key_the_turn_asks_again(tmp_path: Path) -> None:
-    store, agent = f"sqlite:///{tmp_path / 'tasks.db'}", post_office()
-
-    def app(key: str) -> Any:
-        return parley.asgi(agent, store=store, drain=0.0, secret_key=key * 32)
-
-    async with serving(app("a")) as url, parley.connect(url) as remote:
-        task = await asking(remote)
-    async with serving(app("b")) as url, parley.connect(url) as remote:
-        path = urlsplit(needed(task).callback).path
-        assert await post(url + path, {"access_token": TOKEN}) == 404
-    async with serving(app("a")) as url, parley.connect(url) as remote:
-        assert await post(url + path, {"access_token": TOKEN}) == 204
-        assert (await ended(remote, task)).startswith("True")
-    with pytest.raises(ValueError, match="32 characters"):
-        parley.asgi(agent, secret_key="short")
 
 
 # -- misuse -------------------------------------------------------------------------------------
@@ -536,6 +532,33 @@ async def test_a_user_may_say_no() -> None:
         assert await ended(remote, task) == "refused: access_denied"
 
 
+async def test_an_issuer_that_cannot_be_reached_is_called_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    issuer = Issuer()
+    async with AsyncExitStack() as stack:
+        backend = await stack.enter_async_context(serving(issuer.app))
+        proxy = FaultyProxy("127.0.0.1", urlsplit(backend).port or 0)
+        stack.push_async_callback(proxy.close)
+        await proxy.accept()
+        issuer.url = f"http://127.0.0.1:{proxy.port}"
+        url = await stack.enter_async_context(office(agent=with_login(issuer)))
+        remote = await stack.enter_async_context(parley.connect(url))
+        task = await asking(remote, "read")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(needed(task).authorization_url, allow_redirects=False) as answer,
+        ):
+            back = answer.headers["location"]
+        proxy.refuse()
+        proxy.cut()
+        assert (await browse(back))[0] == 200
+        await until(lambda: "cannot be reached" in caplog.text)
+        assert (await remote.get(task.id)).state is not TaskState.COMPLETED
+        await proxy.accept()
+        assert (await ended(remote, task)).startswith("True ('mail.read',)")
+
+
 # -- a chain of agents, and calls on behalf of the user -----------------------------------------
 
 
@@ -603,8 +626,50 @@ async def test_a_turn_calls_on_behalf_of_the_user() -> None:
             assert await ended(remote, task) == "grace"
 
 
+async def test_a_connection_with_a_credential_ends_with_the_turn_that_has_it() -> None:
+    bank, agent = (
+        Agent("Bank", security=Bearer(lambda token: Caller(id=token)) | anonymous),
+        Agent("A"),
+    )
+    where: dict[str, str] = {}
+    given: list[weakref.ref[TaskCredential]] = []
+
+    @bank.skill
+    async def whoami(turn: Turn) -> str:
+        return turn.caller.id or "nobody"
+
+    @agent.skill(replies="task")
+    async def ask(turn: Turn) -> str:
+        auth: Any = False
+        if turn.text == "for me":
+            auth = await turn.require_auth("Who are you?", scopes="openid")
+            given.append(weakref.ref(auth))
+        async with turn.connect(where["bank"], auth=auth) as one:
+            first = await one.send("who am I?")
+        async with turn.connect(where["bank"], auth=[auth] if auth else auth) as two:
+            return f"{first.text} {(await two.send('who am I?')).text}"
+
+    async with (
+        serving(parley.asgi(bank, drain=0.0)) as where["bank"],
+        office(agent=agent) as url,
+        parley.connect(url) as remote,
+    ):
+        assert (await remote.send("for nobody")).text == "nobody nobody"
+        tasks = [await remote.send("for me") for _ in range(2)]
+        for task, user in zip(tasks, ("ada", "bob"), strict=True):
+            assert isinstance(task, Task)
+            await remote.authorize(task, user)
+            assert await ended(remote, task) == f"{user} {user}"
+            assert (await remote.send("for nobody")).text == "nobody nobody"
+
+        def forgotten() -> bool:
+            gc.collect()
+            return [each() for each in given] == [None, None]
+
+        await until(forgotten)
+
+
 def _subject(issuer: Issuer, token: str) -> Caller | None:
-    import base64
     import json
 
     payload = token.split(".")[1]

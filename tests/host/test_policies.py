@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 import parley
-from parley import Agent, Caller, Turn
+from parley import Agent, Caller, Message, Part, Role, Task, TaskState, Turn
 from parley.extensions import SEARCH, SearchTasksRequest, TaskSearch
 from parley.model.errors import A2AError, PermissionDeniedError, UnauthenticatedError
+from parley.model.extensions import Extension, method
+from parley.model.requests import SendMessageRequest
+from parley.model.service import A2AService
+from parley.model.tasks import TaskStatus
 from parley.security import Access, Bearer
 from parley.server.ids import MAX_ACTORS, MAX_SCOPE_CHARACTERS, check_caller
 
@@ -83,6 +87,46 @@ async def test_what_a_server_requires_instead_keeps_the_policy_of_the_agent() ->
         async with parley.connect(app, headers=headers) as remote:
             task = await remote.send("go")
             await refusal(remote.get(task.id))
+
+
+async def test_the_policy_is_asked_about_a_method_of_an_extension_that_takes_a_message() -> None:
+    uri, called = "urn:test:drafts", []
+
+    async def draft(service: A2AService, request: SendMessageRequest, context: Any) -> Task:
+        called.append(request.message.text)
+        return Task(id="1", context_id="1", status=TaskStatus(state=TaskState.COMPLETED))
+
+    drafts = method(uri, "drafts/save", SendMessageRequest, Task, draft, path="/drafts")
+
+    class Drafts(Extension):
+        uri = "urn:test:drafts"
+        methods = (drafts,)
+
+    agent, of_server = Agent("Drafts", extensions=[Drafts()]), Noting("drafts/save")
+    agent.skill(lambda: "done", id="work")
+    app = parley.asgi(agent, policy=of_server)
+    message = Message(message_id="1", role=Role.USER, parts=(Part(text="hi"),))
+    async with parley.connect(app, extensions=[Drafts()]) as remote:
+        await refusal(remote.call(drafts, SendMessageRequest(message=message)))
+    assert (of_server.asked, called) == (["drafts/save"], [])
+
+
+def test_a_hook_that_would_never_be_asked_is_refused() -> None:
+    def who(scope: Any) -> Caller:
+        return Caller(id="ada")
+
+    secured, plain = files(security=Bearer(lambda token: None)), Agent("Plain")
+    plain.skill(lambda: "done", id="work")
+    with pytest.raises(ValueError, match="never be asked"):
+        parley.asgi(secured, caller=who)
+    parley.asgi(secured, caller=who, auth=False)
+    parley.asgi([secured, plain], caller=who)
+
+
+@pytest.mark.parametrize("key", ["", "short"])
+def test_a_key_that_is_too_short_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="32 characters or more"):
+        parley.asgi(files(), secret_key=key)
 
 
 def test_tasks_of_tenants_without_a_policy_are_warned_about(caplog: Any) -> None:

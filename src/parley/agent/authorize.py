@@ -63,7 +63,7 @@ async def _decide(
         action=action, resource=resource, allowed=allowed, caller=record_of(request.caller)
     )
     if request.skill.replies == "message":  # there is no task, and no further attempt
-        log.info("%s: %s", "allowed" if allowed else "not allowed", action)
+        log.info("%s: %r", "allowed" if allowed else "not allowed", action)
     else:
         await attempt.log_decision(name, made)
     return made

@@ -6,13 +6,15 @@ caller of that turn. A later message asks again.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -29,6 +31,7 @@ from parley.engine.authorizations import (
     CallbackClaim,
     Kind,
     event_of,
+    taken_by,
 )
 from parley.engine.content import to_parts
 from parley.engine.turn.attempt import Attempt
@@ -52,12 +55,21 @@ from parley.store.protocols.timers import EventCompleted
 
 if TYPE_CHECKING:
     from parley.client.auth import AuthorizationCode
+    from parley.client.auth.errors import TokenRefused
     from parley.client.auth.issuers import TokenIssuer
+
+T = TypeVar("T")
 
 log = logging.getLogger("parley.agent")
 
 EXPIRES = timedelta(hours=1)
 LONGEST = timedelta(days=30)
+
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""The seconds before an issuer that cannot be reached is called again."""
+
+UNREACHABLE = "unreachable"
+"""The ``error`` of a ``TokenRefused`` whose request was never sent."""
 
 BEARER = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
 
@@ -163,7 +175,7 @@ class CredentialRequests:
             elif record.turn != self._attempt.turn:
                 continue  # an earlier message's: not for this one
             claim = self._claim(need, record)
-            value = await store.event(claim.agent, claim.event)
+            value = self._taken(name) or await store.event(claim.agent, claim.event)
             if value is None and store.now() < claim.expires_at:
                 await self._ask(need, key, claim)
                 return claim
@@ -171,6 +183,7 @@ class CredentialRequests:
                 value = await self._close(claim)
             if value == CLOSED:
                 raise TimeoutError("nobody gave the credential within its time")
+            self._take(name, value)
             arrived = await self._authorizations.arrived(claim, value)
             if arrived is None:
                 continue
@@ -195,10 +208,23 @@ class CredentialRequests:
             event=event_of(runner.task_id, key, number),
             expires_at=runner.store.now() + need.expires // timedelta(milliseconds=1),
         )
-        value = msgspec.Raw(encode(record))
-        self._attempt.working().write(StepResult(key=name, value=value))
-        self._attempt.journal.results[name] = value
+        self._log(name, encode(record))
         return record
+
+    def _taken(self, name: str) -> bytes | None:
+        """Return the value of the event of a request, if an earlier attempt has seen it."""
+        logged = self._attempt.journal.results.get(taken_by(name))
+        return None if logged is None else bytes(logged)
+
+    def _take(self, name: str, value: bytes) -> None:
+        """Log the value of the event: the store removes old events, also those of long turns."""
+        if self._taken(name) is None:
+            self._log(taken_by(name), value)
+
+    def _log(self, name: str, value: bytes) -> None:
+        raw = msgspec.Raw(value)
+        self._attempt.working().write(StepResult(key=name, value=raw))
+        self._attempt.journal.results[name] = raw
 
     def _claim(self, need: Need, record: AuthRecord) -> CallbackClaim:
         runner, caller = self._attempt.runner, self._attempt.request.caller.owner
@@ -254,7 +280,7 @@ class CredentialRequests:
         )
         if need.oauth is None:
             return replace(said, callback=await self._authorizations.address(base, claim))
-        issuer = await self._issuer(need.oauth)
+        issuer = await self._issuer_to_name(need.oauth)
         verifier = await self._authorizations.verifier(claim)
         digest = hashlib.sha256(verifier.encode()).digest()
         asked = {
@@ -324,7 +350,7 @@ class CredentialRequests:
         if "code" not in answer:
             return replace(arrived, answer={"error": "access_denied", **answer})
         try:
-            issuer = await self._issuer(oauth)
+            issuer = await _reached(partial(self._issuer, oauth))
             said = answer.get("iss", "")
             if (said or issuer.sends_iss) and said != issuer.url:
                 raise TokenRefused("the answer is not from the issuer that was asked")
@@ -337,8 +363,9 @@ class CredentialRequests:
             }
             await self._authorizations.keep(claim, value, replace(arrived, exchanging=True))
             issuers = await self._services.issuers.of(oauth)
-            given = await issuers.http.ask_for_token(
-                issuer.token_url, form, oauth.identity, methods=issuer.auth_methods
+            ask = issuers.http.ask_for_token
+            given = await _reached(
+                partial(ask, issuer.token_url, form, oauth.identity, methods=issuer.auth_methods)
             )
             now = self._attempt.runner.store.now()
             token = read_token(given, issuer.key, now=now / 1000)
@@ -348,7 +375,7 @@ class CredentialRequests:
                 return None
             log.info("the code of a redirect was refused: %s", refusal)
             await self._authorizations.keep(claim, value, None)
-            raise AuthorizationRefused(refusal.error or "invalid_grant", str(refusal)) from None
+            raise _refused(refusal, "invalid_grant") from None
         made: dict[str, Any] = {"access_token": token.access_token}
         if token.expires_at is not None:
             made["expires_in"] = token.expires_at - token.obtained_at
@@ -358,6 +385,15 @@ class CredentialRequests:
         await self._authorizations.keep(claim, value, kept)
         return kept
 
+    async def _issuer_to_name(self, oauth: AuthorizationCode) -> TokenIssuer:
+        """Return the issuer for a request. Raises ``AuthorizationRefused``."""
+        from parley.client.auth.errors import TokenRefused
+
+        try:
+            return await _reached(partial(self._issuer, oauth))
+        except TokenRefused as refusal:
+            raise _refused(refusal, "server_error") from None
+
     async def _issuer(self, oauth: AuthorizationCode) -> TokenIssuer:
         issuers = await self._services.issuers.of(oauth)
         issuer = await issuers.find(None, issuer=oauth.issuer, token_url=oauth.token_url)
@@ -366,3 +402,28 @@ class CredentialRequests:
 
             raise TokenRefused(f"{issuer.key} has no page to log in at")
         return issuer
+
+
+async def _reached(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what an issuer answers. One that cannot be reached is called again, for a while.
+
+    Only what was never sent is sent again. Raises ``TokenRefused``.
+    """
+    from parley.client.auth.errors import TokenRefused
+
+    for pause in PAUSES:
+        try:
+            return await ask()
+        except TokenRefused as refusal:
+            if refusal.error != UNREACHABLE:
+                raise
+            log.warning("an issuer cannot be reached; next try in %g s: %s", pause, refusal)
+        await asyncio.sleep(pause)
+    return await ask()
+
+
+def _refused(refusal: TokenRefused, error: str) -> AuthorizationRefused:
+    """Return the error for an issuer that gives nothing, by default with the code ``error``."""
+    error = refusal.error or error
+    code = "temporarily_unavailable" if error == UNREACHABLE else error
+    return AuthorizationRefused(code, str(refusal))

@@ -10,7 +10,10 @@ from parley.model.schemes import SecurityScheme
 
 
 class AuthorizationRefused(Exception):
-    """Whoever was asked said no, or the issuer gave no token. ``error`` is a code of OAuth 2.0."""
+    """The user said no, or the issuer gave no token. ``error`` is a code of OAuth 2.0.
+
+    It is ``temporarily_unavailable`` for an issuer that could not be reached for some time.
+    """
 
     def __init__(self, error: str, description: str = "") -> None:
         super().__init__(f"{error}: {description}" if description else error)
@@ -26,6 +29,8 @@ class TaskCredential(Credential):
     ``scopes`` are those granted, and ``expires_at`` its end in seconds since the epoch, where they
     are known. It has no form that could be logged or stored.
     """
+
+    is_personal = True
 
     def __init__(
         self,

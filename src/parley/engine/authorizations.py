@@ -205,6 +205,11 @@ def slot_of(name: str) -> str:
     return f"urn:parley:credential:{name}"
 
 
+def taken_by(key: str) -> str:
+    """Return the key in the log under which is what woke the turn: the name of what arrived."""
+    return f"taken-{key}"
+
+
 def event_of(task_id: str, key: str, number: int) -> str:
     """Return the event of a request of a task."""
     digest = hashlib.sha256(f"{task_id}\n{key}\n{number}".encode()).hexdigest()
@@ -222,7 +227,8 @@ async def forget(
         if not key.startswith(PREFIX):
             continue
         event = decode(result, AuthRecord).event
-        value = await store.event(scope.agent, event)
+        taken = results.get(taken_by(key))
+        value = await store.event(scope.agent, event) if taken is None else bytes(taken)
         if value is None:
             try:
                 await store.complete_event(scope.agent, event, CLOSED)
@@ -262,7 +268,7 @@ def credential_in(given: object, kind: Kind) -> dict[str, Any]:
     if kind == "basic" and ":" in found["username"]:
         raise CredentialRefused("a username of HTTP Basic has no colon")
     life = given.get("expires_in")
-    if isinstance(life, str) and life.isdigit():  # of a form
+    if isinstance(life, str) and life.isascii() and life.isdigit():  # of a form
         life = int(life[:12])
     if life is not None:
         if isinstance(life, bool) or not isinstance(life, int | float) or not 0 < life < 10**10:

@@ -68,9 +68,10 @@ def asgi(
     ``auth`` is what callers must prove to every agent of this server, in place of what the agents
     themselves declare (``Agent(security=...)``); ``False`` verifies nothing. ``policy`` is asked
     before the policies of the agents, and all must allow what a caller does.
-    ``caller`` identifies the caller of a request from its ASGI scope; a task belongs to its caller
-    (see ``Caller``). A plain ``def`` runs in a thread; an ``async def`` that awaits nothing is
-    fastest. ``drain`` is the grace period of turns, in seconds, when the server stops.
+    ``caller`` identifies the caller of a request from its ASGI scope, for agents that declare no
+    ``security``; a task belongs to its caller (see ``Caller``). A plain ``def`` runs in a thread;
+    an ``async def`` that awaits nothing is fastest. ``drain`` is the grace period of turns, in
+    seconds, when the server stops.
     ``allow_private_webhooks`` allows push notifications to this machine and private networks, or
     to the hosts and networks of a list (``["hooks.internal", "10.1.0.0/16"]``).
     ``allow_private_files`` allows the same for files that callers name by their addresses.
@@ -143,8 +144,14 @@ def app_of(
 ) -> App:
     """Return the ASGI app that serves a host, starts it and stops it."""
     settings = settings or Settings()
+    endpoints = {} if role == "worker" else _endpoints(host, settings)
+    if caller is not None and endpoints and all(each.identify for each in endpoints.values()):
+        raise ValueError(
+            "caller= would never be asked: all agents declare what callers must prove (security=), "
+            "and that finds the caller; leave out caller=, or use it instead with auth=False"
+        )
     return create_app(
-        {} if role == "worker" else _endpoints(host, settings),
+        endpoints,
         settings=settings,
         identify=host.identify_with(caller) or host.authenticator,
         url=url,

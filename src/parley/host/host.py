@@ -223,8 +223,8 @@ class Host:
         )
         authenticates = authenticates or self.authenticator is not None
         self.callbacks = {agent.key: Callbacks(store, agent.key) for agent in self._agents}
-        given = secret_key or os.environ.get(SECRET_KEY_VARIABLE, "")
-        seals = operator_key(given) if given else None
+        given = (os.environ.get(SECRET_KEY_VARIABLE) or None) if secret_key is None else secret_key
+        seals = None if given is None else operator_key(given)
         self.authorizations = {
             agent.key: Authorizations(store, agent.key, seals) for agent in self._agents
         }

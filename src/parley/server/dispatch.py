@@ -85,7 +85,7 @@ class ServiceCall(msgspec.Struct, frozen=True):
 
     async def _permit(self, authorization: Authorization) -> None:
         """Ask the agent's policy, unless admission asks it, which knows the skill of a message."""
-        if self.operation.request is not SendMessageRequest:
+        if self.operation.extension or self.operation.request is not SendMessageRequest:
             context = self.context
             access = access_of(
                 self.operation.name,

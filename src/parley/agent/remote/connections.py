@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from parley.client.auth.credential import Credential
 from parley.client.card.resolver import Reference
 from parley.client.connection import connect
 from parley.client.errors import ClientError
@@ -33,7 +34,8 @@ class SharedConnection:
     """A connection and the number of its users. It is closed when it is retired and unused.
 
     ``opened_with`` is the agent's reference and the options by which it was opened. It also keeps
-    the objects alive whose identity is in the key.
+    the objects alive whose identity is in the key. ``is_personal``: it has a credential of one
+    user, so it is closed as soon as it is unused.
     """
 
     def __init__(self, agent: RemoteAgent, opened_with: tuple[Reference, dict[str, Any]]) -> None:
@@ -42,6 +44,11 @@ class SharedConnection:
         self.retired = False
         self.opened = asyncio.get_running_loop().time()
         self.opened_with = opened_with
+        given = opened_with[1].get("auth")
+        self.is_personal = any(
+            isinstance(each, Credential) and each.is_personal
+            for each in (given if isinstance(given, list | tuple) else (given,))
+        )
 
 
 class Connections:
@@ -104,7 +111,9 @@ class Connections:
     def release(self, shared: SharedConnection) -> None:
         """Give a connection back."""
         shared.users -= 1
-        if shared.retired and not shared.users:
+        if not shared.users and shared.is_personal:
+            self._shared = {k: each for k, each in self._shared.items() if each is not shared}
+        if not shared.users and (shared.is_personal or shared.retired):
             self._close(shared)
         self._drop_idle()
 

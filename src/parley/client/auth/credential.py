@@ -35,9 +35,14 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credential(ABC):
-    """What proves who calls. It is bound to the agent whose connection it is given for."""
+    """What proves who calls. It is bound to the agent whose connection it is given for.
+
+    ``is_personal``: it is of one user of many. Agents that call others with it keep no idle
+    connection that has it.
+    """
 
     advice = ""
+    is_personal = False
 
     @abstractmethod
     def fits(self, scheme: SecurityScheme) -> bool:

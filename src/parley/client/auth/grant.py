@@ -236,6 +236,8 @@ class TokenExchange(Grant):
     of whoever acts for the user.
     """
 
+    is_personal = True
+
     def __init__(
         self,
         subject_token: str | Callable[[], str | Awaitable[str]],

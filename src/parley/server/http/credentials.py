@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Receive, Scope, Send
 
-from parley.model.errors import A2AError, OverloadedError, UnauthenticatedError
+from parley.model.errors import A2AError, UnauthenticatedError
 from parley.model.service import Caller
 from parley.security.signed_tokens import TokenExpired, TokenInvalid
 from parley.server.address import route_path
@@ -24,6 +24,7 @@ from parley.server.endpoint import CredentialReceiver, CredentialRefused, NoLong
 from parley.server.failures import log_unforeseen
 from parley.server.http.body import BodyTooLarge, ClientGone, read_body
 from parley.server.http.callbacks import CallbackRefused, read_content
+from parley.server.http.exchange import error_headers
 from parley.server.http.responses import (
     NO_STORE,
     refuse_method,
@@ -85,14 +86,15 @@ class CredentialRoute:
         if scope["method"] != self.method:
             await refuse_method(scope, send, self.method, self.wrong_method)
             return
-        challenges: tuple[str, ...] = ()
+        headers: list[tuple[bytes, bytes]] = []
         try:
             await self._take(scope, receive)
         except ClientGone:
             return
-        except UnauthenticatedError as error:
-            refused, challenges = CallbackRefused(401, error.message), error.challenges
-        except (A2AError, CallbackRefused, StoreError) as error:
+        except A2AError as error:
+            refused = CallbackRefused(error.http_status, error.message)
+            headers = [*error_headers(error)]
+        except (CallbackRefused, StoreError) as error:
             refused = _refusal(error)
         except (TokenInvalid, CredentialRefused, NoLongerNeeded) as error:
             refused = _refusal(error)
@@ -101,9 +103,8 @@ class CredentialRoute:
         else:
             await self._reply(send, scope, None)
             return
-        headers = [(b"www-authenticate", value.encode()) for value in challenges]
-        if refused.status == 503:
-            headers.append(_RETRY)
+        if refused.status == 503 and not headers:
+            headers = [_RETRY]
         await self._reply(send, scope, refused, headers)
 
     async def _reply(
@@ -210,10 +211,6 @@ def _refusal(error: Exception) -> CallbackRefused:
             return CallbackRefused(
                 409, "a credential was given before, or none is needed any more: one counts, once"
             )
-        case OverloadedError():
-            return CallbackRefused(503, error.message)
-        case A2AError():
-            return CallbackRefused(403, error.message)
         case _:
             _log.warning("a credential for a task is refused for now: %s", error)
             return CallbackRefused(503, "the store is not available just now; try again")
