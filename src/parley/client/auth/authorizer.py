@@ -61,6 +61,7 @@ class Authorizer:
         self._given: tuple[Credential, ...] = tuple(given or ())
         # An agent of this process has no login, and asking for one may ask the user for a password.
         self._may_look_up = given is None and not credentials.names_caller and not http.is_local
+        self._looking_up = asyncio.Lock()
         self._logins = logins
         self._environment = os.environ if environment is None else environment
         self._address = address
@@ -131,28 +132,33 @@ class Authorizer:
         return named or self.credentials.allows(origin)
 
     async def _look_up(self) -> bool:
-        """Find credentials for the agent's origin, once; return whether there are some."""
-        if not self._may_look_up or self._origin is None:
-            return False
-        self._may_look_up = False
-        origin, logins = self._origin, self._logins or Logins()
-        found: list[Credential] = []
+        """Find credentials for the agent's origin, once; return whether there are some.
+
+        Concurrent callers wait for the first.
+        """
+        async with self._looking_up:
+            if self._may_look_up and self._origin is not None:
+                await self._find_for(self._origin)
+                self._may_look_up = False
+        return bool(self._given)
+
+    async def _find_for(self, origin: Origin) -> None:
+        logins = self._logins or Logins()
         try:
             login = await asyncio.to_thread(logins.find, origin)
         except StorageUnusable as error:
             logger.warning("logins are not used: %s", error)
             login = None
         if login is not None:
-            found = [credential_of(login, logins)]
+            found: list[Credential] = [credential_of(login, logins)]
             logger.info("using the login for %s", origin)
         else:
             found = credentials_in(self._environment, origin)
         if found:
             self._given = tuple(found)
             words = "the login" if login is not None else "the credentials of the environment"
-            self.credentials = self.credentials.with_others(words)
+            self.credentials = self.credentials.with_found(words, origin)
             self._forget_choice()
-        return bool(found)
 
     # -- before a request ----------------------------------------------------------------------
 
