@@ -19,7 +19,7 @@ from parley.client import auth
 from parley.client.auth import storage as storage_file
 from parley.client.auth.logins import KeptLogin, Logins
 from parley.client.auth.sign_in import CLIENT, SignIn, sign_in, sign_out
-from parley.client.auth.storage import PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
+from parley.client.auth.storage import FOLDER, PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import OriginNotTrusted
 from parley.client.origin import Origin
@@ -104,6 +104,54 @@ async def test_a_login_that_has_ended_says_how_to_log_in_again(issuer: Issuer) -
         async with parley.connect(url) as agent:
             with pytest.raises(auth.TokenRefused, match=f"log in again: parley auth login {url}"):
                 await agent.send("hi")
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_an_issuer_that_fails_for_a_while_is_no_login_that_has_ended(
+    issuer: Issuer, status: int
+) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens)
+        tokens.refused = {kept.access_token}
+        issuer.fail("token", status=status, body=b"later", times=1)
+        async with parley.connect(url) as agent:
+            with pytest.raises(auth.TokenRefused, match=f"answered {status}") as caught:
+                await agent.send("hi")
+    assert caught.value.is_transient
+
+
+async def test_a_token_that_cannot_be_kept_is_used(
+    issuer: Issuer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens)
+        async with parley.connect(url) as agent:
+            tokens.refused = {kept.access_token}
+            [file] = folder.iterdir()
+            file.write_text("torn")
+            assert (await agent.send("hi")).text == "ada: 42"
+            assert (await agent.send("hi")).text == "ada: 42"
+    assert "the renewed login is not kept" in caplog.text
+
+
+@pytest.mark.parametrize("after", ["logout", "another login"])
+async def test_a_running_program_brings_no_login_back(issuer: Issuer, after: str) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    client = {"flow": CLIENT, "client_id": "service", "client_secret": "secret"}
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens, **client)
+        async with parley.connect(url) as agent:
+            await agent.send("hi")
+            tokens.refused = {kept.access_token}
+            if after == "logout":
+                Logins().remove(Origin.of(url))
+                later = None
+            else:
+                later = await log_in(url, issuer, tokens)
+            assert (await agent.send("hi")).text == "service: 42"
+            assert Logins().find(Origin.of(url)) == later
 
 
 async def test_a_clients_login_gets_tokens_with_more_scopes(issuer: Issuer) -> None:
@@ -278,6 +326,23 @@ async def test_a_login_that_cannot_be_read_is_said_and_not_used(
         async with parley.connect(server.url) as remote:
             assert not remote.has_credentials
     assert "logins are not used: others can read" in caplog.text
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said(folder: Path) -> None:
+    folder.mkdir()
+    storage = LoginStorage({STORAGE: "file", FOLDER: str(folder / ("x" * 300))})
+    with pytest.raises(StorageUnusable, match="cannot be read"):
+        Logins(storage).find(Origin.of(BANK))
+
+
+def test_a_user_without_a_home_has_no_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    environment = {STORAGE: "file"}
+    with pytest.raises(StorageUnusable, match="PARLEY_AUTH_FOLDER"):
+        Logins(LoginStorage(environment)).find(Origin.of(BANK))
 
 
 def test_a_passphrase_encrypts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

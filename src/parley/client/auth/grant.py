@@ -147,7 +147,7 @@ class Grant(Credential):
                 try:
                     return await self.refresh(use, issuer, held)
                 except TokenRefused as error:
-                    if error.error == "unreachable":
+                    if error.is_transient:
                         raise
                     logger.info("a token is not renewed, and asked for anew: %s", error)
             logger.info("asking %s for a token for %s", issuer.key, use.origin)

@@ -265,7 +265,7 @@ class DeviceCode(Login):
                         continue
                     case "slow_down":
                         interval += 5
-                    case "unreachable":
+                    case _ if error.is_transient:
                         interval = min(interval * 2, 60)
                     case _:
                         raise
