@@ -79,6 +79,16 @@ async def test_a_login_is_used_by_later_connections_and_renewed_without_a_person
                 await agent.send("hi")
 
 
+async def test_a_client_that_was_registered_with_another_method_can_be_kept(issuer: Issuer) -> None:
+    own = {"client_id": "service", "client_secret": "secret"}
+    issuer.lie("register", token_endpoint_auth_method="private_key_jwt", **own)
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        await log_in(url, issuer, tokens)
+        async with parley.connect(url) as agent:
+            assert (await agent.send("hi")).text == "ada: 42"
+
+
 async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with served(bank(tokens)) as url:

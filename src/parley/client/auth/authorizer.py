@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -366,7 +367,9 @@ class Authorizer:
         for each in self._given:
             if each.advice:
                 scopes = [s for c in parse_challenges(refusal.challenge) for s in c.scopes]
-                more = "".join(f" --scope {scope}" for scope in scopes[:10] if scope.isprintable())
+                shown = [scope for scope in scopes[:10] if scope.isprintable()]
+                # The agent says them, and the user may copy the command into a shell.
+                more = "".join(f" --scope {shlex.quote(scope)}" for scope in shown)
                 return f"log in again: {each.advice}{more}"
         wanted = describe(card, skill)
         if not wanted or self._given or self.credentials.names_caller:

@@ -34,6 +34,9 @@ TIMEOUT = 30.0
 _RETRY = Retry(calls=2, streams=0)
 _JSON = {"Accept": "application/json"}
 
+CLIENT_AUTH = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
+"""The methods with which a client authenticates; empty for the one that fits."""
+
 
 class ClientIdentity(msgspec.Struct, frozen=True):
     """How a client authenticates to an issuer (RFC 6749 §2.3): a public one has no secret."""
