@@ -32,6 +32,7 @@ from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
 from tests.client.trusting import grpc_of
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,6 +139,22 @@ async def test_scopes_that_no_token_gets_are_asked_for_once_a_call(issuer: Issue
         with pytest.raises(PermissionDeniedError):
             await agent.send("now", metadata={"skill": "pay"})
     assert len(tokens.seen) == 1
+
+
+async def test_a_step_up_that_is_cancelled_asks_for_nothing_more(issuer: Issuer) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url, parley.connect(url, auth=service()) as agent:
+        asked = await agent.send("now", metadata={"skill": "pay"})
+        await agent.get(asked.id)
+        before = issuer.requests["token"]
+        issuer.hang("token")
+        call = asyncio.create_task(agent.cancel(asked.id))
+        await until(lambda: issuer.requests["token"] > before)
+        call.cancel()
+        await asyncio.wait([call])
+        issuer.recover()
+        await agent.get(asked.id)
+        assert issuer.requests["token"] == before + 1
 
 
 async def test_concurrent_calls_wait_for_one_token(issuer: Issuer) -> None:

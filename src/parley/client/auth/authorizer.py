@@ -281,13 +281,14 @@ class Authorizer:
             asked = self._asked.get(each.name, ())
             wider = tuple(dict.fromkeys((*known, *scopes, *asked)))[:MAX_SCOPES]
             self._extra[each.name] = wider
+            is_wider = False
             try:
-                if await each.credential.renew(self._use(each), sent, widened=True):
-                    return True
-            except TokenRefused:
-                self._extra[each.name] = known
-                raise
-            self._extra[each.name] = known
+                is_wider = await each.credential.renew(self._use(each), sent, widened=True)
+            finally:
+                if not is_wider:
+                    self._extra[each.name] = known
+            if is_wider:
+                return True
         return False
 
     async def _follow_hint(self, challenges: Sequence[Any]) -> None:
