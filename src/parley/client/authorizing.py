@@ -13,6 +13,7 @@ from typing import Any, Literal, Union
 import msgspec
 
 from parley.client.auth.credential import Credential, Use
+from parley.client.auth.grant import Grant
 from parley.client.auth.issuer_http import IssuerHttp
 from parley.client.auth.issuers import Issuers
 from parley.client.bindings.http import redacted
@@ -120,7 +121,12 @@ async def _content(
         return {"username": given[0], "password": given[1]}
     if isinstance(given, Credential):
         local = is_loopback(origin.host)
-        http = IssuerHttp(files.http, trusts=lambda each: False, is_local=local)
+        # The issuer that the user names is asked wherever it is.
+        http = IssuerHttp(
+            files.http,
+            trusts=lambda each: isinstance(given, Grant) and given.names(each),
+            is_local=local,
+        )
         try:
             use = Use(
                 origin=str(origin), issuers=Issuers(http), scheme=scheme, scopes=request.scopes

@@ -208,8 +208,11 @@ def test_what_cannot_be_logged_in_to_is_said(parley, agent, tmp_path):
     assert (ran.status, "no agent to log in to" in ran.stderr) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "setting", ["INSECURE=yes", "TRUST_ORIGIN=https://evil.example", "SVC_PARAM=Host: evil.example"]
+)
 def test_a_file_that_nobody_named_does_not_decide_how_logins_are_protected(
-    parley, agent, monkeypatch, tmp_path
+    parley, agent, monkeypatch, tmp_path, setting
 ):
     requiring(agent, {"httpAuthSecurityScheme": {"scheme": "Bearer"}})
     monkeypatch.setattr(sys, "stdin", io.StringIO("kept\n"))
@@ -217,7 +220,7 @@ def test_a_file_that_nobody_named_does_not_decide_how_logins_are_protected(
     inside = tmp_path / "cloned"
     inside.mkdir()
     monkeypatch.chdir(inside)
-    (inside / ".env").write_text("A2ACLI_INSECURE=yes\n")
+    (inside / ".env").write_text(f"A2ACLI_{setting}\n")
     assert "authorization" not in sent(parley, agent)
     assert parley("auth", "login", agent.url).status == 2
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,15 +14,25 @@ import pytest
 import parley
 from parley import Agent
 from parley.client import auth
+from parley.client.auth.logins import KeptLogin, Logins
+from parley.client.auth.selection import MAX_ALTERNATIVES, alternatives
 from parley.client.bindings.binding import is_supported
 from parley.client.errors import AuthenticationRequired
+from parley.model.cards import AgentCapabilities, AgentCard, AgentSkill
 from parley.model.errors import PermissionDeniedError, UnauthenticatedError
-from parley.model.schemes import APIKeySecurityScheme, HTTPAuthSecurityScheme, SecurityScheme
+from parley.model.schemes import (
+    APIKeySecurityScheme,
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
 from tests.client.trusting import grpc_of
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +139,22 @@ async def test_scopes_that_no_token_gets_are_asked_for_once_a_call(issuer: Issue
         with pytest.raises(PermissionDeniedError):
             await agent.send("now", metadata={"skill": "pay"})
     assert len(tokens.seen) == 1
+
+
+async def test_a_step_up_that_is_cancelled_asks_for_nothing_more(issuer: Issuer) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url, parley.connect(url, auth=service()) as agent:
+        asked = await agent.send("now", metadata={"skill": "pay"})
+        await agent.get(asked.id)
+        before = issuer.requests["token"]
+        issuer.hang("token")
+        call = asyncio.create_task(agent.cancel(asked.id))
+        await until(lambda: issuer.requests["token"] > before)
+        call.cancel()
+        await asyncio.wait([call])
+        issuer.recover()
+        await agent.get(asked.id)
+        assert issuer.requests["token"] == before + 1
 
 
 async def test_concurrent_calls_wait_for_one_token(issuer: Issuer) -> None:
@@ -249,6 +277,76 @@ async def test_a_refusal_says_what_the_agent_wants() -> None:
     async with scripted(refusing) as server, parley.connect(server.url) as remote:
         with pytest.raises(AuthenticationRequired, match=r"it wants HTTP Bearer: connect\(..., "):
             await remote.get("t-1")
+
+
+async def test_the_command_that_a_refusal_advises_runs_nothing_of_the_agents() -> None:
+    async def refusing(exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            await exchange.json(declaring(server.url, SCHEMES, {"bearer": []}))
+        else:
+            asked = 'Bearer error="insufficient_scope", scope="pay;id $(id) a:b/c.d"'
+            await exchange.json({}, 403, www_authenticate=asked)
+
+    async with scripted(refusing) as server:
+        login = KeptLogin(
+            origin=server.url,
+            kind="token",
+            access_token="t",
+            token_url=f"{server.url}/token",
+            obtained_at=0.0,
+        )
+        Logins().put(login)
+        async with parley.connect(server.url) as remote:
+            with pytest.raises(AuthenticationRequired) as caught:
+                await remote.get("t-1")
+    command = str(caught.value).partition("log in again: ")[2]
+    assert shlex.split(command) == [
+        *("parley", "auth", "login", server.url),
+        *("--scope", "pay;id", "--scope", "$(id)", "--scope", "a:b/c.d"),
+    ]
+    assert "'pay;id'" in command
+
+
+async def test_an_address_with_a_user_is_called_with_the_credential_alone() -> None:
+    async def agent(exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            mine = server.url.replace("://", "://eve:pw@")
+            await exchange.json(declaring(mine, SCHEMES, {"bearer": []}))
+        else:
+            await exchange.result(task())
+
+    async with (
+        scripted(agent) as server,
+        parley.connect(server.url, auth=auth.Bearer("t")) as remote,
+    ):
+        await remote.get("t-1")
+        assert server.exchanges[-1].headers["authorization"] == "Bearer t"
+
+
+def test_a_card_with_many_alternatives_is_not_multiplied_out() -> None:
+    many = [
+        SecurityRequirement(schemes={f"s{number}": StringList(list=[])}) for number in range(3000)
+    ]
+    skill = AgentSkill(
+        id="pay", name="", description="", tags=(), security_requirements=tuple(many)
+    )
+    huge = AgentCard(
+        name="huge",
+        description="",
+        version="1",
+        supported_interfaces=(),
+        capabilities=AgentCapabilities(),
+        default_input_modes=(),
+        default_output_modes=(),
+        security_requirements=tuple(many),
+        skills=(skill,),
+    )
+    tracemalloc.start()
+    try:
+        assert len(alternatives(huge, "pay")) == MAX_ALTERNATIVES
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -10,12 +11,18 @@ from typing import Any
 import pytest
 
 import parley
+from parley import Agent, Turn
 from parley.client import auth
 from parley.client.auth.credentials import Credentials
+from parley.client.bindings.binding import is_supported
 from parley.client.bindings.http import HttpTransport
 from parley.client.bindings.tls import Tls
-from parley.client.errors import ClientError, NotEncrypted, Unreachable
+from parley.client.errors import ClientError, NotEncrypted, OriginNotTrusted, Unreachable
 from parley.client.origin import Origin
+from parley.security import MutualTls
+from parley.server.grpc.options import GrpcOptions
+from parley.server.run import serving
+from parley.server.tls.options import TlsOptions
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
 
@@ -117,6 +124,37 @@ async def test_a_certificate_is_shown_to_the_agent_alone(files: Path) -> None:
         assert mine.names[2:] == ["client", "client"]
 
 
+@pytest.mark.parametrize("given", ["auth", "tls"])
+async def test_a_certificate_is_shown_over_grpc_too(files: Path, given: str) -> None:
+    if not is_supported("GRPC"):
+        pytest.skip("gRPC is not installed")
+    bank = Agent("Bank", security=MutualTls(["CN=client"]))
+
+    @bank.skill
+    async def who(turn: Turn) -> str:
+        return str(turn.caller.id)
+
+    ca, pair = files / "ca.pem", (files / "client.pem", files / "client.key")
+    options: dict[str, Any] = {
+        "auth": {"auth": auth.ClientCertificate(*pair), "tls": Tls(ca=ca)},
+        "tls": {"tls": Tls(ca=ca, cert=pair[0], key=pair[1])},
+    }[given]
+    own = TlsOptions(cert=files / "server.pem", key=files / "server.key", client_ca=ca)
+    async with serving(parley.asgi(bank), tls=own, grpc=GrpcOptions(port=0)) as url:
+        async with parley.connect(url, binding="JSONRPC", **options) as agent:
+            offered = agent.card.supported_interfaces
+        [own_url] = {one.url for one in offered if one.protocol_binding == "GRPC"}
+        needs = {"securityRequirements": [{"schemes": {"mtls": {"list": []}}}]}
+        schemes = {"securitySchemes": {"mtls": {"mtlsSecurityScheme": {}}}}
+        there = card(f"https://127.0.0.1:{Origin.of_grpc(own_url).port}", **schemes, **needs)
+        there["supportedInterfaces"][0]["protocolBinding"] = "GRPC"
+        async with parley.connect(there, **options) as agent:
+            assert (await agent.send("hi")).text == "localhost"  # a name in the certificate
+        # Its port is another origin, and does not see the certificate without being trusted.
+        with pytest.raises(OriginNotTrusted):
+            await parley.connect(url, binding="GRPC", **options)
+
+
 async def test_certificates_are_verified_unless_the_caller_says_no(files: Path) -> None:
     site = Site()
     async with scripted(site, tls=server_side(files, asks=False)) as server:
@@ -181,3 +219,71 @@ async def test_a_proxy_carries_calls_but_those_to_this_machine() -> None:
     with pytest.raises(ClientError) as caught:
         await parley.connect("http://agent.example", proxy="http://me:pw@127.0.0.1:1", retries=0)
     assert "pw" not in str(caught.value)
+
+
+class Tunnels:
+    """A proxy that answers CONNECT, and passes everything on to one port of this machine."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.to = port
+        self.heads: list[str] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        there, out = await asyncio.open_connection("127.0.0.1", self.to)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._pass(reader, out))
+            group.create_task(self._pass(there, writer))
+
+    @staticmethod
+    async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+
+async def test_a_proxy_carries_grpc_but_not_to_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not is_supported("GRPC"):
+        pytest.skip("gRPC is not installed")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    agent = Agent("Plain")
+
+    @agent.skill
+    async def hi(turn: Turn) -> str:
+        return "hi"
+
+    tunnels = Tunnels()
+    proxy = await asyncio.start_server(tunnels, "127.0.0.1", 0)
+    port = proxy.sockets[0].getsockname()[1]
+    async with proxy, serving(parley.asgi(agent), grpc=GrpcOptions(port=0)) as url:
+        async with parley.connect(url) as remote:
+            offered = remote.card.supported_interfaces
+        [own] = {one.url for one in offered if one.protocol_binding == "GRPC"}
+        tunnels.to = Origin.of_grpc(own).port
+        options: dict[str, Any] = {
+            "binding": "GRPC",
+            "proxy": f"http://me:pw@127.0.0.1:{port}",
+            "retries": 0,
+        }
+        there = {**card("http://agent.example:50051")}
+        there["supportedInterfaces"][0]["protocolBinding"] = "GRPC"
+        async with parley.connect(there, **options) as remote:
+            assert (await remote.send("hi")).text == "hi"
+        [head] = tunnels.heads
+        assert head.startswith("CONNECT agent.example:50051 ")
+        assert "proxy-authorization: basic " in head.lower()
+        # Nor is a proxy of the environment asked, which the caller did not name.
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("grpc_proxy", f"http://127.0.0.1:{port}")
+        async with parley.connect(url, **options) as remote:
+            assert (await remote.send("hi")).text == "hi"
+        assert tunnels.heads == [head]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
@@ -11,8 +12,10 @@ import aiohttp
 import pytest
 
 import parley
-from parley.client import auth
+from parley.client import auth, authorizing
 from parley.client.auth.redirect import RedirectListener
+from parley.client.bindings.http import HttpTransport
+from parley.client.origin import Origin
 from parley.testing import Issuer
 from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.polling import until
@@ -320,6 +323,20 @@ async def test_a_card_leads_nobody_into_the_clients_network(
             await agent.send("hi")
     assert "allow_private_files" not in str(caught.value)
     assert not tokens.seen
+
+
+async def test_a_task_is_given_a_token_of_an_issuer_that_the_user_names(issuer: Issuer) -> None:
+    """An issuer that only the task names stays guarded, as one that only a card names."""
+    asked: Any = SimpleNamespace(scheme=openid(issuer), scopes=())
+    agent = Origin.of("https://agent.example")
+    async with HttpTransport() as http:
+        files: Any = SimpleNamespace(http=http)
+        named = auth.ClientCredentials("service", "secret", issuer=issuer.url)
+        posted = await authorizing._content(asked, named, files, agent)
+        assert posted["access_token"]
+        unnamed = auth.ClientCredentials("service", "secret")
+        with pytest.raises(auth.TokenRefused, match="only a card names it"):
+            await authorizing._content(asked, unnamed, files, agent)
 
 
 async def test_an_issuer_that_redirects_is_not_followed(issuer: Issuer) -> None:

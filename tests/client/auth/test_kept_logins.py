@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +18,16 @@ import parley
 from parley.client import auth
 from parley.client.auth import storage as storage_file
 from parley.client.auth.logins import KeptLogin, Logins
-from parley.client.auth.sign_in import CLIENT, SignIn, sign_in
-from parley.client.auth.storage import PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
+from parley.client.auth.sign_in import CLIENT, SignIn, sign_in, sign_out
+from parley.client.auth.storage import FOLDER, PASSPHRASE, STORAGE, LoginStorage, StorageUnusable
 from parley.client.bindings.http import HttpTransport
 from parley.client.errors import OriginNotTrusted
 from parley.client.origin import Origin
 from parley.testing import Issuer
-from tests.client.auth.declared import Tokens, bank, openid, served
+from tests.client.auth.declared import Tokens, bank, oauth, openid, served
 from tests.client.scripted_server import Exchange, card, scripted
 from tests.client.talk import task
+from tests.polling import until
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +79,16 @@ async def test_a_login_is_used_by_later_connections_and_renewed_without_a_person
                 await agent.send("hi")
 
 
+async def test_a_client_that_was_registered_with_another_method_can_be_kept(issuer: Issuer) -> None:
+    own = {"client_id": "service", "client_secret": "secret"}
+    issuer.lie("register", token_endpoint_auth_method="private_key_jwt", **own)
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        await log_in(url, issuer, tokens)
+        async with parley.connect(url) as agent:
+            assert (await agent.send("hi")).text == "ada: 42"
+
+
 async def test_a_program_takes_the_token_that_another_has_renewed(issuer: Issuer) -> None:
     tokens = Tokens(issuer, openid(issuer))
     async with served(bank(tokens)) as url:
@@ -101,6 +114,54 @@ async def test_a_login_that_has_ended_says_how_to_log_in_again(issuer: Issuer) -
         async with parley.connect(url) as agent:
             with pytest.raises(auth.TokenRefused, match=f"log in again: parley auth login {url}"):
                 await agent.send("hi")
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_an_issuer_that_fails_for_a_while_is_no_login_that_has_ended(
+    issuer: Issuer, status: int
+) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens)
+        tokens.refused = {kept.access_token}
+        issuer.fail("token", status=status, body=b"later", times=1)
+        async with parley.connect(url) as agent:
+            with pytest.raises(auth.TokenRefused, match=f"answered {status}") as caught:
+                await agent.send("hi")
+    assert caught.value.is_transient
+
+
+async def test_a_token_that_cannot_be_kept_is_used(
+    issuer: Issuer, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens)
+        async with parley.connect(url) as agent:
+            tokens.refused = {kept.access_token}
+            [file] = folder.iterdir()
+            file.write_text("torn")
+            assert (await agent.send("hi")).text == "ada: 42"
+            assert (await agent.send("hi")).text == "ada: 42"
+    assert "the renewed login is not kept" in caplog.text
+
+
+@pytest.mark.parametrize("after", ["logout", "another login"])
+async def test_a_running_program_brings_no_login_back(issuer: Issuer, after: str) -> None:
+    tokens = Tokens(issuer, openid(issuer))
+    client = {"flow": CLIENT, "client_id": "service", "client_secret": "secret"}
+    async with served(bank(tokens)) as url:
+        kept = await log_in(url, issuer, tokens, **client)
+        async with parley.connect(url) as agent:
+            await agent.send("hi")
+            tokens.refused = {kept.access_token}
+            if after == "logout":
+                Logins().remove(Origin.of(url))
+                later = None
+            else:
+                later = await log_in(url, issuer, tokens)
+            assert (await agent.send("hi")).text == "service: 42"
+            assert Logins().find(Origin.of(url)) == later
 
 
 async def test_a_clients_login_gets_tokens_with_more_scopes(issuer: Issuer) -> None:
@@ -139,6 +200,79 @@ async def test_a_login_goes_to_its_origin_and_nowhere_else() -> None:
         async with parley.connect(the_card) as remote:
             await remote.get("t-1")
         assert "authorization" not in there.exchanges[-1].headers
+
+
+async def test_a_card_that_the_caller_passes_takes_a_login_to_no_other_origin() -> None:
+    async def agent(exchange: Exchange) -> None:
+        await exchange.result(task())
+
+    bearer: dict[str, Any] = {
+        "securitySchemes": {"b": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
+        "securityRequirements": [{"schemes": {"b": {"list": []}}}],
+    }
+    async with scripted(agent) as here, scripted(agent) as there:
+        Logins().put(KeptLogin(origin=here.url, kind="bearer", secret=SECRET))
+        the_card = card(here.url, **bearer)
+        [own] = the_card["supportedInterfaces"]
+        the_card["supportedInterfaces"] = [
+            {**own, "protocolBinding": "HTTP+JSON"},
+            {**own, "url": there.url},
+        ]
+        with pytest.raises(OriginNotTrusted):
+            async with parley.connect(the_card, binding="JSONRPC") as remote:
+                await remote.get("t-1")
+        assert not there.exchanges
+        the_card["supportedInterfaces"] = [own]
+        async with parley.connect(the_card) as remote:
+            await remote.get("t-1")
+        assert here.exchanges[-1].headers["authorization"] == f"Bearer {SECRET}"
+
+
+async def test_a_refresh_token_goes_only_to_the_origin_that_gave_it(issuer: Issuer) -> None:
+    async with Issuer() as evil:
+        declared = oauth(issuer, "device_code", refresh_url=f"{evil.url}/token")
+        tokens = Tokens(issuer, declared)
+        async with served(bank(tokens)) as url:
+            kept = await log_in(url, issuer, tokens, scheme=declared, client_id="app")
+            tokens.refused = {kept.access_token}
+            async with parley.connect(url) as agent:
+                assert (await agent.send("hi")).text == "ada: 42"
+        # Nor do metadata of another issuer have it sent there when the user logs out.
+        evil.lie(
+            "discovery",
+            device_authorization_endpoint=f"{issuer.url}/device_authorization",
+            token_endpoint=f"{issuer.url}/token",
+        )
+        kept = await log_in(url, issuer, tokens, scheme=openid(evil), client_id="app")
+        async with HttpTransport() as http:
+            await sign_out(kept, http)
+        assert evil.requests["token"] == evil.requests["revoke"] == 0
+
+
+async def test_concurrent_calls_wait_for_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def agent(exchange: Exchange) -> None:
+        if exchange.method == "GET":
+            await exchange.json(card(server.url))  # says nothing of credentials
+        elif "authorization" not in exchange.headers:
+            await exchange.json({}, status=401)
+        else:
+            await exchange.result(task())
+
+    find = LoginStorage.get
+
+    def slow(self: LoginStorage, origin: str) -> str | None:
+        assert refused.wait(5)
+        return find(self, origin)
+
+    refused = threading.Event()
+    async with scripted(agent) as server:
+        Logins().put(KeptLogin(origin=server.url, kind="bearer", secret=SECRET))
+        monkeypatch.setattr(LoginStorage, "get", slow)
+        async with parley.connect(server.url) as remote:
+            calls = [asyncio.create_task(remote.get("t-1")) for _ in range(2)]
+            await until(lambda: len(server.exchanges) == 3)
+            refused.set()
+            assert [(await call).id for call in calls] == ["t-1", "t-1"]
 
 
 def test_a_login_under_another_origins_name_does_not_count() -> None:
@@ -202,6 +336,23 @@ async def test_a_login_that_cannot_be_read_is_said_and_not_used(
         async with parley.connect(server.url) as remote:
             assert not remote.has_credentials
     assert "logins are not used: others can read" in caplog.text
+
+
+def test_a_folder_that_cannot_be_looked_into_is_said(folder: Path) -> None:
+    folder.mkdir()
+    storage = LoginStorage({STORAGE: "file", FOLDER: str(folder / ("x" * 300))})
+    with pytest.raises(StorageUnusable, match="cannot be read"):
+        Logins(storage).find(Origin.of(BANK))
+
+
+def test_a_user_without_a_home_has_no_logins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    environment = {STORAGE: "file"}
+    with pytest.raises(StorageUnusable, match="PARLEY_AUTH_FOLDER"):
+        Logins(LoginStorage(environment)).find(Origin.of(BANK))
 
 
 def test_a_passphrase_encrypts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

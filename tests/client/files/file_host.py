@@ -21,7 +21,8 @@ class FileHost:
     ``takes`` are the bytes that the next uploads take before the connection breaks, ``gives`` those
     that the next downloads give. With ``acknowledges`` an upload keeps no more bytes than that, and
     is answered as if that were right. ``ranges`` is whether it knows of ranges, ``tag`` what its
-    entity tags begin with. While it ``hangs``, it answers no upload.
+    entity tags begin with. While it ``hangs``, it answers no upload. With a ``token`` it wants
+    that one to create and to give files, and counts what it has ``refused``.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,8 @@ class FileHost:
         self.ranges = True
         self.hangs = False
         self.tag = ""
+        self.token: str | None = None
+        self.refused = 0
         self.params: dict[str, Any] | None = {"maxBytes": 10_000_000, "inlineBytes": 1000}
         self.messages: list[dict[str, Any]] = []
         self.server: ScriptedServer
@@ -47,6 +50,9 @@ class FileHost:
 
     async def handle(self, exchange: Exchange) -> None:
         match exchange.method, exchange.path.split("/")[1:]:
+            case ("GET", ["files", _]) | ("POST", ["files"]) if not self._knows(exchange):
+                self.refused += 1
+                await exchange.json({}, status=401, www_authenticate="Bearer")
             case "GET", ["files", id]:
                 await self._get(exchange, self.files.get(id))
             case "GET", _:
@@ -62,6 +68,10 @@ class FileHost:
                 await self._patch(exchange, self.files.get(id))
             case "HEAD", ["files", id]:
                 await self._state(exchange, self.files[id], 200)
+
+    def _knows(self, exchange: Exchange) -> bool:
+        given = exchange.headers.get("authorization")
+        return self.token is None or given == f"Bearer {self.token}"
 
     def _card(self) -> dict[str, Any]:
         value = card(self.url)

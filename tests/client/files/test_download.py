@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
+from parley.client.auth import Bearer
 from parley.client.errors import (
     AddressNotAllowed,
     AuthenticationRequired,
@@ -329,3 +330,19 @@ def test_the_blocking_client_does_the_same(tmp_path):
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_refusal_is_answered_with_other_credentials_once(host, helps):
+    def token():
+        return f"token-{host.refused if helps else -host.refused}"
+
+    host.token = "token-1"
+    async with parley.connect(host.url, auth=Bearer(token), retries=AT_ONCE) as remote:
+        if helps:
+            assert await remote.read(Part(url=host.put(BYTES))) == BYTES
+            assert host.refused == 1
+        else:
+            with pytest.raises(AuthenticationRequired):
+                await remote.read(Part(url=host.put(BYTES)))
+            assert host.refused == 2

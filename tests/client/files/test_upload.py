@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import parley
+from parley.client.auth import Bearer
 from parley.client.errors import (
+    AuthenticationRequired,
     ClientError,
     FileLimitExceeded,
     FileMismatch,
@@ -291,3 +293,20 @@ async def test_credentials_go_to_the_agents_own_origin_only(host):
         assert created.headers["authorization"] == "Bearer secret"
         patched = next(e for e in other.server.exchanges if e.method == "PATCH")
         assert "authorization" not in patched.headers
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_a_refusal_is_answered_with_other_credentials_once(host, helps):
+    def token():
+        return f"token-{host.refused if helps else -host.refused}"
+
+    host.token = "token-1"
+    async with parley.connect(host.url, auth=Bearer(token), retries=AT_ONCE) as remote:
+        if helps:
+            part = await remote.upload(BYTES, filename="a")
+            assert part.url == f"{host.url}/files/u0?sig=d"
+            assert host.refused == 1
+        else:
+            with pytest.raises(AuthenticationRequired):
+                await remote.upload(BYTES, filename="a")
+            assert host.refused == 2

@@ -97,10 +97,15 @@ def resolve(flags: Mapping[str, Any], found: Sequence[SettingSource]) -> Command
 def _find_protection(
     values: Mapping[str, Any], ranks: Mapping[str, int], found: Sequence[SettingSource]
 ) -> str | None:
-    """Return the discovered file that decides how connections are protected, if there is one."""
+    """Return the discovered file that decides how connections are protected, if there is one.
+
+    It may name the agent: a login is for one origin, and goes there alone.
+    """
+    routing = [setting for setting in SETTINGS if setting.name != "agent-card"]
     for rank, source in enumerate(found, 1):
         if source.discovered and any(
-            ranks[field] == rank and values[field] for field in ("insecure", "ca_file", "proxy")
+            ranks[setting.field] == rank and _routes_credentials(setting, values[setting.field])
+            for setting in routing
         ):
             return str(source.path)
     return None

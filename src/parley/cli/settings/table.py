@@ -287,7 +287,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The effective settings of one command, with their ``sources`` by field.
 
     ``credential_redirect`` is the reason why their credentials must not be sent, if any;
-    ``protection_file`` is a discovered file that decides how connections are protected.
+    ``protection_file`` is a discovered file that decides how connections are protected, or which
+    other origins are trusted: logins are not used then.
     """
 
     agent_card: str

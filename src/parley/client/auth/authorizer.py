@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ class Authorizer:
         self._given: tuple[Credential, ...] = tuple(given or ())
         # An agent of this process has no login, and asking for one may ask the user for a password.
         self._may_look_up = given is None and not credentials.names_caller and not http.is_local
+        self._looking_up = asyncio.Lock()
         self._logins = logins
         self._environment = os.environ if environment is None else environment
         self._address = address
@@ -131,28 +133,33 @@ class Authorizer:
         return named or self.credentials.allows(origin)
 
     async def _look_up(self) -> bool:
-        """Find credentials for the agent's origin, once; return whether there are some."""
-        if not self._may_look_up or self._origin is None:
-            return False
-        self._may_look_up = False
-        origin, logins = self._origin, self._logins or Logins()
-        found: list[Credential] = []
+        """Find credentials for the agent's origin, once; return whether there are some.
+
+        Concurrent callers wait for the first.
+        """
+        async with self._looking_up:
+            if self._may_look_up and self._origin is not None:
+                await self._find_for(self._origin)
+                self._may_look_up = False
+        return bool(self._given)
+
+    async def _find_for(self, origin: Origin) -> None:
+        logins = self._logins or Logins()
         try:
             login = await asyncio.to_thread(logins.find, origin)
         except StorageUnusable as error:
             logger.warning("logins are not used: %s", error)
             login = None
         if login is not None:
-            found = [credential_of(login, logins)]
+            found: list[Credential] = [credential_of(login, logins)]
             logger.info("using the login for %s", origin)
         else:
             found = credentials_in(self._environment, origin)
         if found:
             self._given = tuple(found)
             words = "the login" if login is not None else "the credentials of the environment"
-            self.credentials = self.credentials.with_others(words)
+            self.credentials = self.credentials.with_found(words, origin)
             self._forget_choice()
-        return bool(found)
 
     # -- before a request ----------------------------------------------------------------------
 
@@ -274,13 +281,14 @@ class Authorizer:
             asked = self._asked.get(each.name, ())
             wider = tuple(dict.fromkeys((*known, *scopes, *asked)))[:MAX_SCOPES]
             self._extra[each.name] = wider
+            is_wider = False
             try:
-                if await each.credential.renew(self._use(each), sent, widened=True):
-                    return True
-            except TokenRefused:
-                self._extra[each.name] = known
-                raise
-            self._extra[each.name] = known
+                is_wider = await each.credential.renew(self._use(each), sent, widened=True)
+            finally:
+                if not is_wider:
+                    self._extra[each.name] = known
+            if is_wider:
+                return True
         return False
 
     async def _follow_hint(self, challenges: Sequence[Any]) -> None:
@@ -360,7 +368,9 @@ class Authorizer:
         for each in self._given:
             if each.advice:
                 scopes = [s for c in parse_challenges(refusal.challenge) for s in c.scopes]
-                more = "".join(f" --scope {scope}" for scope in scopes[:10] if scope.isprintable())
+                shown = [scope for scope in scopes[:10] if scope.isprintable()]
+                # The agent says them, and the user may copy the command into a shell.
+                more = "".join(f" --scope {shlex.quote(scope)}" for scope in shown)
                 return f"log in again: {each.advice}{more}"
         wanted = describe(card, skill)
         if not wanted or self._given or self.credentials.names_caller:

@@ -110,10 +110,14 @@ class Credentials:
         """Whether there is something that certainly says who calls."""
         return bool(self._bearer or self._api_key or any(map(speaks_of_secret, self._headers)))
 
-    def with_others(self, description: str) -> Credentials:
-        """Return the same credentials, with others that are attached beside them."""
-        made = copy(self)
-        made._others = description
+    def with_found(self, description: str, origin: Origin) -> Credentials:
+        """Return the same credentials, with others beside them that were found for an origin.
+
+        A card that the caller passes itself decides where the caller's credentials go, but not
+        where these do: the caller did not give them for this card.
+        """
+        made = self.for_origin(origin)
+        made._others, made._any_origin = description, False
         return made
 
     def for_origin(self, named: Origin | None) -> Credentials:

@@ -11,7 +11,7 @@ from typing import Any
 
 from parley.client.auth.credential import Credential, Use, takes_token
 from parley.client.auth.errors import TokenRefused
-from parley.client.auth.issuer_http import ClientIdentity
+from parley.client.auth.issuer_http import CLIENT_AUTH, ClientIdentity
 from parley.client.auth.issuers import TokenIssuer
 from parley.client.auth.tokens import Token, TokenCache, TokenKey, read_token
 from parley.client.bindings.http import redacted
@@ -50,8 +50,8 @@ class Grant(Credential):
         resource: str = "",
         client_auth: str = "",
     ) -> None:
-        if client_auth not in _METHODS:
-            raise ValueError(f"client_auth is one of {', '.join(filter(None, _METHODS))}")
+        if client_auth not in CLIENT_AUTH:
+            raise ValueError(f"client_auth is one of {', '.join(filter(None, CLIENT_AUTH))}")
         if not isinstance(client_id, str) or not isinstance(client_secret, str):
             raise TypeError("a client has an id and a secret of text")
         for url in filter(None, (issuer, token_url)):
@@ -147,7 +147,7 @@ class Grant(Credential):
                 try:
                     return await self.refresh(use, issuer, held)
                 except TokenRefused as error:
-                    if error.error == "unreachable":
+                    if error.is_transient:
                         raise
                     logger.info("a token is not renewed, and asked for anew: %s", error)
             logger.info("asking %s for a token for %s", issuer.key, use.origin)
@@ -212,9 +212,6 @@ class Grant(Credential):
             "audience": self.audience,
             "resource": self.resource or use.resource,
         }
-
-
-_METHODS = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
 
 
 class ClientCredentials(Grant):

@@ -16,9 +16,16 @@ import msgspec
 
 from parley.client.auth.errors import TokenRefused
 from parley.client.bindings.http import HttpTransport, Reply, redacted
-from parley.client.errors import AddressNotAllowed, ClientError, Unreachable, Untrusted
+from parley.client.errors import (
+    AddressNotAllowed,
+    ClientError,
+    Disconnected,
+    Timeout,
+    Unreachable,
+    Untrusted,
+)
 from parley.client.origin import Origin
-from parley.client.retry import Retry, repeat
+from parley.client.retry import TRANSIENT_STATUSES, Retry, repeat
 from parley.security.egress import Egress
 from parley.security.loopback import is_loopback
 
@@ -26,6 +33,9 @@ MAX_ANSWER = 1024 * 1024
 TIMEOUT = 30.0
 _RETRY = Retry(calls=2, streams=0)
 _JSON = {"Accept": "application/json"}
+
+CLIENT_AUTH = ("", "client_secret_basic", "client_secret_post", "tls_client_auth", "none")
+"""The methods with which a client authenticates; empty for the one that fits."""
 
 
 class ClientIdentity(msgspec.Struct, frozen=True):
@@ -142,7 +152,7 @@ class IssuerHttp:
             )
         except Untrusted as error:
             raise TokenRefused(f"no token: {error}") from None
-        except Unreachable as error:
+        except (Unreachable, Disconnected, Timeout) as error:
             raise TokenRefused(f"no token: {error}", error="unreachable") from None
         except AddressNotAllowed as error:
             # The rest of its words is about files.
@@ -192,11 +202,17 @@ def refusal_of(
     code, said = answer.get("error"), answer.get("error_description")
     error = code if isinstance(code, str) else ""
     words = f"{error}: {said}" if isinstance(said, str) and said else error or f"status {status}"
+    error = error or _code_of(status)
     for secret in secrets:
         if secret:
             words = words.replace(secret, "[redacted]")
     shown = "".join(char if char.isprintable() else " " for char in words)[:300]
     return TokenRefused(f"{redacted(url)} gives no token ({shown})", error=error[:60])
+
+
+def _code_of(status: int) -> str:
+    """Return the code for an answer without one."""
+    return "unreachable" if status in TRANSIENT_STATUSES else ""
 
 
 def _object(reply: Reply) -> dict[str, Any]:
@@ -210,6 +226,8 @@ def _object(reply: Reply) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise TokenRefused(
-            f"{redacted(reply.url)} answered {reply.status} without a JSON object; is it an issuer?"
+            f"{redacted(reply.url)} answered {reply.status} without a JSON object; "
+            "is it an issuer?",
+            error=_code_of(reply.status),
         )
     return value

@@ -8,6 +8,7 @@ Who names an endpoint matters, because a card is an agent's word and the agent m
 - The page where the user logs in must be at the origin of the token endpoint or of the issuer, so
   that no agent can have a code of one issuer sent to another. Where it is elsewhere, the issuer
   must identify itself in its answer (``iss``, RFC 9207).
+- A refresh token goes to the origin of the token endpoint alone, to be renewed and to be revoked.
 - A challenge may name the agent's metadata (RFC 9728) only at the agent's own origin, and that may
   name only an issuer that the card or the user names too, or one at the agent's own origin.
 """
@@ -67,6 +68,15 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
         own = (_origin(self.url), _origin(self.token_url))
         return self.is_named or _origin(page) in own
 
+    def keeping_refresh_tokens(self) -> TokenIssuer:
+        """Return the issuer without endpoints that would take refresh tokens of another origin."""
+        own = _origin(self.token_url)
+        return msgspec.structs.replace(
+            self,
+            refresh_url=self.refresh_url if _origin(self.refresh_url) == own else "",
+            revocation_url=self.revocation_url if _origin(self.revocation_url) == own else "",
+        )
+
 
 def check_page(page: str) -> None:
     """Raise ``TokenRefused`` for a page that is no address to log in at."""
@@ -105,6 +115,8 @@ class Issuers:
             found = msgspec.structs.replace(
                 found, token_url=token_url, refresh_url="", is_named=True
             )
+        if not issuer:
+            found = found.keeping_refresh_tokens()
         if not found.token_url:
             raise TokenRefused(
                 "nothing names an endpoint that gives tokens: name the issuer (issuer=...)"

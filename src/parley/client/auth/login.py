@@ -20,7 +20,7 @@ import msgspec
 from parley.client.auth.credential import Use
 from parley.client.auth.errors import TokenRefused
 from parley.client.auth.grant import Grant
-from parley.client.auth.issuer_http import ClientIdentity, refusal_of
+from parley.client.auth.issuer_http import CLIENT_AUTH, ClientIdentity, refusal_of
 from parley.client.auth.issuers import TokenIssuer, check_page
 from parley.client.auth.redirect import RedirectListener
 from parley.client.auth.tokens import Token, read_token
@@ -90,7 +90,7 @@ class Login(Grant):
         client = ClientIdentity(
             answer["client_id"],
             secret if isinstance(secret, str) else "",
-            method if isinstance(method, str) and secret else "",
+            method if method in CLIENT_AUTH and secret else "",
         )
         self._registered[issuer.key] = client
         return client
@@ -265,7 +265,7 @@ class DeviceCode(Login):
                         continue
                     case "slow_down":
                         interval += 5
-                    case "unreachable":
+                    case _ if error.is_transient:
                         interval = min(interval * 2, 60)
                     case _:
                         raise

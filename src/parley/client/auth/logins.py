@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import msgspec
 
@@ -23,6 +24,8 @@ from parley.client.bindings.request_auth import RequestParameters
 from parley.client.origin import Origin
 from parley.model.schemes import SecurityScheme
 from parley.security.loopback import is_loopback
+
+logger = logging.getLogger(__name__)
 
 
 class KeptLogin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -209,8 +212,10 @@ class KeptGrant(Grant):
         newer = await self._kept_by_others(held)
         if newer is not None and newer.is_fresh(self._now()):
             return newer
+        if newer is not None and newer.refresh_token:
+            held = newer
         try:
-            token = await super().refresh(use, issuer, newer or held)
+            token = await super().refresh(use, issuer, held)
         except TokenRefused:
             # The issuer takes a refresh token once, and another process may have been first.
             newer = await self._kept_by_others(held)
@@ -239,13 +244,39 @@ class KeptGrant(Grant):
         return await super().renew(use, sent, widened=widened)
 
     async def _kept_by_others(self, held: Token) -> Token | None:
-        """Return the token in the storage, if it is another one."""
-        found = await asyncio.to_thread(self._logins.find, Origin.parse(self._login.origin))
-        token = None if found is None else found.token
-        if token is None or token.access_token == held.access_token:
+        """Return the token in the storage, if it is another one.
+
+        That of another issuer or client comes without its refresh token, which is for that one.
+        """
+        try:
+            found = await self._find()
+        except StorageUnusable as error:
+            logger.warning("the login is not read again: %s", error)
             return None
-        return token
+        token = None if found is None else found.token
+        if found is None or token is None or token.access_token == held.access_token:
+            return None
+        return token if self._is_same(found) else msgspec.structs.replace(token, refresh_token="")
 
     async def _keep(self, token: Token) -> None:
+        """Keep a new token, unless the user has logged out, or in otherwise, meanwhile."""
         self._login = self._login.with_token(token)
-        await asyncio.to_thread(self._logins.put, self._login)
+        try:
+            found = await self._find()
+            if found is not None and self._is_same(found):
+                await asyncio.to_thread(self._logins.put, self._login)
+        except StorageUnusable as error:
+            logger.warning("the renewed login is not kept: %s", error)
+
+    async def _find(self) -> KeptLogin | None:
+        return await asyncio.to_thread(self._logins.find, Origin.parse(self._login.origin))
+
+    def _is_same(self, other: KeptLogin) -> bool:
+        """Return whether a login is of the same client of the same issuer."""
+        mine = self._login
+        return (mine.kind, mine.issuer, mine.token_url, mine.client_id) == (
+            other.kind,
+            other.issuer,
+            other.token_url,
+            other.client_id,
+        )

@@ -7,6 +7,7 @@ the agent requires and what the skill requires.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from parley.client.auth.credential import Credential
@@ -55,8 +56,8 @@ def alternatives(card: AgentCard, skill: str) -> list[Alternative]:
     )
     if not own or not of_skill:
         return own or of_skill
-    joined = [_joined(mine, theirs) for mine in own for theirs in of_skill]
-    return joined[:MAX_ALTERNATIVES]
+    joined = (_joined(mine, theirs) for mine in own for theirs in of_skill)
+    return list(islice(joined, MAX_ALTERNATIVES))
 
 
 def choose_credentials(

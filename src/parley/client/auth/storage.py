@@ -69,11 +69,17 @@ class LoginStorage:
         named = self._environment.get(FOLDER)
         if named:
             return Path(named)
+        try:
+            return self._default_folder() / "parley" / "logins"
+        except RuntimeError:
+            raise StorageUnusable(
+                f"this user has no home folder; set {FOLDER} to the folder of the logins"
+            ) from None
+
+    def _default_folder(self) -> Path:
         if sys.platform == "win32":
-            own = Path(self._environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
-        else:
-            own = Path(self._environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        return own / "parley" / "logins"
+            return Path(self._environment.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+        return Path(self._environment.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
     def get(self, origin: str) -> str | None:
         """Return the text that is kept for an origin."""
@@ -188,8 +194,12 @@ class LoginStorage:
         return envelope
 
     def _read_file(self, file: Path, origin: str) -> str | None:
-        if not file.exists():
+        try:
+            file.stat()
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise StorageUnusable(f"{file} cannot be read: {error.strerror}") from None
         envelope = self._envelope_of(file)
         if envelope["origin"] != origin:
             return None

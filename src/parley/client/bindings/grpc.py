@@ -259,10 +259,11 @@ class GrpcClientBinding:
             raise self._cancelled_error() from None
 
     def _open(self) -> Any:
+        own_proxy = self._proxy()
         options = [
             ("grpc.max_receive_message_length", self._http.max_response),
             ("grpc.max_send_message_length", -1),
-            ("grpc.enable_http_proxy", int(self._http.trust_env or bool(self._http.proxy))),
+            ("grpc.enable_http_proxy", int(own_proxy is not None)),
             # gRPC reconnects as fast as repeated calls would.
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -277,13 +278,18 @@ class GrpcClientBinding:
                 ("grpc.http2.max_pings_without_data", 0),
             ]
         name = self._target.name
-        if self._http.proxy and not is_loopback(
-            urlsplit(f"//{self._target.address}").hostname or ""
-        ):
-            options.append(("grpc.http_proxy", self._http.proxy))
+        if own_proxy:
+            options.append(("grpc.http_proxy", own_proxy))
         if not self._target.secure:
             return grpc.aio.insecure_channel(name, options=options)
         return grpc.aio.secure_channel(name, _credentials(self._http), options=options)
+
+    def _proxy(self) -> str | None:
+        """Return the proxy: empty for one of the environment, ``None`` for none."""
+        if self._http.proxy is None:
+            return "" if self._http.trust_env else None
+        host = urlsplit(f"//{self._target.address}").hostname or ""
+        return None if is_loopback(host) else self._http.proxy
 
     # -- what is sent and what comes back ------------------------------------------------------
 

@@ -172,7 +172,7 @@ class HttpClientBinding(ABC):
             left = None if timeout is None else max(timeout - spent, 0.001)
             began = clock()
             verb, url, body = _logged(sent)
-            url = given.add_to(url) if given.query else url
+            url = given.add_to(url)
             async with self._http.open(verb, url, headers, body, timeout=left, idle=idle) as answer:
                 if may_ask and self._auth is not None and answer.status in (401, 403):
                     may_ask = False
