@@ -160,3 +160,21 @@ def test_a_caller_that_cannot_be_stored_is_refused(caller: Caller) -> None:
 
 def test_a_client_without_a_user_has_its_own_id() -> None:
     check_caller(Caller(id="cron", client="cron", authenticated=True, scopes=frozenset({"read"})))
+
+
+async def test_a_server_says_which_requirements_its_own_one_replaces(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    token = Bearer({"t": Caller(id="ada")}.get)
+    agent = Agent("Bank", security=token, operation_security={"CancelTask": token})
+
+    @agent.skill(security=token.with_scopes("pay"))
+    async def pay(text: str) -> str:
+        return text
+
+    parley.asgi(agent, auth=Bearer({"u": Caller(id="bob")}.get))
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "the skill pay, the operation CancelTask" in said
+    caplog.clear()
+    parley.asgi(files(security=token), auth=False)
+    assert caplog.records == []

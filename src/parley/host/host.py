@@ -476,6 +476,18 @@ def _with_auth(agent: AgentDescription, auth: Security | Literal[False] | None) 
         return agent
     policy = None if agent.authorization is None else agent.authorization.policy
     security = auth or None
+    if agent.authorization is not None:
+        dropped = [
+            *(f"the skill {name}" for name in agent.authorization.skills),
+            *(f"the operation {name}" for name in agent.authorization.operations),
+        ]
+        if dropped:
+            log.warning(
+                "auth= replaces everything that %r requires of callers, also what it requires for "
+                "%s: say that in a policy, or leave auth= out",
+                agent.name,
+                ", ".join(dropped),
+            )
     card = replace(
         agent.card,
         security_schemes={} if security is None else card_schemes([security]),

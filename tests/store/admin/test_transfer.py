@@ -560,5 +560,5 @@ def test_a_database_that_dies_spoils_nothing(file: bytes, monkeypatch: pytest.Mo
 
 
 def test_a_store_in_memory_cannot_be_moved() -> None:
-    with pytest.raises(ValueError, match="its own process alone"):
+    with pytest.raises(ValueError, match="only the process of a memory: store"):
         open_admin("memory:")

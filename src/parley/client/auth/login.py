@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import logging
 import secrets
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -26,6 +26,8 @@ from parley.client.auth.redirect import RedirectListener
 from parley.client.auth.tokens import Token, read_token
 from parley.client.bindings.http import redacted
 from parley.model.schemes import OAuthFlows
+
+logger = logging.getLogger(__name__)
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 CLIENT_NAME = "parley"
@@ -201,12 +203,13 @@ class DevicePrompt(msgspec.Struct, frozen=True):
     seconds: float = 600.0
 
     def __str__(self) -> str:
-        return f"To log in, open {self.url} and enter the code {self.code}"
+        text = f"To log in, open {self.url} and enter the code {self.code}"
+        return "".join(char if char.isprintable() else "?" for char in text)  # an issuer's words
 
 
-def print_prompt(prompt: DevicePrompt) -> None:
-    """Print a prompt to standard error."""
-    print(prompt, file=sys.stderr, flush=True)
+def log_prompt(prompt: DevicePrompt) -> None:
+    """Log a prompt as a warning. Where logging is not set up, Python writes it to stderr."""
+    logger.warning("%s", prompt)
 
 
 class DeviceCode(Login):
@@ -217,7 +220,7 @@ class DeviceCode(Login):
         client_id: str = "",
         client_secret: str = "",
         *,
-        prompt: Callable[[DevicePrompt], Any] = print_prompt,
+        prompt: Callable[[DevicePrompt], Any] = log_prompt,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
         **options: Any,
     ) -> None:

@@ -14,13 +14,7 @@ from parley.client.auth.errors import TokenRefused
 from parley.client.auth.grant import ClientCredentials, Grant
 from parley.client.auth.issuer_http import ClientIdentity, IssuerHttp
 from parley.client.auth.issuers import Issuers
-from parley.client.auth.login import (
-    AuthorizationCode,
-    DeviceCode,
-    DevicePrompt,
-    Login,
-    print_prompt,
-)
+from parley.client.auth.login import AuthorizationCode, DeviceCode, DevicePrompt, Login, log_prompt
 from parley.client.auth.logins import KeptLogin
 from parley.client.auth.selection import alternatives
 from parley.client.bindings.http import HttpTransport
@@ -131,7 +125,7 @@ async def sign_in(
     if wish.flow == CLIENT:
         grant = ClientCredentials(wish.client_id, wish.client_secret, **options)
     elif wish.flow == DEVICE:
-        options["prompt"] = prompt or print_prompt
+        options["prompt"] = prompt or log_prompt
         grant = DeviceCode(wish.client_id, wish.client_secret, **options)
     else:
         grant = AuthorizationCode(wish.client_id, wish.client_secret, open_url=open_url, **options)
