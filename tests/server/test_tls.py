@@ -196,17 +196,36 @@ async def test_handshakes_under_way_are_bounded(tls):
                 assert b"200 OK" in await ask(stream)
 
 
+class Handshake:
+    """What is counted: any object that can be referred to weakly."""
+
+
 def test_a_handshake_that_the_event_loop_has_ended_is_not_counted():
     handshakes = Handshakes(1, seconds=0)
-    for _ in range(3):
-        handshakes.begin(object())
+    kept = [Handshake() for _ in range(3)]
+    for each in kept:
+        handshakes.begin(each)
     handshakes = Handshakes(1, seconds=60)
-    first = object()
+    first, second = Handshake(), Handshake()
     handshakes.begin(first)
     with pytest.raises(ssl.SSLError):
-        handshakes.begin(object())
+        handshakes.begin(second)
     handshakes.end(first)
-    handshakes.begin(object())
+    handshakes.begin(second)
+
+
+async def test_a_connection_that_closes_within_its_handshake_is_not_counted(tls):
+    app = app_of(settings=Settings(max_connections=80))
+    async with serving(app, tls=tls) as url:
+        port = int(url.rpartition(":")[2])
+        for _ in range(45):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        async with connected(url) as stream:
+            assert b"200 OK" in await ask(stream)
 
 
 async def test_an_app_sees_the_tls_of_its_connections(tls):
