@@ -20,7 +20,7 @@ from parley.client.bindings.http import HttpTransport
 from parley.server.app import Settings
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.files import TlsFailure
+from parley.server.tls.files import TlsFailure, new_context, read_files
 from parley.server.tls.options import TlsOptions, tls_options
 from parley.server.tls.reloading import Handshakes, ReloadingTls
 from tests.certificates import Authority, Pair, trusting
@@ -376,6 +376,21 @@ def test_authorities_are_certificates_of_authorities(tmp_path):
     own, _ = AUTHORITY.caller("ada").write(tmp_path, "own")
     with pytest.raises(TlsFailure, match="no certificate of an authority"):
         ReloadingTls(options(tmp_path, client_ca=own))
+
+
+def test_a_key_that_changes_while_it_is_read_is_a_failure_of_the_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_TLS_KEY_PASSWORD", "open sesame")
+    pair = AUTHORITY.server()
+    cert, key = pair.write(tmp_path, "server", b"open sesame")
+    whole = key.read_bytes()
+    key.write_bytes(whole[:80])
+
+    def make_context() -> ssl.SSLContext:
+        key.write_bytes(whole)
+        return new_context()
+
+    with pytest.raises(TlsFailure, match="cannot be decrypted"):
+        read_files(TlsOptions(cert=cert, key=key), "none", make_context)
 
 
 def test_an_encrypted_key_needs_its_passphrase(tmp_path, monkeypatch):
