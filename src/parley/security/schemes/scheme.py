@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 
 import msgspec
 
+from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
 from parley.model.service import Caller
 from parley.security.evidence import Evidence
@@ -190,6 +191,19 @@ class Scheme(ABC):
 
     def __and__(self, other: Security | Scheme) -> Security:
         return self.security & other
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a scheme, which is part of the identity of its callers.
+
+    Raises ``ValueError``.
+    """
+    if not isinstance(name, str) or not name or not may_be_name(name):
+        raise ValueError(
+            f"the name of a security scheme, its key on the card, is text of {RIGHT_NAME}; it is "
+            f"not {name!r:.200}"
+        )
+    return name
 
 
 anonymous = Security([()])
