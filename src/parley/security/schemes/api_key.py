@@ -89,6 +89,7 @@ class ApiKey(Scheme):
         self._location: Location = location
         self._key_name = key_name
         self._header = key_name.lower().encode("ascii")
+        self.credential = f"{location} {key_name.lower() if location == 'header' else key_name}"
         self._description = description
         self._seconds = checked_seconds(cache_seconds)
         self._proofs = _proofs(keys, name) if isinstance(keys, Mapping) else None

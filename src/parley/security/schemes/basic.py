@@ -44,6 +44,8 @@ class Basic(Scheme):
     use the old one that long. Use it over TLS only: every request carries the password.
     """
 
+    credential = "basic"
+
     def __init__(
         self,
         users: Users,
