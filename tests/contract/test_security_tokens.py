@@ -14,7 +14,9 @@ from parley import Agent, Part, Turn
 from parley.client.remote_agent import RemoteAgent
 from parley.model.errors import OverloadedError, PermissionDeniedError, UnauthenticatedError
 from parley.model.requests import GetTaskRequest
+from parley.model.service import Caller
 from parley.security import (
+    Bearer,
     ClientCredentialsOAuthFlow,
     DeviceCodeOAuthFlow,
     Introspection,
@@ -197,6 +199,24 @@ async def test_a_token_for_one_agent_is_none_for_another(
     async with bearing(of_many, speech, token, path="/hotel") as remote:
         error = await refused(remote, "SendMessage", saying(Part(text="hi")))
         assert type(error) is UnauthenticatedError
+
+
+@pytest.fixture(scope="session")
+async def of_two_judges(serve: Serve) -> Sequence[str]:
+    """Where two agents are, whose schemes disagree about whose a token is."""
+    bank = agent_of("Bank", Bearer(lambda token: Caller(id="root", scopes=frozenset({"all"}))))
+    hotel = agent_of("Hotel", Bearer(lambda token: Caller(id="ada", scopes=frozenset({"stay"}))))
+    return await serve(partial(parley.asgi, {"/bank": bank, "/hotel": hotel}), caller=None)
+
+
+async def test_the_schemes_of_another_agent_say_nothing_about_a_caller(
+    of_two_judges: Sequence[str], speech: Speech
+) -> None:
+    if speech.way == ("GRPC", "0.3"):
+        return  # it cannot name one of many agents
+    for path, words in (("/bank", "root by  of all"), ("/hotel", "ada by  of stay")):
+        async with bearing(of_two_judges, speech, "any", path=path) as remote:
+            assert (await remote.send("who am I")).text == words
 
 
 async def test_a_refusal_says_what_the_scheme_of_the_token_says(

@@ -136,6 +136,32 @@ async def test_a_token_is_asked_about_once_at_a_time(issuer: Issuer, scheme: OAu
     assert issuer.requests["introspect"] == 1
 
 
+async def test_a_question_counts_until_its_answer_even_if_nobody_waits(
+    issuer: Issuer, scheme: OAuth2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(introspection, "MAX_UNDER_WAY", 2)
+    issuer.hang("introspect")
+    for number in range(1, 3):
+        waiting = asyncio.create_task(verified(scheme, f"unknown-{number}"))
+        await until(lambda asked=number: issuer.requests["introspect"] == asked)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    with pytest.raises(OverloadedError):
+        await verified(scheme, "unknown-3")
+    assert issuer.requests["introspect"] == 2
+    issuer.recover()
+
+
+@pytest.mark.parametrize("status", [400, 413])
+async def test_a_token_that_the_issuer_cannot_read_holds_no_other_up(
+    issuer: Issuer, scheme: OAuth2, status: int
+) -> None:
+    issuer.fail("introspect", status=status, times=1)
+    with pytest.raises(OverloadedError):
+        await verified(scheme, "odd")
+    assert await verified(scheme, issuer.token(opaque=True))
+
+
 async def test_a_token_of_another_issuer_is_not_shown_to_this_one(issuer: Issuer) -> None:
     scheme = by(issuer, issuer=issuer.url)
     with pytest.raises(CredentialsRefused, match="another issuer"):

@@ -111,6 +111,8 @@ def test_a_name_of_one_kind_passes_for_none_of_another():
         refusal(MutualTls([identity]), evidence(sly))
     odd = AUTHORITY.caller("x", dns=("CN=shop,O=Example", SHOP))
     assert proof(MutualTls(), evidence(odd)).caller.id == "CN=x"
+    hexadecimal = AUTHORITY.caller("x", dns=(shop.fingerprint,))
+    refusal(MutualTls([shop.fingerprint]), evidence(hexadecimal))
 
 
 def test_identities_have_scopes():

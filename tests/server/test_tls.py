@@ -20,7 +20,7 @@ from parley.client.bindings.http import HttpTransport
 from parley.server.app import Settings
 from parley.server.grpc.options import GrpcOptions
 from parley.server.run import serving
-from parley.server.tls.files import TlsFailure
+from parley.server.tls.files import TlsFailure, new_context, read_files
 from parley.server.tls.options import TlsOptions, tls_options
 from parley.server.tls.reloading import Handshakes, ReloadingTls
 from tests.certificates import Authority, Pair, trusting
@@ -196,17 +196,36 @@ async def test_handshakes_under_way_are_bounded(tls):
                 assert b"200 OK" in await ask(stream)
 
 
+class Handshake:
+    """What is counted: any object that can be referred to weakly."""
+
+
 def test_a_handshake_that_the_event_loop_has_ended_is_not_counted():
     handshakes = Handshakes(1, seconds=0)
-    for _ in range(3):
-        handshakes.begin(object())
+    kept = [Handshake() for _ in range(3)]
+    for each in kept:
+        handshakes.begin(each)
     handshakes = Handshakes(1, seconds=60)
-    first = object()
+    first, second = Handshake(), Handshake()
     handshakes.begin(first)
     with pytest.raises(ssl.SSLError):
-        handshakes.begin(object())
+        handshakes.begin(second)
     handshakes.end(first)
-    handshakes.begin(object())
+    handshakes.begin(second)
+
+
+async def test_a_connection_that_closes_within_its_handshake_is_not_counted(tls):
+    app = app_of(settings=Settings(max_connections=80))
+    async with serving(app, tls=tls) as url:
+        port = int(url.rpartition(":")[2])
+        for _ in range(45):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+        async with connected(url) as stream:
+            assert b"200 OK" in await ask(stream)
 
 
 async def test_an_app_sees_the_tls_of_its_connections(tls):
@@ -357,6 +376,21 @@ def test_authorities_are_certificates_of_authorities(tmp_path):
     own, _ = AUTHORITY.caller("ada").write(tmp_path, "own")
     with pytest.raises(TlsFailure, match="no certificate of an authority"):
         ReloadingTls(options(tmp_path, client_ca=own))
+
+
+def test_a_key_that_changes_while_it_is_read_is_a_failure_of_the_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARLEY_TLS_KEY_PASSWORD", "open sesame")
+    pair = AUTHORITY.server()
+    cert, key = pair.write(tmp_path, "server", b"open sesame")
+    whole = key.read_bytes()
+    key.write_bytes(whole[:80])
+
+    def make_context() -> ssl.SSLContext:
+        key.write_bytes(whole)
+        return new_context()
+
+    with pytest.raises(TlsFailure, match="cannot be decrypted"):
+        read_files(TlsOptions(cert=cert, key=key), "none", make_context)
 
 
 def test_an_encrypted_key_needs_its_passphrase(tmp_path, monkeypatch):

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from parley.model.errors import OverloadedError, UnauthenticatedError
 from parley.model.service import ANONYMOUS, Caller
 from parley.security.authorization import MISSING, Authorization
 from parley.security.evidence import Evidence
 from parley.security.failures import Failures
 from parley.security.resources import SchemeResources
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, Security, anonymous
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    Security,
+    anonymous,
+    caller_proved_by,
+)
 
 REFUSED = "the credentials were refused; the server's log says why"
 
@@ -62,7 +67,8 @@ class Authenticator:
         return self._verified(presented, evidence)
 
     async def _verified(self, presented: Sequence[Scheme], evidence: Evidence) -> Caller:
-        caller, granted, accepted = ANONYMOUS, {}, set()
+        proofs: dict[Scheme, Proof] = {}
+        accepted: set[str] = set()
         failures: list[tuple[Scheme, CredentialsRefused | OverloadedError]] = []
         for scheme in presented:
             try:
@@ -73,8 +79,7 @@ class Authenticator:
                 failures.append((scheme, failure))
                 continue
             accepted.add(scheme.credential)
-            granted[scheme] = proof.scopes
-            caller = _merged(caller, proof.caller)
+            proofs[scheme] = proof
         # Several schemes may read one credential: two issuers, or two agents behind one address.
         failures = [
             (scheme, failure)
@@ -83,7 +88,7 @@ class Authenticator:
         ]
         if failures:
             raise self._refusal(failures, evidence)
-        return replace(caller, granted=granted, scopes=frozenset().union(*granted.values()))
+        return caller_proved_by(proofs)
 
     def _refusal(
         self,
@@ -133,12 +138,3 @@ def _claims(schemes: Iterable[Scheme], evidence: Evidence) -> list[tuple[str, st
     """Return the ids that credentials claim, each with the name of its scheme."""
     named = ((scheme.name, scheme.claimed(evidence)) for scheme in schemes)
     return [claim for claim in named if claim[1]]
-
-
-def _merged(first: Caller, second: Caller) -> Caller:
-    """Return the caller that two schemes prove together: the first is who, the second adds."""
-    if first is ANONYMOUS:
-        return second
-    if first.client:
-        return first
-    return replace(first, client=second.client)

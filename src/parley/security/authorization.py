@@ -16,7 +16,7 @@ import msgspec
 from parley.model.errors import A2AError, InternalError, PermissionDeniedError, UnauthenticatedError
 from parley.model.incident import log_incident
 from parley.model.service import Caller
-from parley.security.schemes.scheme import Security
+from parley.security.schemes.scheme import Granted, Security, caller_proved_by
 
 log = logging.getLogger("parley.security")
 
@@ -75,12 +75,25 @@ class Authorization:
         self.skills = dict(skills)
         self.operations = dict(operations)
         self.policy = policy
+        self._schemes = frozenset(own for each in self.securities for own in each.schemes)
 
     @property
     def securities(self) -> tuple[Security, ...]:
         """All requirements, the agent's own first."""
         own = () if self.security is None else (self.security,)
         return (*own, *self.operations.values(), *self.skills.values())
+
+    def own_caller(self, caller: Caller) -> Caller:
+        """Return the caller whom the agent's own schemes prove.
+
+        Agents that share an address have all their schemes verified there: credentials for one of
+        them say nothing to another.
+        """
+        granted = caller.granted
+        if not isinstance(granted, Granted) or granted.keys() <= self._schemes:
+            return caller
+        proofs = granted.proofs.items()
+        return caller_proved_by({own: proof for own, proof in proofs if own in self._schemes})
 
     def check(self, operation: str, caller: Caller) -> None:
         """Refuse an operation whose requirements a caller has not proved.

@@ -208,12 +208,13 @@ class Dispatcher:
         check_ids(request)
         if parameters.caller is not ANONYMOUS:
             check_caller(parameters.caller)
-        authorization = agent.endpoint.authorization
+        caller, authorization = parameters.caller, agent.endpoint.authorization
         if authorization is not None:
-            authorization.check(operation.name, parameters.caller)
+            caller = authorization.own_caller(caller)
+            authorization.check(operation.name, caller)
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
-            caller=parameters.caller,
+            caller=caller,
             tenant=tenant,
             version=parameters.version,
             extensions=extensions,

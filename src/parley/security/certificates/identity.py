@@ -178,4 +178,6 @@ def _only(form: re.Pattern[str], names: list[str] | tuple[str, ...]) -> tuple[st
 
 
 def _dns(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.lower() for name in _only(_DNS, names))
+    """Return the DNS names. One of 64 hexadecimal digits would pass for a fingerprint."""
+    found = (name.lower() for name in _only(_DNS, names))
+    return tuple(name for name in found if canonical_fingerprint(name) is None)

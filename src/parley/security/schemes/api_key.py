@@ -31,7 +31,7 @@ from parley.security.credentials.verdict_cache import VerdictCache, checked_seco
 from parley.security.evidence import Evidence
 from parley.security.resources import SchemeResources
 from parley.security.schemes.challenge import challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
+from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
 
 log = logging.getLogger("parley.security")
 
@@ -85,10 +85,11 @@ class ApiKey(Scheme):
                 f"a key cannot be in the header {key_name}, which has a form of its own; "
                 "parley.security.Bearer takes tokens from Authorization"
             )
-        self.name = name
+        self.name = checked_name(name)
         self._location: Location = location
         self._key_name = key_name
         self._header = key_name.lower().encode("ascii")
+        self.credential = f"{location} {key_name.lower() if location == 'header' else key_name}"
         self._description = description
         self._seconds = checked_seconds(cache_seconds)
         self._proofs = _proofs(keys, name) if isinstance(keys, Mapping) else None

@@ -20,7 +20,7 @@ from parley.security.credentials.slots import Slots
 from parley.security.credentials.verdict_cache import VerdictCache, checked_seconds
 from parley.security.evidence import Evidence
 from parley.security.schemes.challenge import challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
+from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
 
 Users = Mapping[str, str] | Callable[[str, str], Caller | Awaitable[Caller | None] | None]
 """Password hashes by user, or a function of user and password that returns the caller."""
@@ -44,6 +44,8 @@ class Basic(Scheme):
     use the old one that long. Use it over TLS only: every request carries the password.
     """
 
+    credential = "basic"
+
     def __init__(
         self,
         users: Users,
@@ -53,7 +55,7 @@ class Basic(Scheme):
         cache_seconds: float = CACHE_SECONDS,
         description: str = "",
     ) -> None:
-        self.name = name
+        self.name = checked_name(name)
         self._realm = realm
         self._description = description
         self._hashes = _hashes(users) if isinstance(users, Mapping) else None

@@ -11,7 +11,7 @@ from parley.model.schemes import HTTPAuthSecurityScheme, SecurityScheme
 from parley.model.service import Caller
 from parley.security.evidence import Evidence
 from parley.security.schemes.challenge import bearer_challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme
+from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, checked_name
 
 Judge = Callable[[str], Caller | Awaitable[Caller | None] | None]
 """Returns the caller of a token, ``None`` for a token that it does not accept."""
@@ -30,7 +30,7 @@ class Bearer(Scheme):
     ) -> None:
         if not callable(judge):
             raise TypeError(f"Bearer takes a function of a token, not {judge!r}")
-        self.name = name
+        self.name = checked_name(name)
         self._judge = judge
         self._format = format
         self._description = description

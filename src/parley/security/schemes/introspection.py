@@ -31,6 +31,9 @@ MAX_REFUSED = 4096
 MAX_UNDER_WAY = 200
 """The tokens that are asked about at the same time."""
 
+_ABOUT_TOKEN = frozenset({400, 413, 414, 422})
+"""Answers about one token: other tokens are asked about without a pause."""
+
 NOT_ACTIVE = "the token is not active"
 
 
@@ -104,7 +107,7 @@ class IntrospectionVerifier:
             wait = self._next_attempt - self._now()
             if wait > 0 or len(self._asking) >= MAX_UNDER_WAY:
                 raise OverloadedError(UNREACHABLE, retry_after=max(wait, 1.0))
-            question = self._asking[digest] = _Question(lambda: self._ask(token))
+            question = self._asking[digest] = _Question(lambda: self._answer(token, digest))
         try:
             return await question.answer()
         except CredentialsRefused as refusal:
@@ -114,9 +117,6 @@ class IntrospectionVerifier:
             while len(self._refused) > MAX_REFUSED:
                 del self._refused[next(iter(self._refused))]
             raise
-        finally:
-            if self._asking.get(digest) is question:
-                del self._asking[digest]
 
     def _check_issuer(self, token: str) -> None:
         """Refuse a JWT of another issuer, which is none of this one's business."""
@@ -136,6 +136,13 @@ class IntrospectionVerifier:
         if self._discovery is not None:
             await self._discovery.close()
 
+    async def _answer(self, token: str, digest: bytes) -> AccessToken:
+        """Ask about a token, which is under way until its answer is there."""
+        try:
+            return await self._ask(token)
+        finally:
+            self._asking.pop(digest, None)
+
     async def _ask(self, token: str) -> AccessToken:
         form = {"token": token, "token_type_hint": "access_token"}
         headers = {"Authorization": self._introspection.authorization}
@@ -144,7 +151,8 @@ class IntrospectionVerifier:
             document = await self._fetcher.post(url, form, headers=headers, named_by=named_by)
         except FetchFailed as failure:
             log.warning("tokens cannot be introspected: %s (%s)", failure, self._name)
-            self._next_attempt = self._now() + RETRY_SECONDS
+            if failure.status not in _ABOUT_TOKEN:
+                self._next_attempt = self._now() + RETRY_SECONDS
             raise OverloadedError(UNREACHABLE, retry_after=RETRY_SECONDS) from None
         claims = document.content
         if claims.get("active") is not True:

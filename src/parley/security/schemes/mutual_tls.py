@@ -18,7 +18,13 @@ from parley.security.certificates.identity import (
 from parley.security.evidence import Evidence
 from parley.security.networks import is_among, networks
 from parley.security.schemes.challenge import challenge
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, SchemeResources
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    SchemeResources,
+    checked_name,
+)
 
 log = logging.getLogger("parley.security")
 
@@ -53,7 +59,7 @@ class MutualTls(Scheme):
         name: str = "mtls",
         description: str = "",
     ) -> None:
-        self.name = name
+        self.name = checked_name(name)
         self._description = description
         self._pinned = _scopes_by_identity(identities)
         if proxy_header and proxy_header.lower() not in _HEADERS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
+from parley.model.ids import RIGHT_NAME, may_be_name
 from parley.model.schemes import SecurityRequirement, SecurityScheme, StringList
-from parley.model.service import Caller
+from parley.model.service import ANONYMOUS, Caller
 from parley.security.evidence import Evidence
 from parley.security.resources import SchemeResources as SchemeResources
 
@@ -33,6 +35,31 @@ class Proof(msgspec.Struct, frozen=True):
 
     caller: Caller
     scopes: frozenset[str] = frozenset()
+
+
+class Granted(dict["Scheme", frozenset[str]]):
+    """The scopes that were granted, by scheme; ``proofs`` is what each scheme proved."""
+
+    def __init__(self, proofs: Mapping[Scheme, Proof]) -> None:
+        super().__init__({scheme: proof.scopes for scheme, proof in proofs.items()})
+        self.proofs = dict(proofs)
+
+
+def caller_proved_by(proofs: Mapping[Scheme, Proof]) -> Caller:
+    """Return the caller whom schemes prove together; anonymous without any.
+
+    The first scheme says who it is, and the others may add the application.
+    """
+    caller = ANONYMOUS
+    for proof in proofs.values():
+        if caller is ANONYMOUS:
+            caller = proof.caller
+        elif not caller.client:
+            caller = replace(caller, client=proof.caller.client)
+    if not proofs:
+        return caller
+    granted = Granted(proofs)
+    return replace(caller, granted=granted, scopes=frozenset().union(*granted.values()))
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -190,6 +217,19 @@ class Scheme(ABC):
 
     def __and__(self, other: Security | Scheme) -> Security:
         return self.security & other
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a scheme, which is part of the identity of its callers.
+
+    Raises ``ValueError``.
+    """
+    if not isinstance(name, str) or not name or not may_be_name(name):
+        raise ValueError(
+            f"the name of a security scheme, its key on the card, is text of {RIGHT_NAME}; it is "
+            f"not {name!r:.200}"
+        )
+    return name
 
 
 anonymous = Security([()])

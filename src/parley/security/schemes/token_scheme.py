@@ -25,7 +25,13 @@ from parley.security.schemes.access_token import AccessToken, ClaimRules, Verifi
 from parley.security.schemes.bearer import bearer_token
 from parley.security.schemes.challenge import bearer_challenge
 from parley.security.schemes.jwt_format import read_jwt
-from parley.security.schemes.scheme import CredentialsRefused, Proof, Scheme, SchemeResources
+from parley.security.schemes.scheme import (
+    CredentialsRefused,
+    Proof,
+    Scheme,
+    SchemeResources,
+    checked_name,
+)
 
 CACHE_SECONDS = 300.0
 """How long a verified JWT is not verified again: a key that is withdrawn counts so long."""
@@ -57,9 +63,7 @@ class TokenScheme(Scheme):
     credential = "bearer"
 
     def __init__(self, *, name: str, description: str) -> None:
-        if not name:
-            raise ValueError("a security scheme has a name, which is its key on the card")
-        self.name = name
+        self.name = checked_name(name)
         self._description = description
         self._now: Callable[[], float] = time.time
         self._cache = VerifiedTokens(self.now)

@@ -227,6 +227,7 @@ class FileExchange:
         endpoint = self._served.dispatcher.endpoint(self._tenant)
         authorization = endpoint.authorization
         if authorization is not None:
+            caller = authorization.own_caller(caller)
             authorization.check(operation, caller)
             access = Access(
                 caller=caller,

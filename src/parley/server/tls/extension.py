@@ -32,7 +32,8 @@ def _chain(connection: ssl.SSLObject) -> list[bytes]:
     if own is None:
         return []
     verified = getattr(connection, "get_verified_chain", None)
-    return list(verified()) if verified is not None else [own]
+    # A resumed session has no chain, but the certificate that its first handshake verified.
+    return (list(verified()) if verified is not None else []) or [own]
 
 
 def _name(certificate: bytes) -> str:

@@ -75,7 +75,7 @@ def read_files(
             context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
     _warn_about_dates(options.cert, cert)
     if is_encrypted(key):
-        key = _decrypted(key, password)
+        key = _decrypted(key, password, options)
     return TlsFiles(cert, key, authorities, context)
 
 
@@ -167,7 +167,11 @@ def _load_authorities(context: ssl.SSLContext, path: str | Path, content: bytes)
 
 def _warn_if_open(key: Path) -> None:
     """Warn of a private key that every user of the machine can read (on POSIX)."""
-    if os.name == "posix" and key.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+    try:
+        mode = key.stat().st_mode if os.name == "posix" else 0
+    except OSError:  # gone since it was read: loading it fails
+        return
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
         _log.warning("other users can read the private key %s: chmod o-rw it", key)
 
 
@@ -189,10 +193,14 @@ def _warn_about_dates(path: str | Path, content: bytes) -> None:
         _log.warning("the certificate %s expires on %s", path, until)
 
 
-def _decrypted(key: bytes, password: str) -> bytes:
+def _decrypted(key: bytes, password: str, options: TlsOptions) -> bytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
-    loaded = serialization.load_pem_private_key(key, password.encode())
+    try:
+        loaded = serialization.load_pem_private_key(key, password.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise TlsFailure(f"the private key {options.key} cannot be decrypted: {error}") from None
     return loaded.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import ssl
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Self
@@ -23,22 +25,24 @@ _log = logging.getLogger("parley.server")
 class Handshakes:
     """Counts the handshakes under way, and refuses one more than ``limit``.
 
-    One that has taken ``seconds`` is over: the event loop ends it then.
+    One that has taken ``seconds`` is over: the event loop ends it then. One whose object is gone is
+    over too: its connection was closed, which ends no handshake.
     """
 
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
         self._seconds = seconds
-        self._begun: dict[object, float] = {}
+        self._begun: weakref.WeakKeyDictionary[object, float] = weakref.WeakKeyDictionary()
 
     def begin(self, handshake: object) -> None:
         """Count a handshake. Raises ``ssl.SSLError`` if there are too many."""
         now = time.monotonic()
-        while self._begun:
-            first = next(iter(self._begun))
-            if self._begun[first] > now - self._seconds:
+        while (first := next(iter(self._begun.items()), None)) is not None:
+            if first[1] > now - self._seconds:
                 break
-            del self._begun[first]
+            self._begun.pop(first[0], None)
+        if len(self._begun) >= self._limit:
+            gc.collect(1)  # asyncio leaves what was closed in a reference cycle
         if len(self._begun) >= self._limit:
             raise ssl.SSLError("too many handshakes at a time")
         self._begun[handshake] = now
@@ -48,17 +52,21 @@ class Handshakes:
         self._begun.pop(handshake, None)
 
 
+class _Handshake:
+    """A handshake that is counted as long as its connection refers to it."""
+
+
 class _Connection(ssl.SSLObject):
     """The TLS of one connection: its handshake is counted, and its failure logged."""
 
     handshakes: ClassVar[Handshakes]
-    _handshake: object = None
+    _handshake: _Handshake | None = None
 
     def do_handshake(self) -> None:
         """Do the next step of the handshake."""
         try:
             if self._handshake is None:
-                self._handshake = object()
+                self._handshake = _Handshake()
                 self.handshakes.begin(self._handshake)
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
