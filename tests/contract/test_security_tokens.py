@@ -48,7 +48,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-def agent_of(name: str, security: Scheme | Security) -> Agent:
+def agent_of(name: str, security: Scheme | Security | None) -> Agent:
     agent = Agent(name, security=security)
 
     @agent.skill(replies="task")
@@ -206,7 +206,8 @@ async def of_two_judges(serve: Serve) -> Sequence[str]:
     """Where two agents are, whose schemes disagree about whose a token is."""
     bank = agent_of("Bank", Bearer(lambda token: Caller(id="root", scopes=frozenset({"all"}))))
     hotel = agent_of("Hotel", Bearer(lambda token: Caller(id="ada", scopes=frozenset({"stay"}))))
-    return await serve(partial(parley.asgi, {"/bank": bank, "/hotel": hotel}), caller=None)
+    agents = {"/bank": bank, "/hotel": hotel, "/park": agent_of("Park", None)}
+    return await serve(partial(parley.asgi, agents), caller=None)
 
 
 async def test_the_schemes_of_another_agent_say_nothing_about_a_caller(
@@ -214,7 +215,8 @@ async def test_the_schemes_of_another_agent_say_nothing_about_a_caller(
 ) -> None:
     if speech.way == ("GRPC", "0.3"):
         return  # it cannot name one of many agents
-    for path, words in (("/bank", "root by  of all"), ("/hotel", "ada by  of stay")):
+    said = {"/bank": "root by  of all", "/hotel": "ada by  of stay", "/park": " by  of "}
+    for path, words in said.items():
         async with bearing(of_two_judges, speech, "any", path=path) as remote:
             assert (await remote.send("who am I")).text == words
 

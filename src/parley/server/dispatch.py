@@ -212,6 +212,8 @@ class Dispatcher:
         if authorization is not None:
             caller = authorization.own_caller(caller)
             authorization.check(operation.name, caller)
+        elif caller.granted:
+            caller = ANONYMOUS  # whom only schemes of other agents at this address prove
         begins_turn = operation.request is SendMessageRequest
         context = CallContext(
             caller=caller,
