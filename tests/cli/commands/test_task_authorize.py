@@ -38,6 +38,7 @@ def typed(monkeypatch):
     ],
 )
 def test_what_is_piped_goes_to_the_callback(parley, agent, typed, scheme, given, posted):
+    """A2ACLI_AUTH_011"""
     about = {"scheme": scheme} if scheme else {}
     agent.says("GetTask", asking(f"{agent.url}/callbacks/authorize/t", **about))
     typed(f"{given}\n")
