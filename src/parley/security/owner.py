@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ ANONYMOUS_REFUSED = (
 )
 
 
-class OwnerPolicy:
+class OwnerPolicy(ABC):
     """Decides to whom belongs what a caller makes. ``key_of`` returns the owner's key.
 
     Policies are those of this module: a key of any other form could be that of somebody else. Keys
@@ -35,12 +36,12 @@ class OwnerPolicy:
     is made for all issuers.
     """
 
+    @abstractmethod
     def key_of(self, caller: Caller) -> str:
         """Return the key of the owner of what a caller makes.
 
         Raises ``PermissionDeniedError``, ``UnauthenticatedError``.
         """
-        raise NotImplementedError
 
 
 class _CallerPolicy(OwnerPolicy):
@@ -89,8 +90,9 @@ class _GroupPolicy(OwnerPolicy):
     def _namespace(self) -> tuple[str, ...]:
         return (self.kind,)
 
+    @abstractmethod
     def _group(self, caller: Caller) -> str:
-        raise NotImplementedError
+        """Return the name of the group that a caller belongs to."""
 
 
 class Claim(_GroupPolicy):
